@@ -1,0 +1,38 @@
+# `make` lists the targets. PYTHON=python3.12 make train picks another Python (3.11 or later).
+PYTHON ?= python3
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help install train test lint format benchmark clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: .venv/installed  ## make .venv and install the pinned dependencies
+
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "nws needs Python 3.11 or later, found " + sys.version.split()[0] + "; try: make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+train: .venv/installed  ## train on the embedded default (handwritten digits, under a minute) and say where the run is
+	$(BIN)/python train.py
+
+test: .venv/installed lint  ## lint, type-check and test
+	$(BIN)/python -m pytest
+
+lint: .venv/installed  ## ruff (lint and format) and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/installed  ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+benchmark: .venv/installed  ## time one training step
+	$(BIN)/python scripts/benchmark.py step
+
+clean:  ## remove .venv and caches; runs and data stay
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache *.egg-info

@@ -1,0 +1,18 @@
+"""Errors that are addressed to a person."""
+
+from __future__ import annotations
+
+from numbers import Integral
+
+
+class UserError(ValueError):
+    """A mistake a user can mend: the message says what was expected, what came and what to do."""
+
+
+def positive_int(name: str, value: object, minimum: int = 1) -> int:
+    """Return value as an int; raise UserError unless it is a whole number (3.0 is, True is not) of at least minimum."""
+    if isinstance(value, Integral | float) and not isinstance(value, bool) and float(value).is_integer():
+        number = int(value)
+        if number >= minimum:
+            return number
+    raise UserError(f"{name} must be a whole number of at least {minimum}, got {value!r}")

@@ -1,0 +1,189 @@
+"""The Helmholtz machine: a generator p and a recogniser q over the same layers, and the traces that both phases produce.
+
+Symbols: B data points, K samples of each, n = B K rows; N = n_0 + .. + n_L units in all, layers in columns, visible first.
+Sources: Hinton et al. 1995 (wake-sleep); Dayan et al. 1995 (Helmholtz machine).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from nws.belief_network import Edge, SigmoidBeliefNetwork, Units, bernoulli_log_prob, check_sizes, decode, encode
+from nws.errors import UserError
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The states of every layer, sampled by one network, and the logits that both networks give them.
+
+    Row b K + k is sample k of data point b. Layers lie side by side in the columns of each tensor, so an elementwise
+    operation is one call for the whole network; the `.._blocks` are views of single layers. A trace can be filled anew
+    (`out=` of `HelmholtzMachine.wake` and `dream`, used where its shape fits): fresh pages from the system would cost as
+    much as the arithmetic on them.
+    """
+
+    sizes: tuple[int, ...]  # n_0 .. n_L
+    samples: int  # K: that many consecutive rows share their x
+    bits: Tensor  # (n, N) states as 0/1 targets (x may be an intensity between)
+    states: Tensor  # (n, N) states in the units' encoding, as parents; the same tensor as `bits` for binary units
+    generator_logits: Tensor  # (n, N)
+    recognition_logits: Tensor  # (n, N - n_0)
+    scratch: Tensor  # (n, N) working memory, overwritten by the elementwise passes over this trace
+
+    @cached_property
+    def bit_blocks(self) -> tuple[Tensor, ...]:
+        """Bits of each layer: L + 1 views (n, n_i)."""
+        return self.bits.split(self.sizes, dim=1)
+
+    @cached_property
+    def state_blocks(self) -> tuple[Tensor, ...]:
+        """States h^0 .. h^L in the units' encoding: L + 1 views (n, n_i)."""
+        return self.states.split(self.sizes, dim=1)
+
+    @cached_property
+    def scratch_blocks(self) -> tuple[Tensor, ...]:
+        """Working memory of each layer: L + 1 views (n, n_i)."""
+        return self.scratch.split(self.sizes, dim=1)
+
+    @cached_property
+    def generator_blocks(self) -> tuple[Tensor, ...]:
+        """Logits of h^0 .. h^L under the generator: L + 1 views (n, n_i)."""
+        return self.generator_logits.split(self.sizes, dim=1)
+
+    @cached_property
+    def recognition_blocks(self) -> tuple[Tensor, ...]:
+        """Logits of h^1 .. h^L under the recogniser: L views (n, n_i)."""
+        return self.recognition_logits.split(self.sizes[1:], dim=1)
+
+    @cached_property
+    def visible(self) -> Tensor:
+        """x in the units' encoding, once for each data point: (B, n_0)."""
+        return self.state_blocks[0][:: self.samples]
+
+    def inputs(self, edge: Edge) -> Tensor:
+        """States of one layer's parents: (B, n_0) where the parent is x, which K rows share; else (n, parents)."""
+        if edge.parent == 0:
+            return self.visible
+        return self.states[:, :0] if edge.parent is None else self.state_blocks[edge.parent]
+
+    def logits(self, network: SigmoidBeliefNetwork) -> Tensor:
+        """Logits that one network gives the states it explains: (n, units of the network)."""
+        return self.recognition_logits if network.upward else self.generator_logits
+
+    def logit_blocks(self, network: SigmoidBeliefNetwork) -> tuple[Tensor, ...]:
+        return self.recognition_blocks if network.upward else self.generator_blocks
+
+    def explained(self, columns: Tensor, network: SigmoidBeliefNetwork) -> Tensor:
+        """The columns (n, N) without x for the recogniser, to which x is given; all of them for the generator."""
+        return columns[:, self.sizes[0] :] if network.upward else columns
+
+    def layer_log_probs(self, network: SigmoidBeliefNetwork) -> Tensor:
+        """Log-probability of each layer's states under one network: (layers, n), in nats; summed over layers log p or log q."""
+        bits, out = (self.explained(columns, network) for columns in (self.bits, self.scratch))
+        blocks = bernoulli_log_prob(bits, self.logits(network), out=out)
+        return torch.stack([block.sum(-1) for block in blocks.split(network.units, dim=1)])
+
+
+class HelmholtzMachine(nn.Module):
+    """A pair of sigmoid belief networks over layers of the given sizes: `generator` p(x, h) and `recognition` q(h | x).
+
+    sizes: n_0 (visible), n_1 .. n_L. units: "binary" states {0, 1} or "bipolar" {-1, +1}.
+    Weights start as Glorot-normal draws times `weight_scale`, hidden biases at `hidden_bias`, visible ones at 0.
+    Raises `UserError` for sizes that are not positive, no hidden layer, or unknown units.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        units: Units = "binary",
+        weight_scale: float = 1.0,
+        hidden_bias: float = 0.0,
+        rng: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.sizes = check_sizes(sizes)
+        if units not in ("binary", "bipolar"):
+            raise UserError(f"model.units must be binary or bipolar, got {units!r}")
+        self.units: Units = units
+        self.generator = SigmoidBeliefNetwork(self.sizes, upward=False)
+        self.recognition = SigmoidBeliefNetwork(self.sizes, upward=True)
+        for network in self.networks:
+            for edge in network.edges:
+                fan_out, fan_in = edge.layer.weight.shape
+                nn.init.normal_(edge.layer.weight, std=weight_scale * (2 / (fan_in + fan_out)) ** 0.5, generator=rng)
+                nn.init.constant_(edge.layer.bias, hidden_bias if edge.child > 0 else 0.0)
+
+    @property
+    def networks(self) -> tuple[SigmoidBeliefNetwork, SigmoidBeliefNetwork]:
+        """Generator and recogniser, in this order."""
+        return self.generator, self.recognition
+
+    @torch.no_grad()
+    def wake(self, x: Tensor, samples: int = 1, rng: torch.Generator | None = None, out: Trace | None = None) -> Trace:
+        """Wake phase: x (B, n_0) in [0, 1] is clamped, h is sampled upward from q, `samples` (K) times for each row of x."""
+        trace = self._allocate(len(x) * samples, samples, out)
+        trace.bit_blocks[0].unflatten(0, (-1, samples)).copy_(x[:, None])
+        if self.units == "bipolar":
+            trace.state_blocks[0].copy_(encode(trace.bit_blocks[0], self.units))
+        trace.explained(trace.bits, self.recognition).uniform_(generator=rng)
+        self._sample(trace, self.recognition)
+        self._evaluate(trace, self.generator)
+        return trace
+
+    @torch.no_grad()
+    def dream(self, rows: int, rng: torch.Generator | None = None, out: Trace | None = None) -> Trace:
+        """Sleep phase: `rows` independent draws of (x, h) downward from p."""
+        trace = self._allocate(rows, 1, out)
+        trace.bits.uniform_(generator=rng)
+        self._sample(trace, self.generator)
+        self._evaluate(trace, self.recognition)
+        return trace
+
+    @torch.no_grad()
+    def trace(self, states: Sequence[Tensor], samples: int = 1) -> Trace:
+        """The trace of given states h^0 .. h^L, each (n, n_i) in the units' encoding: both networks evaluated on them."""
+        trace = self._allocate(len(states[0]), samples)
+        trace.states.copy_(torch.cat(list(states), dim=1))
+        trace.bits.copy_(decode(trace.states, self.units))
+        for network in self.networks:
+            self._evaluate(trace, network)
+        return trace
+
+    def log_weights(self, trace: Trace) -> Tensor:
+        """Log importance weights log p(x, h_k) - log q(h_k | x) of a wake trace: (B, K), in nats."""
+        log_p, log_q = (trace.layer_log_probs(network).sum(0) for network in self.networks)
+        return (log_p - log_q).unflatten(0, (-1, trace.samples))
+
+    def _allocate(self, rows: int, samples: int, out: Trace | None = None) -> Trace:
+        like = next(self.parameters())
+        fits = out is not None and (len(out.bits), out.samples, out.bits.dtype) == (rows, samples, like.dtype)
+        if out is not None and fits and out.bits.device == like.device:
+            return out
+        bits, logits, scratch = (like.new_empty(rows, sum(self.sizes)) for _ in range(3))
+        states = bits if self.units == "binary" else torch.empty_like(bits)
+        recognition_logits = bits.new_empty(rows, sum(self.sizes[1:]))
+        return Trace(self.sizes, samples, bits, states, logits, recognition_logits, scratch)
+
+    def _sample(self, trace: Trace, network: SigmoidBeliefNetwork) -> None:
+        """Draw the network's units, parents first; their columns of `bits` come in as uniform noise."""
+        for edge in network.edges:
+            bits = trace.bit_blocks[edge.child]
+            probabilities = torch.sigmoid(_write_logits(trace, network, edge), out=trace.scratch_blocks[edge.child])
+            bits.lt_(probabilities)  # noise < probability, in place
+            if self.units == "bipolar":
+                trace.state_blocks[edge.child].copy_(encode(bits, self.units))
+
+    def _evaluate(self, trace: Trace, network: SigmoidBeliefNetwork) -> None:
+        for edge in network.edges:
+            _write_logits(trace, network, edge)
+
+
+def _write_logits(trace: Trace, network: SigmoidBeliefNetwork, edge: Edge) -> Tensor:
+    inputs, logits = trace.inputs(edge), trace.logit_blocks(network)[edge.position]
+    if len(inputs) == len(logits):
+        return edge.layer(inputs, out=logits)
+    logits.unflatten(0, (-1, trace.samples)).copy_(edge.layer(inputs)[:, None])  # K rows share x: one product for all
+    return logits

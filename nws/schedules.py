@@ -1,0 +1,27 @@
+"""Schedules in closed form: the factor on a base value (learning rate, damping) after `step` steps.
+
+Closed form, so that a resumed run with more epochs follows the longer schedule from where it stands.
+"""
+
+import math
+
+
+def constant(step: int, warmup_steps: int = 0) -> float:
+    """1, after a linear warm-up from 0 over `warmup_steps`."""
+    return min(1.0, (step + 1) / (warmup_steps + 1))
+
+
+def linear(step: int, total_steps: int, final: float = 0.0, warmup_steps: int = 0) -> float:
+    """1 at the start to `final` at `total_steps`, in a straight line; `final` from there on."""
+    return constant(step, warmup_steps) * (1 + (final - 1) * min(1.0, step / total_steps))
+
+
+def cosine(step: int, total_steps: int, final: float = 0.0, warmup_steps: int = 0) -> float:
+    """1 to `final` along half a cosine wave over `total_steps`; `final` from there on (Loshchilov & Hutter 2017, eq. 5)."""
+    wave = (1 + math.cos(math.pi * min(1.0, step / total_steps))) / 2
+    return constant(step, warmup_steps) * (final + (1 - final) * wave)
+
+
+def exponential(step: int, half_life: float, final: float = 0.0) -> float:
+    """1 towards `final`, half of the way every `half_life` steps."""
+    return final + (1 - final) * 0.5 ** (step / half_life)

@@ -1,0 +1,309 @@
+"""The training loop: batches, steps, evaluations, checkpoints, images; it stops and goes on bit for bit."""
+
+import logging
+import math
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from tqdm import tqdm
+
+from nws.checkpoint import load_parameters, save_checkpoint
+from nws.datasets import Dataset
+from nws.errors import UserError, positive_int
+from nws.figures import image_grid, reconstruction_grid, save_png
+from nws.helmholtz import HelmholtzMachine
+from nws.likelihood import kl_divergence, log_likelihood
+from nws.loggers import MetricsFile, Row, WandbLogger
+from nws.run import RunDirectory, derive_seed
+from nws.sampling import generate, reconstruct
+from nws.wake_sleep import STATISTICS, WakeSleep
+
+log = logging.getLogger(__name__)
+
+EVALUATION_SEED = 0  # of validation and images: the same draws for every run, and none taken from training's
+IMAGES = 64
+
+
+@dataclass(frozen=True)
+class TrainerSettings:
+    """The `trainer` group. Epochs and intervals are in passes over the training part and may be fractions.
+
+    Raises `UserError` for what is not positive.
+    """
+
+    epochs: float
+    batch_size: int
+    evaluate_every: float
+    images_every: float
+    check_every: int  # steps between looks at the losses on the device: progress bar, finiteness
+    evaluation_samples: int
+    evaluation_points: int | None  # validation images used; null: all
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "evaluate_every", "images_every"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise UserError(f"trainer.{name} must be a number of epochs above 0, got {value!r}")
+        for name in ("batch_size", "check_every", "evaluation_samples"):
+            positive_int(f"trainer.{name}", getattr(self, name))
+        if self.evaluation_points is not None:
+            positive_int("trainer.evaluation_points", self.evaluation_points)
+
+    def steps_per_epoch(self, images: int) -> int:
+        """Whole batches in one pass over `images`; the few images left over are other ones in each epoch's shuffle."""
+        if self.batch_size > images:
+            raise UserError(
+                f"trainer.batch_size must be at most the {images} training images, got {self.batch_size}; lower it"
+            )
+        return images // self.batch_size
+
+
+class Trainer:
+    """Trains one machine on one data set, and leaves behind what a run leaves behind (metrics, checkpoints, images)."""
+
+    def __init__(
+        self,
+        settings: TrainerSettings,
+        data: Dataset,
+        machine: HelmholtzMachine,
+        learner: WakeSleep,
+        optimizer: Optimizer,
+        scheduler: LRScheduler | ReduceLROnPlateau,
+        run: RunDirectory,
+        seed: int,
+        progress: bool = True,
+    ) -> None:
+        self.settings, self.data, self.machine, self.learner = settings, data, machine, learner
+        self.optimizer, self.scheduler, self.run, self.seed = optimizer, scheduler, run, seed
+        self.device = data.train.bytes.device
+        self.steps_per_epoch = settings.steps_per_epoch(len(data.train))
+        self.total_steps = max(1, round(settings.epochs * self.steps_per_epoch))
+        self.step, self.seconds, self.best, self.saved_step = 0, 0.0, -math.inf, 0
+        self.layer_names = [f"{net.name} layer {edge}" for net in machine.networks for edge in range(len(net.layers))]
+        self.sums = torch.zeros(len(STATISTICS), device=self.device)  # since the last evaluation, over `count` steps
+        self.count = 0
+        self.first_bad = torch.full((len(self.layer_names),), -1, device=self.device)  # first step of a loss not finite
+        self.show = progress and sys.stdout.isatty()
+        self.metrics = MetricsFile(run.metrics)
+        self.wandb: WandbLogger | None = None
+
+    def fit(self) -> int | None:
+        """Train to the last step, or to a signal. Returns the signal that stopped it, None where it came to its end.
+
+        Raises `UserError` where a loss or a parameter is not finite, or a file cannot be written.
+        """
+        bar = tqdm(total=self.total_steps, initial=self.step, unit="step", leave=False, disable=not self.show)
+        with _StopSignal() as stop, bar:
+            while self.step < self.total_steps and stop.caught is None:
+                started = time.perf_counter()
+                self._train_until_due(bar, stop)
+                self.seconds += time.perf_counter() - started
+                self._check()
+                last = self.step == self.total_steps
+                if self._due(self.settings.images_every) or last:
+                    self._draw_images()
+                if self._due(self.settings.evaluate_every) or last:
+                    self._evaluate()
+            if stop.caught is not None and self.saved_step != self.step:
+                self._save(best=False)
+            return stop.caught
+
+    def _train_until_due(self, bar: "tqdm[Any]", stop: "_StopSignal") -> None:
+        """Steps up to the next evaluation or image, the end, or a signal; the clock of training runs here alone."""
+        while True:
+            x = self.data.train.batch(self._indices(), self.learner.rng)
+            self.optimizer.step(partial(self._loss, x))  # type: ignore[arg-type]  # a tensor is what it takes
+            if not isinstance(self.scheduler, ReduceLROnPlateau):
+                self.scheduler.step()
+            self.step += 1
+            bar.update()
+            if self.step % self.settings.check_every == 0:
+                self._check()
+                bar.set_description(f"epoch {self.step / self.steps_per_epoch:.2f}/{self.settings.epochs:g}")
+                bar.set_postfix(bound=f"{float(self.sums[2]) / self.count:.2f} nats")
+            due = self._due(self.settings.evaluate_every) or self._due(self.settings.images_every)
+            if due or self.step == self.total_steps or stop.caught is not None:
+                if self.device.type == "cuda":
+                    torch.cuda.synchronize(self.device)
+                return
+
+    def _loss(self, x: Tensor) -> Tensor:
+        """Write the gradients of one batch; the closure that a torch optimizer asks for."""
+        result = self.learner.step(x)
+        self.sums += result.statistics
+        self.count += 1
+        bad = ~result.layer_losses.isfinite() & (self.first_bad < 0)
+        self.first_bad.masked_fill_(bad, self.step + 1)
+        return result.layer_losses.sum()
+
+    def _indices(self) -> Tensor:
+        """Rows of the next batch. The shuffle is a function of seed and epoch alone, so there is no state to save."""
+        epoch, batch = divmod(self.step, self.steps_per_epoch)
+        if batch == 0 or not hasattr(self, "_order"):
+            rng = torch.Generator().manual_seed(derive_seed(self.seed, 2, epoch))
+            self._order = torch.randperm(len(self.data.train), generator=rng).to(self.device)
+        return self._order[batch * self.settings.batch_size : (batch + 1) * self.settings.batch_size]
+
+    def _due(self, epochs: float) -> bool:
+        return self.step % max(1, round(epochs * self.steps_per_epoch)) == 0
+
+    def _check(self) -> None:
+        """Stop where a loss or a parameter is not finite, naming the first step and layer at which it was seen."""
+        finite = torch.stack([parameter.isfinite().all() for parameter in self.machine.parameters()])
+        report = torch.cat([self.first_bad, finite.long()]).tolist()  # one synchronisation
+        bad_steps, finite_parameters = report[: len(self.layer_names)], report[len(self.layer_names) :]
+        found = [(step, name) for step, name in zip(bad_steps, self.layer_names, strict=True) if step >= 0]
+        what = "the loss"
+        if not found and not all(finite_parameters):
+            names = [name for name, _ in self.machine.named_parameters()]
+            found = [(self.step, name) for name, good in zip(names, finite_parameters, strict=True) if not good]
+            what = "the parameter"
+        if found:
+            step, name = min(found, key=lambda pair: pair[0])
+            kept = (
+                f"{self.run.last} (step {self.saved_step}) is the last good checkpoint"
+                if self.saved_step
+                else "no checkpoint was written yet"
+            )
+            raise UserError(
+                f"step {step}: {what} of {name} is not finite, with a learning rate of "
+                f"{self.optimizer.param_groups[0]['lr']:g}; lower optimizer.lr, or start from smaller weights "
+                f"(model.weight_scale); {kept}"
+            )
+
+    def _evaluate(self) -> None:
+        """One row of metrics, one line on the terminal, the checkpoints."""
+        settings, rng = self.settings, torch.Generator(self.device).manual_seed(EVALUATION_SEED)
+        valid = log_likelihood(
+            self.machine, self.data.valid.batch()[: settings.evaluation_points], settings.evaluation_samples, rng
+        )
+        train = dict(zip(STATISTICS, (self.sums / self.count).tolist(), strict=True))
+        row: Row = {"epoch": self.step / self.steps_per_epoch, "step": self.step, "seconds": round(self.seconds, 3)}
+        row |= {f"train/{name}": train[name] for name in ("wake_loss", "dream_loss", "log_likelihood")}
+        row |= {"valid/log_likelihood": valid.mean, "train/ess": train["ess"]}
+        row |= {"valid/standard_error": valid.standard_error, "valid/samples": valid.samples}
+        row["learning_rate"] = self.optimizer.param_groups[0]["lr"]
+        if self.data.distribution is not None:
+            row["exact/kl"] = kl_divergence(self.machine, *self.data.distribution)
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step(valid.mean)
+        self.sums.zero_()
+        self.count = 0
+
+        self.metrics.write(row)
+        if self.wandb is not None:
+            self.wandb.write(row)
+        exact = f"  KL {row['exact/kl']:.3f}" if "exact/kl" in row else ""
+        self.say(
+            f"epoch {row['epoch']:7.2f}  step {self.step:7d}  valid {valid.mean:9.3f} ± {valid.standard_error:.3f} nats"
+            f" ({valid.samples} samples)  train bound {train['log_likelihood']:9.3f}  ess {train['ess']:5.2f}"
+            f"{exact}  {self.seconds:7.1f} s"
+        )
+        better = valid.mean > self.best
+        self.best = max(valid.mean, self.best)
+        self._save(better)
+
+    def _draw_images(self) -> None:
+        rng = torch.Generator(self.device).manual_seed(EVALUATION_SEED)
+        originals = self.data.valid.batch()[: IMAGES // 2]
+        grids = {
+            "generated": image_grid(generate(self.machine, IMAGES, rng), self.data.shape),
+            "reconstructed": reconstruction_grid(originals, reconstruct(self.machine, originals, rng), self.data.shape),
+        }
+        for name, grid in grids.items():
+            path = self.run.images / f"{name}_step_{self.step:07d}.png"
+            save_png(grid, path)
+            if self.wandb is not None:
+                self.wandb.images(f"images/{name}", path, self.step)
+
+    def _save(self, best: bool) -> None:
+        state = self.state_dict()
+        for path in [self.run.best] * best + [self.run.last]:
+            save_checkpoint(path, state)
+        self.saved_step = self.step
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything to go on bit for bit, as tensors and plain values."""
+        rng = self.learner.rng
+        return {
+            "step": self.step,
+            "seconds": self.seconds,
+            "best": self.best,
+            "sums": self.sums,
+            "count": self.count,
+            "machine": self.machine.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.scheduler.state_dict(),
+            "rng": rng.get_state(),
+            "rng_device": rng.device.type,
+            "wandb_id": self.wandb.id if self.wandb is not None else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any], changed: set[str]) -> None:
+        """Go on from a checkpoint. `changed`: the groups that the user overrode, whose new options win over the saved state.
+
+        Raises `UserError` for a checkpoint of another architecture.
+        """
+        load_parameters(self.machine, state["machine"], self.run.last)
+        self.step = self.saved_step = state["step"]
+        self.seconds, self.best, self.count = state["seconds"], state["best"], state["count"]
+        self.sums.copy_(state["sums"])
+        if "optimizer" not in changed:
+            self.optimizer.load_state_dict(state["optimizer"])
+        if not changed & {"optimizer", "scheduler"}:
+            self.scheduler.load_state_dict(state["scheduler"])
+        elif not isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.last_epoch = self.step - 1
+            self.scheduler.step()
+        if state["rng_device"] == self.device.type:
+            self.learner.rng.set_state(state["rng"])
+        else:
+            log.warning(
+                "the checkpoint is from %s: on %s its draws cannot be continued", state["rng_device"], self.device
+            )
+            self.learner.rng.manual_seed(derive_seed(self.seed, 1, self.step))
+        self.metrics = MetricsFile(self.run.metrics, self.step)
+
+    def summary(self) -> Row:
+        """The run in a few numbers, for Weights & Biases."""
+        return {"best/log_likelihood": self.best, "steps": self.step, "training_seconds": round(self.seconds, 3)}
+
+    def say(self, line: str) -> None:
+        """One line to the run's log file, and to the terminal where there is one and `progress` is on."""
+        log.info(line)
+        if self.show:
+            tqdm.write(line)
+
+
+class _StopSignal:
+    """Holds SIGINT and SIGTERM back while it is entered: `caught` is the first one's number. A second one acts at once."""
+
+    def __init__(self) -> None:
+        self.caught: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> "_StopSignal":
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {number: signal.signal(number, self._catch) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def _catch(self, number: int, frame: FrameType | None) -> None:
+        self.caught = number
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def __exit__(self, *exception: object) -> None:
+        self._restore()

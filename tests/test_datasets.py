@@ -1,0 +1,430 @@
+"""The data sets: their parts, their binarisation, and what a user reads when a file is not what it should be."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from urllib.error import URLError
+
+import numpy as np
+import pytest
+import torch
+
+from nws import datasets
+from nws.datasets import Split, load_dataset
+from nws.errors import UserError, positive_int
+
+TRAIN_FILE, TEST_FILE = "train-images-idx3-ubyte", "t10k-images-idx3-ubyte"
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+# --- three_by_three and digits -------------------------------------------------------------------------------------
+
+
+def test_three_by_three_is_kirbys_distribution(tmp_path: Path) -> None:
+    data = load_dataset("three_by_three", root=tmp_path)
+    assert data.shape == (3, 3) and data.distribution is not None
+    images, probabilities = data.distribution
+    assert images.shape == (12, 9) and images.dtype == torch.float32 and probabilities.dtype == torch.float64
+    assert len({tuple(image) for image in images.tolist()}) == 12
+    grid = images.reshape(12, 3, 3)
+    columns, rows = (grid == grid[:, :1]).all(dim=(1, 2)), (grid == grid[:, :, :1]).all(dim=(1, 2))
+    assert (columns ^ rows).all() and columns.sum() == rows.sum() == 6
+    assert (probabilities[columns] == 2 / 18).all() and (probabilities[rows] == 1 / 18).all()
+    entropy = -(probabilities * probabilities.log()).sum().item()
+    assert entropy == pytest.approx(6 * 2 / 18 * math.log(9) + 6 / 18 * math.log(18), abs=1e-12)
+    assert round(entropy, 3) == 2.428
+
+
+def test_three_by_three_parts_hold_the_exact_proportions(tmp_path: Path) -> None:
+    data = load_dataset("three_by_three", root=tmp_path)
+    assert (len(data.train), len(data.valid), len(data.test)) == (18_000, 18, 18)
+    assert data.distribution is not None
+    images, probabilities = data.distribution
+    for split in (data.train, data.valid, data.test):
+        counts = (split.batch()[:, None] == images).all(dim=2).sum(dim=0)
+        torch.testing.assert_close(counts.double() / len(split), probabilities, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("binarize", datasets.BINARIZATIONS)
+def test_binary_data_is_left_as_it_is(tmp_path: Path, binarize: str) -> None:
+    data = load_dataset("three_by_three", root=tmp_path, binarize=binarize)
+    for split in (data.train, data.valid, data.test):
+        assert not split.redraw and split.maximum == 1
+        assert torch.equal(split.batch(), split.bytes.float())
+
+
+def test_digits_are_split_in_their_own_order(tmp_path: Path) -> None:
+    from sklearn.datasets import load_digits
+
+    data = load_dataset("digits", root=tmp_path, binarize="none")
+    assert (len(data.train), len(data.valid), len(data.test)) == (1_297, 250, 250)
+    assert data.shape == (8, 8) and data.distribution is None
+    pooled = torch.cat([data.train.batch(), data.valid.batch(), data.test.batch()])
+    assert torch.equal(pooled, torch.from_numpy(load_digits().data).float() / 16)
+
+
+# --- binarisation --------------------------------------------------------------------------------------------------
+
+
+def test_resample_is_fresh_at_each_use_and_repeats_with_the_generators_state(tmp_path: Path) -> None:
+    train = load_dataset("digits", root=tmp_path).train
+    rng = generator()
+    state = rng.get_state()
+    first, second = train.batch(None, rng), train.batch(None, rng)
+    assert first.dtype == torch.float32 and set(first.unique().tolist()) == {0.0, 1.0}
+    assert not torch.equal(first, second)
+    rng.set_state(state)
+    assert torch.equal(first, train.batch(None, rng)) and torch.equal(second, train.batch(None, rng))
+
+
+@pytest.mark.parametrize("maximum", [16, 255])
+def test_resample_has_the_intensity_as_its_mean(maximum: int) -> None:
+    draws = 20_000
+    grey = torch.arange(maximum + 1, dtype=torch.uint8).expand(draws, -1)
+    mean = Split(grey, maximum, redraw=True).batch(None, generator()).mean(dim=0)
+    intensity = torch.arange(maximum + 1) / maximum
+    assert mean[0] == 0 and mean[-1] == 1  # black and white are certain
+    standard_error = (intensity * (1 - intensity) / draws).sqrt()[1:-1]
+    # The largest of up to 254 standard normals passes 4.5 with a chance of 2e-3; the seed is fixed.
+    assert ((mean - intensity)[1:-1].abs() / standard_error).max() < 4.5
+
+
+@pytest.mark.parametrize("maximum", [16, 255])
+@pytest.mark.parametrize("uniform", [0.0, 1 - 2**-24])  # the least and the greatest number torch.rand can give
+def test_black_and_white_are_certain(monkeypatch: pytest.MonkeyPatch, maximum: int, uniform: float) -> None:
+    monkeypatch.setattr(torch, "rand", lambda shape, **_options: torch.full(shape, uniform))
+    edges = Split(torch.tensor([[0, maximum]], dtype=torch.uint8), maximum, redraw=True)
+    assert edges.batch().tolist() == [[0.0, 1.0]]
+
+
+def test_batch_takes_the_indexed_rows() -> None:
+    split = Split(torch.tensor([[0, 255], [255, 0], [51, 102]], dtype=torch.uint8), 255, redraw=False)
+    assert split.batch(torch.tensor([2, 0])).tolist() == [[pytest.approx(0.2), pytest.approx(0.4)], [0.0, 1.0]]
+    redrawn = Split(split.bytes, 255, redraw=True).batch(torch.tensor([1, 0, 1]), generator())
+    assert redrawn.tolist() == [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
+
+
+@pytest.mark.parametrize("binarize", ["resample", "static"])
+def test_held_out_parts_are_the_same_in_every_run(tmp_path: Path, binarize: str) -> None:
+    torch.manual_seed(1)
+    first = load_dataset("digits", root=tmp_path, binarize=binarize)
+    torch.manual_seed(2)
+    second = load_dataset("digits", root=tmp_path, binarize=binarize)
+    for a, b in ((first.valid, second.valid), (first.test, second.test), (first.train, second.train)):
+        assert torch.equal(a.bytes, b.bytes)
+    for split in (first.valid, first.test):
+        assert not split.redraw and split.maximum == 1
+        assert torch.equal(split.batch(None, generator(1)), split.batch(None, generator(2)))
+
+
+def test_loading_leaves_the_global_generator_alone(tmp_path: Path) -> None:
+    state = torch.get_rng_state()
+    load_dataset("digits", root=tmp_path, binarize="static")
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_static_draws_every_part_once(tmp_path: Path) -> None:
+    static = load_dataset("digits", root=tmp_path, binarize="static")
+    resampled = load_dataset("digits", root=tmp_path, binarize="resample")
+    grey = load_dataset("digits", root=tmp_path, binarize="none").train.batch()
+    assert torch.equal(static.train.batch(None, generator(1)), static.train.batch(None, generator(2)))
+    assert torch.equal(static.valid.bytes, resampled.valid.bytes) and torch.equal(
+        static.test.bytes, resampled.test.bytes
+    )
+    excess = (static.train.batch() - grey).sum() / (grey * (1 - grey)).sum().sqrt()
+    assert excess.abs() < 4  # in standard errors of the number of white pixels
+    # Each part has a seed of its own: the same grey rows would otherwise share their noise.
+    assert len(set(datasets.DRAW_SEEDS.values())) == 3
+
+
+def test_threshold_and_none(tmp_path: Path) -> None:
+    sharp = load_dataset("digits", root=tmp_path, binarize="threshold")
+    grey = load_dataset("digits", root=tmp_path, binarize="none")
+    for part in ("train", "valid", "test"):
+        bits, intensities = getattr(sharp, part).batch(), getattr(grey, part).batch()
+        assert torch.equal(bits, (intensities > 0.5).float())
+        assert intensities.min() == 0 and intensities.max() == 1 and ((intensities > 0) & (intensities < 1)).any()
+    assert 0.5 in grey.train.batch()  # exactly one half is on the black side
+
+
+@pytest.mark.parametrize(
+    "device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA"))]
+)
+def test_to_device_keeps_images_and_draws_there(tmp_path: Path, device: str) -> None:
+    data, here = load_dataset("digits", root=tmp_path, device=device), load_dataset("digits", root=tmp_path)
+    assert torch.equal(data.test.bytes.cpu(), here.test.bytes)
+    batch = data.train.batch(torch.arange(5, device=device), torch.Generator(device).manual_seed(0))
+    assert batch.device.type == device and batch.shape == (5, 64)
+    moved = load_dataset("three_by_three", root=tmp_path).to(device)
+    assert moved.distribution is not None and moved.distribution[1].device.type == device
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": "cifar"}, "data.name must be one of three_by_three, digits, mnist, fashion_mnist, npz.*got 'cifar'"),
+        ({"binarize": "round"}, "data.binarize must be one of resample, static, threshold, none, got 'round'"),
+        ({"path": "x.npz"}, "digits has no option path; its options are root, binarize$"),
+        ({"name": "npz", "size": 3}, "npz has no option size; its options are root, binarize, path, shape$"),
+    ],
+)
+def test_unknown_choices_are_listed(tmp_path: Path, arguments: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        load_dataset(**{"name": "digits", "root": str(tmp_path), **arguments})
+
+
+# --- idx files -----------------------------------------------------------------------------------------------------
+
+
+def idx_bytes(images: np.ndarray, magic: int = 2051) -> bytes:
+    return struct.pack(">4I", magic, *images.shape) + images.astype(np.uint8).tobytes()
+
+
+def marked(count: int, low: int, high: int, size: tuple[int, int] = (4, 3)) -> np.ndarray:
+    """Images of noise in [low, high): each part's pixels tell where they come from."""
+    return np.random.default_rng(low).integers(low, high, (count, *size), dtype=np.uint8)
+
+
+@pytest.fixture
+def raw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder MNIST/raw with .gz files alone: 30 training images (the last 10 for validation), 7 test images."""
+    monkeypatch.setattr(datasets, "MNIST_VALID_IMAGES", 10)
+    monkeypatch.setattr("torchvision.datasets.mnist.download_and_extract_archive", no_network)
+    folder = tmp_path / "MNIST" / "raw"
+    folder.mkdir(parents=True)
+    official = np.concatenate([marked(20, 0, 80), marked(10, 80, 160)])
+    (folder / f"{TRAIN_FILE}.gz").write_bytes(gzip.compress(idx_bytes(official)))
+    (folder / f"{TEST_FILE}.gz").write_bytes(gzip.compress(idx_bytes(marked(7, 160, 240))))
+    return folder
+
+
+def no_network(*_args: object, **_options: object) -> None:
+    raise URLError("no route to host")
+
+
+def test_packed_files_in_a_read_only_folder(tmp_path: Path, raw: Path) -> None:
+    before = sorted(raw.iterdir())
+    raw.chmod(0o555)
+    try:
+        data = load_dataset("mnist", root=tmp_path, binarize="none")
+    finally:
+        raw.chmod(0o755)
+    assert sorted(raw.iterdir()) == before  # for root, whom the mode does not stop
+    assert data.shape == (4, 3) and (len(data.train), len(data.valid), len(data.test)) == (20, 10, 7)
+    for split, low in ((data.train, 0), (data.valid, 80), (data.test, 160)):  # no part holds another's pixels
+        assert np.array_equal(split.bytes.numpy(), marked(len(split), low, low + 80).reshape(-1, 12))
+
+
+def test_unpacked_files_are_read_first(tmp_path: Path, raw: Path) -> None:
+    (raw / TEST_FILE).write_bytes(idx_bytes(marked(3, 240, 250)))
+    assert load_dataset("mnist", root=tmp_path, binarize="none").test.bytes.min() >= 240
+
+
+def pack(content: bytes) -> bytes:
+    return gzip.compress(content, mtime=0)
+
+
+GOOD = idx_bytes(marked(7, 160, 240))
+WHOLE = "7 images of 4x3, 100 bytes once unpacked"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (TEST_FILE, GOOD[:-13], f"{WHOLE}; it holds 87 bytes, 5 whole images; delete it"),
+        (TEST_FILE, GOOD + b"x", f"{WHOLE}; it holds 101 bytes"),
+        (TEST_FILE, GOOD[:10], "expected a header of 16 bytes, the file holds 10"),
+        (TEST_FILE, b"", "expected a header of 16 bytes, the file holds 0"),
+        (TEST_FILE, idx_bytes(marked(7, 0, 9), magic=2049), "expected magic number 2051 .*, got 2049"),
+        (TEST_FILE, idx_bytes(marked(0, 0, 9)), "0 images of 4x3, 16 bytes"),
+        (f"{TEST_FILE}.gz", pack(GOOD)[:-30], f"{WHOLE}; it holds .*, and the packed file ends too early; delete it"),
+        (f"{TEST_FILE}.gz", pack(GOOD)[:-4], f"{WHOLE}; it holds 100 bytes, 7 whole.* ends too early"),
+        (f"{TEST_FILE}.gz", pack(GOOD[:-12]), f"{WHOLE}; it holds 88 bytes, 6 whole images; delete it"),
+        (f"{TEST_FILE}.gz", pack(GOOD)[:-8] + bytes(8), "expected a gzip file, but its bytes do not unpack"),
+        (f"{TEST_FILE}.gz", b"<html>not found</html>", "expected a gzip file, but its bytes do not unpack"),
+        (f"{TEST_FILE}.gz", pack(idx_bytes(marked(7, 0, 9, (5, 5)))), r"one size, got \(4, 3\) and \(5, 5\)"),
+        (f"{TRAIN_FILE}.gz", pack(GOOD), "expected more than 10 images, found 7"),
+    ],
+)
+def test_damaged_idx_files(tmp_path: Path, raw: Path, name: str, content: bytes, message: str) -> None:
+    (raw / name).write_bytes(content)
+    with pytest.raises(UserError, match=message) as caught:
+        load_dataset("mnist", root=tmp_path)
+    assert str(raw) in str(caught.value) and "fetch it anew" in str(caught.value)
+
+
+@pytest.mark.parametrize("failure", [URLError("no route to host"), PermissionError("read-only folder")])
+def test_failed_download_says_what_is_missing_and_where(
+    tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    def fail(*_args: object, **_options: object) -> None:
+        raise failure
+
+    monkeypatch.setattr("torchvision.datasets.mnist.download_and_extract_archive", fail)
+    (raw / f"{TEST_FILE}.gz").unlink()
+    with pytest.raises(UserError) as caught:
+        load_dataset("mnist", root=tmp_path)
+    reason = str(failure.args[0])
+    for piece in (TEST_FILE, str(raw), f"found {TRAIN_FILE}.gz", reason, "data.root", "NWS_DATA_ROOT"):
+        assert piece in str(caught.value)
+
+
+def test_first_use_downloads_into_root(tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def fetch(_self: object, root: str, download: bool) -> None:
+        asked.append((root, download))
+        raw_folder = Path(root) / "FashionMNIST" / "raw"
+        raw_folder.mkdir(parents=True)
+        for file in raw.iterdir():
+            (raw_folder / file.name).write_bytes(file.read_bytes())
+
+    monkeypatch.setattr("torchvision.datasets.FashionMNIST.__init__", fetch)
+    data = load_dataset("fashion_mnist", root=tmp_path / "new")
+    assert asked == [(str(tmp_path / "new"), True)] and len(data.train) == 20 and data.train.redraw
+
+
+@pytest.mark.skipif("NWS_DATA_ROOT" not in os.environ, reason="NWS_DATA_ROOT does not say where Fashion-MNIST is")
+def test_real_fashion_mnist() -> None:
+    root = Path(os.environ["NWS_DATA_ROOT"])
+    data = load_dataset("fashion_mnist", root=root, binarize="none")
+    assert (len(data.train), len(data.valid), len(data.test)) == (50_000, 10_000, 10_000) and data.shape == (28, 28)
+    packed = root / "FashionMNIST" / "raw" / f"{TRAIN_FILE}.gz"
+    content = gzip.decompress(packed.read_bytes()) if packed.is_file() else packed.with_suffix("").read_bytes()
+    official = np.frombuffer(content, dtype=np.uint8, offset=16).reshape(60_000, 784)
+    assert np.array_equal(data.train.bytes[0].numpy(), official[0])
+    assert np.array_equal(data.valid.bytes[0].numpy(), official[50_000])
+
+
+# --- npz -----------------------------------------------------------------------------------------------------------
+
+BITS = np.random.default_rng(0).integers(0, 2, (5, 12))
+GREY = np.random.default_rng(0).integers(0, 256, (5, 12), dtype=np.uint8)
+
+
+def parts(**changed: np.ndarray | None) -> dict[str, np.ndarray]:
+    """The arrays of a good file of bits, with some changed, or left out where they are None."""
+    arrays = {"train": BITS, "valid": BITS[:3], "test": BITS[:2], **changed}
+    return {key: array for key, array in arrays.items() if array is not None}
+
+
+def save(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    np.savez(path, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the arrays for its one option
+
+
+@pytest.mark.parametrize("dtype", [bool, np.uint8, np.int64, np.float16, np.float64])
+def test_npz_of_bits(tmp_path: Path, dtype: type) -> None:
+    save(tmp_path / "my.npz", {key: array.astype(dtype) for key, array in parts().items()})
+    data = load_dataset("npz", root=tmp_path, path=tmp_path / "my.npz")
+    assert not data.train.redraw and np.array_equal(data.train.batch().numpy(), BITS) and len(data.test) == 2
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32])
+def test_npz_of_grey_bytes(tmp_path: Path, dtype: type) -> None:
+    grey: np.ndarray = GREY.astype(dtype).reshape(5, 3, 4)
+    np.savez_compressed(tmp_path / "my.npz", train=grey, valid=grey[:3], test=grey[:2])
+    data = load_dataset("npz", root=tmp_path, path=str(tmp_path / "my.npz"))
+    assert data.shape == (3, 4) and data.train.redraw and data.train.maximum == 255
+    assert np.array_equal(data.train.bytes.numpy(), GREY) and data.test.maximum == 1
+
+
+@pytest.mark.parametrize(
+    ("pixels", "option", "shape"), [(9, None, (3, 3)), (12, None, (1, 12)), (12, [2, 6], (2, 6)), (9, (1, 9.0), (1, 9))]
+)
+def test_npz_shape_of_flat_images(
+    tmp_path: Path, pixels: int, option: list[int] | None, shape: tuple[int, int]
+) -> None:
+    save(tmp_path / "my.npz", {key: array[:, :pixels] for key, array in parts().items()})
+    assert load_dataset("npz", root=tmp_path, path=tmp_path / "my.npz", shape=option).shape == shape
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (parts(valid=None, test=None), "missing valid, test, got train$"),
+        (parts(test=np.zeros(12)), r"test: expected an array \(N, D\) or \(N, H, W\), got shape \(12,\)"),
+        (parts(train=np.zeros((2, 3, 4, 1))), r"train: expected an array .*, got shape \(2, 3, 4, 1\)"),
+        (parts(valid=BITS[:, :9]), r"images of one size .*'valid': \(9,\)"),
+        (parts(valid=BITS.reshape(5, 3, 4)), r"images of one size .*'valid': \(3, 4\)"),
+        (parts(valid=BITS / 2), "valid: expected floats to be exactly 0 or 1, .*: give grey images as bytes 0..255"),
+        (parts(test=np.full((2, 12), np.nan)), "test: expected numbers, got NaN in 24 pixels"),
+        (parts(train=-BITS), "train: expected 0 and 1, or bytes 0..255, got values from -1 to 0"),
+        (parts(train=BITS * 256), "train: expected .*, got values from 0 to 256"),
+        (parts(train=np.full((2, 12), np.inf)), "train: expected .*, got values from inf to inf"),
+        (parts(valid=BITS[:0]), r"valid: expected at least one image .*, got shape \(0, 12\)"),
+        (parts(valid=BITS[:, :0]), r"valid: expected at least one image .*, got shape \(5, 0\)"),
+        (parts(train=BITS.astype(object)), "expected plain arrays of numbers, but reading failed"),
+        (parts(train=BITS.astype(str)), "train: expected booleans, integers or floats, got dtype <U"),
+        (parts(train=GREY), "all grey bytes, got grey bytes only in train$"),
+    ],
+)
+def test_npz_mistakes_in_arrays(tmp_path: Path, arrays: dict[str, np.ndarray], message: str) -> None:
+    save(tmp_path / "my.npz", arrays)
+    with pytest.raises(UserError, match=message) as caught:
+        load_dataset("npz", root=tmp_path, path=tmp_path / "my.npz")
+    assert str(tmp_path / "my.npz") in str(caught.value)
+
+
+def torn(path: Path) -> None:
+    save(path, parts())
+    content = bytearray(path.read_bytes())
+    content[200:260] = bytes(60)  # inside the first array: the directory at the end stays whole
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda path: None, "expected a .npz file, found none at"),
+        (lambda path: path.mkdir(), "expected a .npz file, found none at"),
+        (lambda path: path.write_bytes(b""), "expected a .npz file, got something else"),
+        (lambda path: path.write_text("train"), "expected a .npz file, got something else"),
+        (lambda path: np.save(path.open("wb"), BITS), "expected a .npz file, got something else"),
+        (torn, "expected plain arrays of numbers, but reading failed"),
+    ],
+)
+def test_npz_mistakes_in_the_file(tmp_path: Path, write: Callable[[Path], object], message: str) -> None:
+    write(tmp_path / "my.npz")
+    with pytest.raises(UserError, match=message) as caught:
+        load_dataset("npz", root=tmp_path, path=tmp_path / "my.npz")
+    assert str(tmp_path / "my.npz") in str(caught.value)
+
+
+def test_npz_without_a_path(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="data.path must name a .npz file .*, got null: add data.path=FILE"):
+        load_dataset("npz", root=tmp_path, path=None)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ([5, 5], r"data.shape must have H \* W = 12, .*, got \[5, 5\]"),
+        ([12], r"data.shape must be \[H, W\] or null, got \[12\]"),
+        ("34", r"data.shape must be \[H, W\] or null, got '34'"),
+        (12, r"data.shape must be \[H, W\] or null, got 12"),
+        ([-3, -4], "data.shape must be a whole number of at least 1, got -3"),
+    ],
+)
+def test_npz_mistakes_in_the_shape(tmp_path: Path, shape: object, message: str) -> None:
+    save(tmp_path / "my.npz", parts())
+    with pytest.raises(UserError, match=message):
+        load_dataset("npz", root=tmp_path, path=tmp_path / "my.npz", shape=shape)
+
+
+@pytest.mark.parametrize("value", ["abc", "3", None, True, 2.5, math.nan, math.inf, 0, -1])
+def test_positive_int_refuses(value: object) -> None:
+    with pytest.raises(UserError, match="trainer.epochs must be a whole number of at least 1, got "):
+        positive_int("trainer.epochs", value)
+
+
+def test_positive_int_accepts_whole_numbers() -> None:
+    assert [positive_int("n", value) for value in (3, 3.0, np.int64(3))] == [3, 3, 3]
+    assert type(positive_int("n", 3.0)) is int and positive_int("n", 0, minimum=0) == 0
