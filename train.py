@@ -24,6 +24,7 @@ from nws.run import (
     open_run,
     override,
     pick_device,
+    plain,
     save_config,
 )
 from nws.trainer import Trainer, TrainerSettings
@@ -48,10 +49,8 @@ def train(
         trainer.load_state_dict(state, changed)
 
     save_config(run, config)
-    resolved = OmegaConf.to_container(config, resolve=True)
-    trainer.wandb = WandbLogger(
-        run.path, config=resolved, run_id=state and state["wandb_id"], group=group, **config.logger
-    )
+    wandb_id = state["wandb_id"] if state is not None else None
+    trainer.wandb = WandbLogger(run.path, config=plain(config), run_id=wandb_id, group=group, **config.logger)
     exit_code = 1
     try:
         stopped = trainer.fit()
