@@ -25,10 +25,9 @@ def decode(states: Tensor, units: Units) -> Tensor:
     return (states + 1) / 2 if units == "bipolar" else states
 
 
-def bernoulli_log_prob(bits: Tensor, logits: Tensor, out: Tensor | None = None) -> Tensor:
+def bernoulli_log_prob(bits: Tensor, logits: Tensor) -> Tensor:
     """log Bern(y; sigma(a)) = y a - log(1 + e^a), elementwise, in nats; y in [0, 1] (a soft target where it is between)."""
-    log_normaliser = torch.logaddexp(logits, logits.new_zeros(()), out=out)
-    return torch.addcmul(log_normaliser.neg_(), bits, logits, out=out)
+    return torch.addcmul(-torch.logaddexp(logits, torch.zeros_like(logits)), bits, logits)
 
 
 class SigmoidLayer(nn.Module):

@@ -27,7 +27,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise UserError(f"{path} is not a checkpoint of nws or is damaged: {str(error).splitlines()[0]}") from error
+        raise UserError(f"{path} is not a checkpoint of nws or is damaged: {str(error).split(chr(10))[0]}") from error
+    if not isinstance(state, dict) or "machine" not in state:
+        raise UserError(f"{path} is not a checkpoint of nws: expected a dictionary with the parameters under 'machine'")
     return state
 
 

@@ -1,5 +1,6 @@
 """Files that are written whole or not at all."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -20,9 +21,11 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         kept = "the file that stood there is untouched" if path.exists() else "nothing was left in its place"
         raise UserError(
             f"could not write {path} ({len(content):,} bytes): {error.strerror or error}; {kept}. "
             "Make room or choose another folder, then go on from the last checkpoint"
         ) from error
+    finally:  # after the rename there is none; where its folder is none either, that is no second error
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)

@@ -4,14 +4,14 @@ Symbols: B data points, K samples of each, n = B K rows; N = n_0 + .. + n_L unit
 Sources: Hinton et al. 1995 (wake-sleep); Dayan et al. 1995 (Helmholtz machine).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
-from nws.belief_network import Edge, SigmoidBeliefNetwork, Units, bernoulli_log_prob, check_sizes, decode, encode
+from nws.belief_network import Edge, SigmoidBeliefNetwork, Units, check_sizes, decode, encode
 from nws.errors import UserError
 
 
@@ -31,7 +31,18 @@ class Trace:
     states: Tensor  # (n, N) states in the units' encoding, as parents; the same tensor as `bits` for binary units
     generator_logits: Tensor  # (n, N)
     recognition_logits: Tensor  # (n, N - n_0)
-    scratch: Tensor  # (n, N) working memory, overwritten by the elementwise passes over this trace
+    generator_probabilities: Tensor  # (n, N) sigma of the logits
+    recognition_probabilities: Tensor  # (n, N - n_0)
+
+    def fits(self, sizes: tuple[int, ...], units: Units, rows: int, samples: int, like: Tensor) -> bool:
+        """Whether a machine of these sizes and units, with parameters as `like`, can fill this trace anew."""
+        same = (self.sizes, self.samples, len(self.bits)) == (sizes, samples, rows)
+        bits = self.bits
+        return (
+            same
+            and (self.states is bits) == (units == "binary")
+            and (bits.dtype, bits.device) == (like.dtype, like.device)
+        )
 
     @cached_property
     def bit_blocks(self) -> tuple[Tensor, ...]:
@@ -42,11 +53,6 @@ class Trace:
     def state_blocks(self) -> tuple[Tensor, ...]:
         """States h^0 .. h^L in the units' encoding: L + 1 views (n, n_i)."""
         return self.states.split(self.sizes, dim=1)
-
-    @cached_property
-    def scratch_blocks(self) -> tuple[Tensor, ...]:
-        """Working memory of each layer: L + 1 views (n, n_i)."""
-        return self.scratch.split(self.sizes, dim=1)
 
     @cached_property
     def generator_blocks(self) -> tuple[Tensor, ...]:
@@ -63,6 +69,11 @@ class Trace:
         """x in the units' encoding, once for each data point: (B, n_0)."""
         return self.state_blocks[0][:: self.samples]
 
+    @property
+    def pixel_probabilities(self) -> Tensor:
+        """Probabilities that the generator gives to the visible units: (n, n_0)."""
+        return self.generator_probabilities[:, : self.sizes[0]]
+
     def inputs(self, edge: Edge) -> Tensor:
         """States of one layer's parents: (B, n_0) where the parent is x, which K rows share; else (n, parents)."""
         if edge.parent == 0:
@@ -73,18 +84,24 @@ class Trace:
         """Logits that one network gives the states it explains: (n, units of the network)."""
         return self.recognition_logits if network.upward else self.generator_logits
 
-    def logit_blocks(self, network: SigmoidBeliefNetwork) -> tuple[Tensor, ...]:
-        return self.recognition_blocks if network.upward else self.generator_blocks
+    def probabilities(self, network: SigmoidBeliefNetwork) -> Tensor:
+        """sigma of the logits: (n, units of the network)."""
+        return self.recognition_probabilities if network.upward else self.generator_probabilities
 
-    def explained(self, columns: Tensor, network: SigmoidBeliefNetwork) -> Tensor:
-        """The columns (n, N) without x for the recogniser, to which x is given; all of them for the generator."""
-        return columns[:, self.sizes[0] :] if network.upward else columns
+    def targets(self, network: SigmoidBeliefNetwork) -> Tensor:
+        """Bits that one network explains: all (n, N) for the generator, (n, N - n_0) for the recogniser, to which x is given."""
+        return self.bits[:, self.sizes[0] :] if network.upward else self.bits
 
     def layer_log_probs(self, network: SigmoidBeliefNetwork) -> Tensor:
-        """Log-probability of each layer's states under one network: (layers, n), in nats; summed over layers log p or log q."""
-        bits, out = (self.explained(columns, network) for columns in (self.bits, self.scratch))
-        blocks = bernoulli_log_prob(bits, self.logits(network), out=out)
-        return torch.stack([block.sum(-1) for block in blocks.split(network.units, dim=1)])
+        """Log-probability of each layer's states under one network: (layers, n), in nats; summed over layers log p or log q.
+
+        y a - max(a, 0) + log max(sigma(a), 1 - sigma(a)) is log Bern(y; sigma(a)): the last logarithm is of a number between
+        1/2 and 1, so it loses nothing where sigma saturates, and costs half of log(1 + e^a).
+        """
+        logits, probabilities = self.logits(network), self.probabilities(network)
+        log_probs = torch.maximum(probabilities, 1 - probabilities).log_()
+        log_probs.sub_(torch.relu(logits)).addcmul_(self.targets(network), logits)
+        return torch.stack([block.sum(-1) for block in log_probs.split(network.units, dim=1)])
 
 
 class HelmholtzMachine(nn.Module):
@@ -123,12 +140,19 @@ class HelmholtzMachine(nn.Module):
 
     @torch.no_grad()
     def wake(self, x: Tensor, samples: int = 1, rng: torch.Generator | None = None, out: Trace | None = None) -> Trace:
-        """Wake phase: x (B, n_0) in [0, 1] is clamped, h is sampled upward from q, `samples` (K) times for each row of x."""
+        """Wake phase: x (B, n_0) in [0, 1] is clamped, h is sampled upward from q, `samples` (K) times for each row of x.
+
+        Raises `UserError` where x has not the machine's visible units, or no row.
+        """
+        if x.ndim != 2 or x.shape[1] != self.sizes[0] or len(x) == 0:
+            raise UserError(
+                f"x must be (B, {self.sizes[0]}), one row a data point and at least one, got {tuple(x.shape)}"
+            )
         trace = self._allocate(len(x) * samples, samples, out)
         trace.bit_blocks[0].unflatten(0, (-1, samples)).copy_(x[:, None])
         if self.units == "bipolar":
             trace.state_blocks[0].copy_(encode(trace.bit_blocks[0], self.units))
-        trace.explained(trace.bits, self.recognition).uniform_(generator=rng)
+        trace.targets(self.recognition).uniform_(generator=rng)
         self._sample(trace, self.recognition)
         self._evaluate(trace, self.generator)
         return trace
@@ -159,31 +183,35 @@ class HelmholtzMachine(nn.Module):
 
     def _allocate(self, rows: int, samples: int, out: Trace | None = None) -> Trace:
         like = next(self.parameters())
-        fits = out is not None and (len(out.bits), out.samples, out.bits.dtype) == (rows, samples, like.dtype)
-        if out is not None and fits and out.bits.device == like.device:
+        if out is not None and out.fits(self.sizes, self.units, rows, samples, like):
             return out
-        bits, logits, scratch = (like.new_empty(rows, sum(self.sizes)) for _ in range(3))
+        bits, *generator = (like.new_empty(rows, sum(self.sizes)) for _ in range(3))
+        recognition = [like.new_empty(rows, sum(self.sizes[1:])) for _ in range(2)]
         states = bits if self.units == "binary" else torch.empty_like(bits)
-        recognition_logits = bits.new_empty(rows, sum(self.sizes[1:]))
-        return Trace(self.sizes, samples, bits, states, logits, recognition_logits, scratch)
+        logits, probabilities = zip(generator, recognition, strict=True)
+        return Trace(self.sizes, samples, bits, states, *logits, *probabilities)
 
     def _sample(self, trace: Trace, network: SigmoidBeliefNetwork) -> None:
         """Draw the network's units, parents first; their columns of `bits` come in as uniform noise."""
-        for edge in network.edges:
-            bits = trace.bit_blocks[edge.child]
-            probabilities = torch.sigmoid(_write_logits(trace, network, edge), out=trace.scratch_blocks[edge.child])
-            bits.lt_(probabilities)  # noise < probability, in place
+        probabilities = trace.probabilities(network).split(network.units, dim=1)
+        for edge, logits in self._logits(trace, network):
+            torch.sigmoid(logits, out=probabilities[edge.position])
+            bits = trace.bit_blocks[edge.child].lt_(probabilities[edge.position])  # noise < probability, in place
             if self.units == "bipolar":
                 trace.state_blocks[edge.child].copy_(encode(bits, self.units))
 
     def _evaluate(self, trace: Trace, network: SigmoidBeliefNetwork) -> None:
+        for _ in self._logits(trace, network):
+            pass
+        torch.sigmoid(trace.logits(network), out=trace.probabilities(network))
+
+    def _logits(self, trace: Trace, network: SigmoidBeliefNetwork) -> Iterator[tuple[Edge, Tensor]]:
+        """Write the logits of one layer after the other, in sampling order, as the caller fills in the states."""
+        blocks = trace.recognition_blocks if network.upward else trace.generator_blocks
         for edge in network.edges:
-            _write_logits(trace, network, edge)
-
-
-def _write_logits(trace: Trace, network: SigmoidBeliefNetwork, edge: Edge) -> Tensor:
-    inputs, logits = trace.inputs(edge), trace.logit_blocks(network)[edge.position]
-    if len(inputs) == len(logits):
-        return edge.layer(inputs, out=logits)
-    logits.unflatten(0, (-1, trace.samples)).copy_(edge.layer(inputs)[:, None])  # K rows share x: one product for all
-    return logits
+            inputs, logits = trace.inputs(edge), blocks[edge.position]
+            if len(inputs) == len(logits):
+                edge.layer(inputs, out=logits)
+            else:  # K rows share x: one product for all of them
+                logits.unflatten(0, (-1, trace.samples)).copy_(edge.layer(inputs)[:, None])
+            yield edge, logits

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nws.belief_network import bernoulli_log_prob, encode
+from nws.belief_network import encode
 from nws.errors import UserError, positive_int
 from nws.helmholtz import HelmholtzMachine
 
@@ -30,7 +30,7 @@ class LogLikelihood(NamedTuple):
 
 def effective_sample_size(log_weights: Tensor) -> Tensor:
     """(sum_k w_k)^2 / sum_k w_k^2 of log weights (B, K): (B,), between 1 and K."""
-    return torch.exp(2 * torch.logsumexp(log_weights, dim=1) - torch.logsumexp(2 * log_weights, dim=1))
+    return torch.log_softmax(log_weights, dim=1).exp().square().sum(1).reciprocal()
 
 
 @torch.no_grad()
@@ -86,11 +86,12 @@ def exact_log_likelihood(machine: HelmholtzMachine, x: Tensor, max_states: int =
             f"exact log-likelihoods of layers {list(machine.sizes)} on {len(x)} data points need a table of {needed} states, "
             f"the limit is {max_states}; use the importance-sampled log_likelihood instead"
         )
+    x = x.to(next(machine.parameters()))
     above, log_above = x.new_zeros(1, 0), x.new_zeros(1)
     for i in reversed(range(len(machine.sizes))):
         here = all_states(machine.sizes[i]).to(x) if i else x
         logits = machine.generator.edges[-1 - i].layer(above)  # (above, n_i)
-        log_conditional = bernoulli_log_prob(here[:, None], logits[None]).sum(-1)  # (here, above)
+        log_conditional = here @ logits.T - torch.logaddexp(logits, torch.zeros_like(logits)).sum(1)  # (here, above)
         log_above = torch.logsumexp(log_conditional + log_above, dim=1)
         above = encode(here, machine.units)
     return log_above
@@ -104,4 +105,5 @@ def all_states(units: int) -> Tensor:
 def kl_divergence(machine: HelmholtzMachine, images: Tensor, probabilities: Tensor) -> float:
     """Exact KL(p_D || p) in nats, of a data distribution that gives `images` (S, n_0) `probabilities` (S,)."""
     log_p = exact_log_likelihood(machine, images).double()
-    return float(torch.sum(probabilities.to(log_p) * (probabilities.to(log_p).log() - log_p)))
+    weights = probabilities.to(log_p)
+    return float((torch.xlogy(weights, weights) - weights * log_p).sum())

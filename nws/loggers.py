@@ -5,8 +5,9 @@ import io
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from nws.errors import UserError
 from nws.files import write_atomically
 
 log = logging.getLogger(__name__)
@@ -22,8 +23,13 @@ class MetricsFile:
         self.path = path
         self.rows: list[Mapping[str, Any]] = []
         if last_step and path.is_file():
-            with open(path, newline="") as file:
-                self.rows = [row for row in csv.DictReader(file) if int(row["step"]) <= last_step]
+            try:
+                with open(path, newline="") as file:
+                    self.rows = [row for row in csv.DictReader(file) if int(row["step"]) <= last_step]
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise UserError(
+                    f"{path} cannot be read: expected a column step of whole numbers ({error!r}); move it away to go on"
+                ) from error
 
     def write(self, row: Row) -> None:
         self.rows.append(row)
@@ -53,6 +59,8 @@ class WandbLogger:
         group: str | None,
         **options: Any,
     ) -> None:
+        if mode not in get_args(WandbMode):
+            raise UserError(f"logger.mode must be one of {', '.join(get_args(WandbMode))}, got {mode!r}")
         self.id = run_id
         self._run: Any = None
         if mode != "disabled":
@@ -74,10 +82,12 @@ class WandbLogger:
         self._run.define_metric("*", step_metric="step")
 
     def write(self, row: Row) -> None:
-        self._try(lambda run: run.log(dict(row)))
+        self._try(lambda run: run.log(dict(row), step=int(row["step"])))
 
     def images(self, name: str, path: Path, step: int) -> None:
-        self._try(lambda run: run.log({name: self._wandb.Image(str(path)), "step": step}))
+        self._try(
+            lambda run: run.log({name: self._wandb.Image(str(path), caption=f"step {step}"), "step": step}, step=step)
+        )
 
     def finish(self, summary: Row, exit_code: int) -> None:
         self._try(lambda run: run.summary.update(summary))

@@ -1,6 +1,8 @@
 """A run: its directory, and everything that is built from its configuration."""
 
+import inspect
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,9 +10,12 @@ from typing import Any
 import hydra
 import numpy as np
 import torch
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from torch.optim import Optimizer, SparseAdam
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from nws.checkpoint import load_checkpoint, load_parameters
 from nws.datasets import Dataset, load_dataset
@@ -25,6 +30,10 @@ log = logging.getLogger(__name__)
 FIXED = ("seed", "name", "algorithm.name", "trainer.batch_size", "data.name", "data.binarize")
 
 
+#: the groups of options that every run has
+GROUPS = ("trainer", "algorithm", "data", "model", "optimizer", "scheduler", "logger")
+
+
 @dataclass(frozen=True)
 class RunDirectory:
     """The files that a run leaves behind."""
@@ -34,6 +43,10 @@ class RunDirectory:
     @property
     def config(self) -> Path:
         return self.path / ".hydra" / "config.yaml"
+
+    @property
+    def choices(self) -> Path:
+        return self.path / ".hydra" / "choices.yaml"
 
     @property
     def metrics(self) -> Path:
@@ -65,13 +78,70 @@ def open_run(path: str | Path) -> tuple[RunDirectory, DictConfig]:
         config = OmegaConf.load(run.config)
     except Exception as error:
         raise UserError(f"{run.config} cannot be read: {error}") from error
-    assert isinstance(config, DictConfig)
+    if not isinstance(config, DictConfig) or not config:
+        raise UserError(f"{run.config} should hold the configuration of a run, but is empty or a list")
+    OmegaConf.set_struct(config, True)
     return run, config
 
 
-def save_config(run: RunDirectory, config: DictConfig) -> None:
-    """Write the resolved configuration, enough to rebuild everything."""
+def save_config(run: RunDirectory, config: DictConfig, choices: dict[str, str]) -> None:
+    """Write the resolved configuration, enough to rebuild everything, and the choice of each group that it came from."""
+    write_atomically(run.choices, OmegaConf.to_yaml(choices).encode())
     write_atomically(run.config, OmegaConf.to_yaml(config, resolve=True).encode())
+
+
+def check_groups(config: DictConfig) -> None:
+    """Raise `UserError` where a group of options is missing, as after optimizer=null."""
+    for name in GROUPS:
+        if not isinstance(OmegaConf.select(config, name), DictConfig):
+            found = OmegaConf.select(config, name)
+            raise UserError(f"the configuration needs a group of options {name}, got {found!r}; see conf/{name}/")
+
+
+def absolute_paths(config: DictConfig) -> None:
+    """Make the paths of the data absolute, so that a run is found again from any working directory."""
+    for key in ("root", "path"):
+        if config.data.get(key) is not None:
+            config.data[key] = str(Path(str(config.data[key])).expanduser().resolve())
+
+
+def resume_arguments(arguments: list[str]) -> list[str]:
+    """What `resume=RUN` among command-line arguments stands for: the run's path, its groups, and Hydra's log beside it.
+
+    The groups let overrides such as optimizer.momentum=0.5 be composed as the run was. Raises `UserError` for no run.
+    """
+    given = [argument.partition("=") for argument in arguments]
+    for key, _, value in given:
+        if key.lstrip("+") == "resume" and value not in ("", "null"):
+            if {"-m", "--multirun"} & set(arguments):
+                raise UserError("resume takes one run and no sweep (-m); resume the jobs of a sweep one by one")
+            run, _ = open_run(value.strip("'\""))
+            quoted = "'" + str(run.path).replace("'", "\\'") + "'"
+            here = arguments.index(f"{key}={value}")
+            taken = {each[0] for each in given}
+            groups = [f"{name}={choice}" for name, choice in saved_choices(run).items() if name not in taken]
+            resume = [*groups, f"resume={quoted}", f"hydra.run.dir={quoted}"]
+            return [*arguments[:here], *resume, *arguments[here + 1 :]]
+    return arguments
+
+
+def saved_choices(run: RunDirectory) -> dict[str, str]:
+    """The choice of each group that a run was composed from; none where it did not keep them."""
+    return dict(OmegaConf.load(run.choices).items()) if run.choices.is_file() else {}  # type: ignore[arg-type,misc]
+
+
+def sweep_name(name: str, data: str, algorithm: str, overrides: Sequence[str]) -> str:
+    """The folder of a sweep in multirun/: the experiment's name without what the sweep varies; "sweep" if nothing is left."""
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    swept = {override.key_or_group for override in parsed if override.is_sweep_override()}
+    if name == f"{data}_{algorithm}":
+        kept = [part for key, part in (("data", data), ("algorithm", algorithm)) if not swept & {key, f"{key}.name"}]
+        name = "_".join(kept)
+    return "sweep" if swept & {"experiment", "name"} or not name else name
+
+
+# Cached, so that all jobs of a sweep share the folder that was named at its start.
+OmegaConf.register_new_resolver("sweep_name", sweep_name, use_cache=True, replace=True)
 
 
 def override(saved: DictConfig, composed: DictConfig, overrides: list[str]) -> DictConfig:
@@ -126,12 +196,45 @@ def build_machine(config: DictConfig, data: Dataset) -> HelmholtzMachine:
     seed = config.seed
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise UserError(f"seed must be a whole number of at least 0, got {seed!r}")
-    return HelmholtzMachine([visible, *layers], rng=torch.Generator().manual_seed(derive_seed(seed, 0)), **options)
+    rng = torch.Generator().manual_seed(derive_seed(seed, 0))
+    return checked(HelmholtzMachine, "model", [visible, *layers], rng=rng, **options)
 
 
 def build_rule(config: DictConfig) -> Rule:
     """The learning rule of the `algorithm` group."""
-    return Rule(**plain(config.algorithm))
+    return checked(Rule, "algorithm", **plain(config.algorithm))
+
+
+def checked(make: Callable[..., Any], section: str, /, *arguments: Any, **options: Any) -> Any:
+    """make(*arguments, **options), where the options are those of a group. Raises `UserError` if one is unknown or missing."""
+    try:
+        inspect.signature(make).bind(*arguments, **options)
+    except TypeError as error:
+        raise UserError(f"the options of {section} do not fit: {error}, got {', '.join(options)}") from error
+    return make(*arguments, **options)
+
+
+def build_optimizer(config: DictConfig, total_steps: int, machine: HelmholtzMachine) -> Optimizer:
+    """The `optimizer` group's optimizer of all parameters."""
+    parameters = [parameter for parameter in machine.parameters() if parameter.numel()]  # the top layer has only biases
+    optimizer = build(config.optimizer, total_steps, parameters)
+    if not isinstance(optimizer, Optimizer) or isinstance(optimizer, SparseAdam):
+        raise UserError(
+            f"optimizer._target_ must be a torch optimizer that takes dense gradients, got {config.optimizer._target_}; "
+            "try optimizer=adam or optimizer=sgd"
+        )
+    return optimizer
+
+
+def build_scheduler(config: DictConfig, total_steps: int, optimizer: Optimizer) -> LRScheduler | ReduceLROnPlateau:
+    """The `scheduler` group's scheduler of an optimizer."""
+    scheduler = build(config.scheduler, total_steps, optimizer)
+    if not isinstance(scheduler, LRScheduler | ReduceLROnPlateau):
+        raise UserError(
+            f"scheduler._target_ must be one of torch.optim.lr_scheduler, got {config.scheduler._target_}; "
+            "try scheduler=linear or scheduler=constant"
+        )
+    return scheduler
 
 
 def build(section: DictConfig, total_steps: int, *arguments: Any) -> Any:
@@ -143,8 +246,10 @@ def build(section: DictConfig, total_steps: int, *arguments: Any) -> Any:
         filled = OmegaConf.create(_fill(plain(section), total_steps))
         return hydra.utils.instantiate(filled, *arguments)
     except (InstantiationException, OmegaConfBaseException) as error:
-        cause = error.__cause__ or error
-        raise UserError(f"{section.get('_target_', section)} cannot be made from these options: {cause}") from error
+        options = plain(section)
+        target = options.pop("_target_", "an object without _target_")
+        cause = (str(error.__cause__) or str(error)).splitlines()[0]
+        raise UserError(f"{target} cannot be made from the options {options}: {cause}") from error
 
 
 def load_machine(
@@ -152,6 +257,7 @@ def load_machine(
 ) -> tuple[RunDirectory, DictConfig, Dataset, HelmholtzMachine]:
     """Everything that looking at a run needs, with the parameters of its `best` or `last` checkpoint."""
     run, config = open_run(path)
+    check_groups(config)
     file = run.best if checkpoint == "best" else run.last
     state = load_checkpoint(file)
     data = build_data(config, device)

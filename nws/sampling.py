@@ -13,10 +13,10 @@ def generate(
 ) -> Tensor:
     """Ancestral samples from p: (count, n_0). The probabilities sigma(a^0) of the pixels given h^1 ~ p, or binary draws."""
     trace = machine.dream(positive_int("count", count), rng)
-    return torch.sigmoid(trace.generator_blocks[0]) if probabilities else trace.bit_blocks[0].clone()
+    return trace.pixel_probabilities.clone() if probabilities else trace.bit_blocks[0].clone()
 
 
 @torch.no_grad()
 def reconstruct(machine: HelmholtzMachine, x: Tensor, rng: torch.Generator | None = None) -> Tensor:
     """Probabilities of the pixels given one h^1 ~ q(h | x) for each row of x (B, n_0): (B, n_0)."""
-    return torch.sigmoid(machine.wake(x, 1, rng).generator_blocks[0])
+    return machine.wake(x, 1, rng).pixel_probabilities.clone()

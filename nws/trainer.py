@@ -6,6 +6,8 @@ import signal
 import sys
 import threading
 import time
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
@@ -82,9 +84,11 @@ class Trainer:
         run: RunDirectory,
         seed: int,
         progress: bool = True,
+        on_save: Callable[[], object] = lambda: None,  # called after each checkpoint
     ) -> None:
         self.settings, self.data, self.machine, self.learner = settings, data, machine, learner
         self.optimizer, self.scheduler, self.run, self.seed = optimizer, scheduler, run, seed
+        self.on_save = on_save
         self.device = data.train.bytes.device
         self.steps_per_epoch = settings.steps_per_epoch(len(data.train))
         self.total_steps = max(1, round(settings.epochs * self.steps_per_epoch))
@@ -102,7 +106,10 @@ class Trainer:
 
         Raises `UserError` where a loss or a parameter is not finite, or a file cannot be written.
         """
-        bar = tqdm(total=self.total_steps, initial=self.step, unit="step", leave=False, disable=not self.show)
+        bar = tqdm(
+            desc=self._position(), total=self.total_steps, initial=self.step, unit=" steps", leave=False,
+            disable=not self.show, file=sys.stdout, dynamic_ncols=True,
+        )  # fmt: skip
         with _StopSignal() as stop, bar:
             while self.step < self.total_steps and stop.caught is None:
                 started = time.perf_counter()
@@ -129,8 +136,8 @@ class Trainer:
             bar.update()
             if self.step % self.settings.check_every == 0:
                 self._check()
-                bar.set_description(f"epoch {self.step / self.steps_per_epoch:.2f}/{self.settings.epochs:g}")
-                bar.set_postfix(bound=f"{float(self.sums[2]) / self.count:.2f} nats")
+                bar.set_description(self._position(), refresh=False)
+                bar.set_postfix_str(f"bound {float(self.sums[2]) / self.count:.2f} nats")
             due = self._due(self.settings.evaluate_every) or self._due(self.settings.images_every)
             if due or self.step == self.total_steps or stop.caught is not None:
                 if self.device.type == "cuda":
@@ -153,6 +160,9 @@ class Trainer:
             rng = torch.Generator().manual_seed(derive_seed(self.seed, 2, epoch))
             self._order = torch.randperm(len(self.data.train), generator=rng).to(self.device)
         return self._order[batch * self.settings.batch_size : (batch + 1) * self.settings.batch_size]
+
+    def _position(self) -> str:
+        return f"epoch {self.step / self.steps_per_epoch:.2f}/{self.settings.epochs:g}"
 
     def _due(self, epochs: float) -> bool:
         return self.step % max(1, round(epochs * self.steps_per_epoch)) == 0
@@ -231,18 +241,21 @@ class Trainer:
         for path in [self.run.best] * best + [self.run.last]:
             save_checkpoint(path, state)
         self.saved_step = self.step
+        self.on_save()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything to go on bit for bit, as tensors and plain values."""
         rng = self.learner.rng
         return {
             "step": self.step,
+            "total_steps": self.total_steps,
             "seconds": self.seconds,
             "best": self.best,
             "sums": self.sums,
             "count": self.count,
             "machine": self.machine.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "optimizer_class": type(self.optimizer).__name__,
             "scheduler": self.scheduler.state_dict(),
             "rng": rng.get_state(),
             "rng_device": rng.device.type,
@@ -250,21 +263,28 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any], changed: set[str]) -> None:
-        """Go on from a checkpoint. `changed`: the groups that the user overrode, whose new options win over the saved state.
+        """Go on from a checkpoint. `changed`: the groups that the user overrode, whose new options win over the saved ones.
 
+        New options of the optimizer or the scheduler, or another number of steps, mean that the schedule is followed anew up
+        to here; what the optimizer has gathered (momentum, second moments) stays, unless it is another optimizer.
         Raises `UserError` for a checkpoint of another architecture.
         """
         load_parameters(self.machine, state["machine"], self.run.last)
         self.step = self.saved_step = state["step"]
         self.seconds, self.best, self.count = state["seconds"], state["best"], state["count"]
         self.sums.copy_(state["sums"])
-        if "optimizer" not in changed:
-            self.optimizer.load_state_dict(state["optimizer"])
-        if not changed & {"optimizer", "scheduler"}:
+        plateau = isinstance(self.scheduler, ReduceLROnPlateau)
+        longer = state["total_steps"] != self.total_steps and not plateau
+        anew = longer or bool(changed & {"optimizer", "scheduler"})
+        saved = dict(state["optimizer"])
+        if anew:
+            if not plateau:
+                self._follow_schedule(min(self.step, self.total_steps))
+            saved["param_groups"] = self.optimizer.state_dict()["param_groups"]
+        else:
             self.scheduler.load_state_dict(state["scheduler"])
-        elif not isinstance(self.scheduler, ReduceLROnPlateau):
-            self.scheduler.last_epoch = self.step - 1
-            self.scheduler.step()
+        if state["optimizer_class"] == type(self.optimizer).__name__:
+            self.optimizer.load_state_dict(saved)
         if state["rng_device"] == self.device.type:
             self.learner.rng.set_state(state["rng"])
         else:
@@ -273,6 +293,12 @@ class Trainer:
             )
             self.learner.rng.manual_seed(derive_seed(self.seed, 1, self.step))
         self.metrics = MetricsFile(self.run.metrics, self.step)
+
+    def _follow_schedule(self, steps: int) -> None:
+        with warnings.catch_warnings():  # torch wonders why the optimizer has not stepped
+            warnings.simplefilter("ignore", UserWarning)
+            for _ in range(steps):
+                self.scheduler.step()  # type: ignore[call-arg]  # not the plateau's
 
     def summary(self) -> Row:
         """The run in a few numbers, for Weights & Biases."""
@@ -300,6 +326,7 @@ class _StopSignal:
     def _catch(self, number: int, frame: FrameType | None) -> None:
         self.caught = number
         self._restore()
+        print(f"\nstopping after this step (signal {number}); once more to stop at once", file=sys.stderr, flush=True)
 
     def _restore(self) -> None:
         for number, handler in self._previous.items():

@@ -39,7 +39,7 @@ class Rule:
     baseline: bool  # subtract 1/K from the weights of the recognition network's wake gradient
 
     def __post_init__(self) -> None:
-        positive_int("algorithm.samples", self.samples)
+        object.__setattr__(self, "samples", positive_int("algorithm.samples", self.samples))
         for name in ("exponent", "generator_wake", "recognition_wake", "recognition_dream"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
@@ -66,12 +66,8 @@ def importance_weights(log_weights: Tensor, exponent: float = 1.0) -> Tensor:
 
 
 def residuals(network: SigmoidBeliefNetwork, trace: Trace, row_weights: Tensor) -> Tensor:
-    """(P - Y) w, the gradient of -sum_k w_k log p(y_k | h_k) by the logits: (n, units of the network). row_weights: (n,).
-
-    Lies in the trace's scratch memory, until the next elementwise pass over that trace.
-    """
-    out, bits = (trace.explained(columns, network) for columns in (trace.scratch, trace.bits))
-    return torch.sigmoid(trace.logits(network), out=out).sub_(bits).mul_(row_weights[:, None])
+    """(P - Y) w, the gradient of -sum_k w_k log p(y_k | h_k) by the logits: (n, units of the network). row_weights: (n,)."""
+    return (trace.probabilities(network) - trace.targets(network)).mul_(row_weights[:, None])
 
 
 def write_gradients(network: SigmoidBeliefNetwork, terms: list[tuple[Trace, Tensor]]) -> None:
@@ -106,6 +102,9 @@ class WakeSleep:
         self.machine = machine
         self.rule = rule
         self.rng = rng
+        # glibc gives large freed blocks back to the system and faults their pages in anew at each use, as dear as the
+        # arithmetic on them, until one block nearly as large as its limit of 32 MiB has been freed.
+        torch.empty(31 * 2**20, dtype=torch.uint8)
         self._wake: Trace | None = None  # the last step's traces, filled anew by the next
         self._dream: Trace | None = None
 

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import torch
+from omegaconf.errors import OmegaConfBaseException
 
-from nws.errors import UserError
+from nws.errors import UserError, positive_int
 from nws.files import write_atomically
 from nws.likelihood import log_likelihood
 from nws.run import load_machine, pick_device
@@ -24,6 +25,10 @@ def main() -> None:
     parser.add_argument("--checkpoint", choices=["best", "last"], default="best", help="default: best")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default auto)")
     arguments = parser.parse_args()
+    positive_int("--samples", arguments.samples)
+    positive_int("--seed", arguments.seed, minimum=0)
+    if arguments.data_points is not None:
+        positive_int("--data-points", arguments.data_points)
     device = pick_device(arguments.device)
     run, _, data, machine = load_machine(arguments.run, arguments.checkpoint, device)
     images = (data.test if arguments.split == "test" else data.valid).batch()[: arguments.data_points]
@@ -50,12 +55,17 @@ def main() -> None:
 def _others(path: Path, row: dict[str, object]) -> list[dict[str, object]]:
     """What stands in evaluation.json already, but for earlier figures of the same kind."""
     same = ("split", "samples", "data_points")
-    rows = json.loads(path.read_text()) if path.is_file() else []
+    try:
+        rows = json.loads(path.read_text()) if path.is_file() else []
+    except ValueError as error:
+        raise UserError(
+            f"{path} is not the list that this script writes ({error}); move it away and run again"
+        ) from error
     return [other for other in rows if any(other.get(key) != row[key] for key in same)]
 
 
 if __name__ == "__main__":
     try:
         main()
-    except UserError as error:
+    except (UserError, OmegaConfBaseException) as error:
         sys.exit(f"error: {error}")

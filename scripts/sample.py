@@ -5,8 +5,9 @@ import sys
 from pathlib import Path
 
 import torch
+from omegaconf.errors import OmegaConfBaseException
 
-from nws.errors import UserError
+from nws.errors import UserError, positive_int
 from nws.figures import image_grid, save_png
 from nws.run import load_machine, pick_device
 from nws.sampling import generate
@@ -23,6 +24,10 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="PNG file (default: RUN/images/samples_seed_SEED.png)")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default auto)")
     arguments = parser.parse_args()
+    positive_int("--count", arguments.count)
+    positive_int("--seed", arguments.seed, minimum=0)
+    if arguments.columns is not None:
+        positive_int("--columns", arguments.columns)
     device = pick_device(arguments.device)
     run, _, data, machine = load_machine(arguments.run, arguments.checkpoint, device)
     rng = torch.Generator(device).manual_seed(arguments.seed)
@@ -37,5 +42,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except UserError as error:
+    except (UserError, OmegaConfBaseException) as error:
         sys.exit(f"error: {error}")

@@ -1,0 +1,66 @@
+"""The Fisher matrix of a sigmoid layer: one block for each unit, held as one lazy operator.
+
+Symbols: n rows (samples), d parents of the layer with the bias as the last, m units; H (n, d) the parents' states,
+S (n, m) the row weights. The Fisher matrix of a sigmoid belief network is block-diagonal with one block per unit (Ay 2002):
+
+    F_j = E[ sigma'(a_j) h h^T ]  ~  sum_k s_kj h_k h_k^T = H^T diag(s_j) H,      s_kj = w_k sigma'(a_kj),  sum_k w_k = 1
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nws.errors import UserError
+
+
+def with_bias(states: Tensor) -> Tensor:
+    """Parents' states (n, d - 1) with the bias as one more parent, which is always 1: (n, d)."""
+    return F.pad(states, (0, 1), value=1.0)
+
+
+@dataclass(frozen=True)
+class UnitFisher:
+    """The m blocks F_j = H^T diag(s_j) H of one layer, each (d, d), without forming them."""
+
+    inputs: Tensor  # (n, d) H, the bias column included
+    weights: Tensor  # (n, m) S, not negative
+    name: str = "layer"  # for messages
+
+    def __post_init__(self) -> None:
+        if self.inputs.ndim != 2 or self.weights.ndim != 2 or len(self.inputs) != len(self.weights):
+            raise UserError(
+                "a UnitFisher needs inputs (n, d) and weights (n, m) of the same n rows, "
+                f"got {tuple(self.inputs.shape)} and {tuple(self.weights.shape)}"
+            )
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(n, d, m): rows, parents with the bias, units."""
+        return len(self.inputs), self.inputs.shape[1], self.weights.shape[1]
+
+    def matmul(self, vectors: Tensor) -> Tensor:
+        """F_j v_j for all units at once: (m, d) from V (m, d), as ((H V^T) * S)^T H, two matrix products of 2 n d m flops."""
+        return torch.mm(self.inputs, vectors.T).mul_(self.weights).T @ self.inputs
+
+    def diagonal(self) -> Tensor:
+        """The diagonals of all blocks: (m, d)."""
+        return self.weights.T @ self.inputs.square()
+
+    def trace(self) -> Tensor:
+        """The traces of all blocks: (m,)."""
+        return self.weights.T @ self.inputs.square().sum(1)
+
+    def blocks(self, units: slice = slice(None)) -> Tensor:
+        """Dense blocks of some units: (units, d, d)."""
+        scaled = self.weights.T[units, :, None] * self.inputs  # (units, n, d)
+        return self.inputs.T @ scaled
+
+    def quadratic(self, vectors: Tensor) -> Tensor:
+        """sum_j v_j^T F_j v_j = |sqrt(S) * (H V^T)|^2, the squared Fisher length of V (m, d): a number, one product."""
+        return torch.mm(self.inputs, vectors.T).square_().mul_(self.weights).sum()
+
+    def detached(self) -> "UnitFisher":
+        """A copy that stays as it is when the tensors of the step are written anew."""
+        return UnitFisher(self.inputs.clone(), self.weights.clone(), self.name)

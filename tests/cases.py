@@ -1,0 +1,119 @@
+"""One seeded list of machines and batches for every test, the learning rules, and the tolerances with their reasons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from nws.belief_network import Units
+from nws.helmholtz import HelmholtzMachine
+from nws.wake_sleep import Rule
+
+# The same sum of at most a few hundred float64 terms of size up to ~10 in another order: a few hundred times 2e-16 x 10.
+EXACT = 1e-10
+# float32 has a rounding unit of 6e-8. Log-probabilities of these machines are sums of ~10 terms of size up to ~10, so their
+# error is below 10 x 10 x 6e-8 = 6e-6; importance weights and gradients inherit it, relative, times at most ~2.
+FLOAT32 = 2e-5
+# Monte Carlo: a normal variable leaves 5 standard errors once in 1.7 million; the draws are seeded besides.
+STANDARD_ERRORS = 5
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    return EXACT if dtype == torch.float64 else FLOAT32
+
+
+def assert_close(actual: Tensor, expected: Tensor, bound: float = EXACT) -> None:
+    """Shapes are the same and every entry is within the bound, absolute and relative."""
+    torch.testing.assert_close(actual.detach().double().cpu(), expected.double().cpu(), rtol=bound, atol=bound)
+
+
+def assert_frequencies(counts: Tensor, probabilities: Tensor, rows: int) -> None:
+    """Counts among `rows` independent draws are binomial: within k standard errors, and one count where hardly any fall."""
+    assert counts.sum() == rows
+    error = (probabilities * (1 - probabilities) / rows).sqrt()
+    deviation = (counts / rows - probabilities).abs()
+    assert (deviation <= STANDARD_ERRORS * error + 1 / rows).all(), (deviation / error).max()
+
+
+def seeded(seed: int = 0, device: str = "cpu") -> torch.Generator:
+    return torch.Generator(device).manual_seed(seed)
+
+
+@dataclass(frozen=True)
+class Case:
+    sizes: tuple[int, ...]
+    samples: int  # K
+    batch: int  # B
+    units: Units
+    dtype: torch.dtype = torch.float64
+    device: str = "cpu"
+
+    def __str__(self) -> str:
+        sizes = "-".join(map(str, self.sizes))
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{sizes}_K{self.samples}_B{self.batch}_{self.units}_{dtype}_{self.device}"
+
+    def rng(self, seed: int = 1) -> torch.Generator:
+        return seeded(seed, self.device)
+
+    def machine(self, seed: int = 0) -> HelmholtzMachine:
+        return random_machine(self.sizes, self.units, seed).to(self.device, self.dtype)
+
+    def data(self, soft: bool = False, seed: int = 2) -> Tensor:
+        """x (B, n_0): bits, or intensities between 0 and 1."""
+        draws = torch.rand(self.batch, self.sizes[0], generator=seeded(seed), dtype=torch.float64)
+        return (draws if soft else draws.round()).to(self.device, self.dtype)
+
+    @property
+    def tolerance(self) -> float:
+        return tolerance(self.dtype)
+
+
+def random_machine(sizes: tuple[int, ...], units: Units = "binary", seed: int = 0) -> HelmholtzMachine:
+    """A float64 machine with random weights and, other than a fresh one, random biases: a lost bias must not go unseen."""
+    rng = seeded(seed)
+    machine = HelmholtzMachine(sizes, units, rng=rng)
+    for network in machine.networks:
+        for layer in network.layers:
+            torch.nn.init.normal_(layer.bias, std=0.5, generator=rng)
+    return machine.double()
+
+
+_needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+_shapes = [
+    ((4, 3), 1, 3),
+    ((4, 3), 4, 3),
+    ((1, 1), 3, 2),
+    ((5, 3, 2), 4, 1),
+    ((3, 4, 2, 3), 3, 4),
+    ((2, 1, 3, 1, 2), 5, 3),
+]
+_cases = [Case(*shape, units) for shape in _shapes for units in ("binary", "bipolar")]
+_cases += [Case((3, 4, 2, 3), 3, 4, units, torch.float32) for units in ("binary", "bipolar")]
+_cases += [Case((3, 4, 2, 3), 3, 4, units, torch.float64, "cuda") for units in ("binary", "bipolar")]
+_cases += [Case((3, 4, 2, 3), 3, 4, "binary", torch.float32, "cuda")]
+CASES = [pytest.param(case, id=str(case), marks=_needs_cuda if case.device == "cuda" else ()) for case in _cases]
+EACH_UNITS = ["binary", "bipolar"]
+
+_rules: dict[str, dict[str, Any]] = {
+    "ws": dict(exponent=0.0, generator_wake=1.0, recognition_wake=0.0, recognition_dream=1.0, baseline=False),
+    "rws": dict(exponent=1.0, generator_wake=1.0, recognition_wake=0.5, recognition_dream=0.5, baseline=True),
+    "rws without baseline": dict(
+        exponent=1.0, generator_wake=1.0, recognition_wake=0.5, recognition_dream=0.5, baseline=False
+    ),
+    "bihm": dict(exponent=0.5, generator_wake=1.0, recognition_wake=1.0, recognition_dream=0.0, baseline=True),
+    # factors that no rule has, all different: terms cannot be taken for one another
+    "factors": dict(exponent=0.7, generator_wake=1.3, recognition_wake=0.4, recognition_dream=2.1, baseline=False),
+    "recognition only": dict(
+        exponent=1.0, generator_wake=0.0, recognition_wake=1.0, recognition_dream=0.0, baseline=False
+    ),
+}
+RULES = list(_rules)
+
+
+def make_rule(name: str, samples: int, **changes: Any) -> Rule:
+    return Rule(**{"name": name, "samples": samples, **_rules[name], **changes})

@@ -1,0 +1,159 @@
+"""The command line as a user meets it, without a new process for each case, and what to compare runs by."""
+
+from __future__ import annotations
+
+import csv
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra.core.global_hydra import GlobalHydra
+
+ROOT = Path(__file__).parent.parent
+
+# These models are tiny, so threads would only wait for each other; processes that a test starts do as this one does.
+os.environ["OMP_NUM_THREADS"] = "1"
+torch.set_num_threads(1)
+
+# Six steps an epoch, an evaluation each epoch, two epochs.
+SMALL = (
+    "model.layers=[5,3]",
+    "trainer.batch_size=200",
+    "trainer.epochs=2",
+    "trainer.evaluate_every=1",
+    "trainer.images_every=100",
+    "trainer.evaluation_samples=5",
+    "trainer.evaluation_points=20",
+    "logger=none",
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left: exit status, what it printed, and the run directory that it named last."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def run(self) -> Path:
+        return Path(self.out.splitlines()[-1])
+
+    def message(self) -> str:
+        """The error, after checking that it is one message for a person."""
+        assert self.code == 1, (self.code, self.out, self.err)
+        assert "Traceback" not in self.err and "Traceback" not in self.out
+        assert self.err.startswith("error: ") and self.err.count("error: ") == 1
+        return self.err
+
+
+Command = Callable[..., Outcome]
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Command]:
+    """command("train.py", "seed=1", ...) as from a shell in tmp_path, run in this process."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "offline")  # never the network, whatever the code under test asks for
+
+    def run(script: str, *arguments: str) -> Outcome:
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        GlobalHydra.instance().clear()
+        capfd.readouterr()
+        monkeypatch.setattr(sys, "argv", [str(ROOT / script), *arguments])
+        code: Any = 0
+        try:
+            runpy.run_path(str(ROOT / script), run_name="__main__")
+        except SystemExit as stop:
+            code = stop.code
+            if isinstance(code, str):
+                print(code, file=sys.stderr)
+                code = 1
+        captured = capfd.readouterr()
+        assert {number: signal.getsignal(number) for number in handlers} == handlers, "a signal handler was left behind"
+        return Outcome(code or 0, captured.out, captured.err)
+
+    yield run
+    GlobalHydra.instance().clear()
+
+
+@pytest.fixture
+def train(command: Command) -> Command:
+    """train("seed=1", ...): train.py on the digits with the SMALL settings; arguments win over these."""
+
+    def run(*arguments: str) -> Outcome:
+        resumed = any(text.startswith("resume=") for text in arguments)
+        flags = [text for text in arguments if text == "-m"]
+        rest = [text for text in arguments if text != "-m"]
+        return command("train.py", *flags, *(() if resumed else SMALL), *rest)
+
+    return run
+
+
+@pytest.fixture
+def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int | BaseException], None]:
+    """interrupt(n, what): in the n-th training step from now a signal arrives (a number), or an exception breaks the run."""
+
+    def arm(steps: int, what: int | BaseException) -> None:
+        from nws.wake_sleep import WakeSleep
+
+        original, count = WakeSleep.step, 0
+
+        def step(self: WakeSleep, x: torch.Tensor) -> Any:
+            nonlocal count
+            count += 1
+            if count == steps and isinstance(what, BaseException):
+                raise what
+            if count == steps:
+                os.kill(os.getpid(), what)  # type: ignore[arg-type]
+            return original(self, x)
+
+        monkeypatch.setattr(WakeSleep, "step", step)
+
+    return arm
+
+
+def metrics(run: Path) -> list[dict[str, str]]:
+    """The rows of metrics.csv, all columns but the one that no two runs share."""
+    with open(run / "metrics.csv", newline="") as file:
+        return [{key: value for key, value in row.items() if key != "seconds"} for row in csv.DictReader(file)]
+
+
+def checkpoint(run: Path, name: str = "last.pt") -> dict[str, Any]:
+    state = torch.load(run / "checkpoints" / name, weights_only=True)
+    return {key: value for key, value in state.items() if key not in ("seconds", "wandb_id")}
+
+
+def flatten(value: Any, path: str = "") -> dict[str, Any]:
+    """Every leaf of nested dictionaries and lists, by its path; tensors as their bits."""
+    if isinstance(value, dict):
+        items: Any = value.items()
+    elif isinstance(value, list | tuple):
+        items = enumerate(value)
+    elif isinstance(value, torch.Tensor):
+        return {path: (str(value.dtype), tuple(value.shape), value.contiguous().numpy().tobytes())}
+    else:
+        return {path: value}
+    return {key: leaf for name, each in items for key, leaf in flatten(each, f"{path}/{name}").items()}
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Bit for bit the same parameters, optimizer, scheduler, random states and metrics."""
+    first, second = flatten(checkpoint(one)), flatten(checkpoint(other))
+    assert first.keys() == second.keys()
+    assert [key for key in first if first[key] != second[key]] == []
+    assert metrics(one) == metrics(other)
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    """Every file under a folder and its bytes, the log aside."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix != ".log")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}

@@ -1,0 +1,196 @@
+"""The slow, obvious references: plain Bernoulli formulas, autograd and enumeration of every state, in float64 on the CPU.
+
+Of a machine under test they read its sizes, its units, and `weight` and `bias` of its layers, nothing else. States are
+lists of bits (or intensities) h^0 .. h^L in [0, 1], each (n, n_i), whatever the units' encoding is.
+
+Parameters of a network lie in one flat vector theta (P,): layer by layer as in `layers`, in a layer unit by unit, of a unit
+its weights and then its bias.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from nws.helmholtz import HelmholtzMachine, Trace
+from nws.wake_sleep import Rule
+
+Bits = list[Tensor]
+
+
+@dataclass(frozen=True)
+class Network:
+    """One direction of a Helmholtz machine as a function of its flat parameters."""
+
+    sizes: tuple[int, ...]
+    units: str
+    upward: bool  # recognition: h^{i+1} given h^i; otherwise the generator: h^i given h^{i+1}, h^L without parents
+    theta: Tensor  # (P,)
+
+    @property
+    def connections(self) -> list[tuple[int | None, int]]:
+        """(parent, child) of every layer."""
+        top = len(self.sizes) - 1
+        if self.upward:
+            return [(i, i + 1) for i in range(top)]
+        return [(i + 1, i) for i in range(top)] + [(None, top)]
+
+    @property
+    def unit_ranges(self) -> list[list[slice]]:
+        """Where the parameters of unit j of layer i are in theta: [i][j]."""
+        ranges, start = [], 0
+        for parent, child in self.connections:
+            length = 1 + (0 if parent is None else self.sizes[parent])
+            ranges.append([slice(start + j * length, start + (j + 1) * length) for j in range(self.sizes[child])])
+            start += self.sizes[child] * length
+        return ranges
+
+    def parents(self, bits: Bits) -> Bits:
+        """Inputs of every layer in the units' encoding, with the column of ones that the bias multiplies: (n, d) each."""
+        ones = torch.ones(len(bits[0]), 1, dtype=torch.float64)
+        states = [2 * y - 1 if self.units == "bipolar" else y for y in bits]
+        return [ones if i is None else torch.cat([states[i], ones], dim=1) for i, _ in self.connections]
+
+    def logits(self, bits: Bits, theta: Tensor | None = None) -> list[Tensor]:
+        theta = self.theta if theta is None else theta
+        columns = [
+            [inputs @ theta[unit] for unit in units]
+            for inputs, units in zip(self.parents(bits), self.unit_ranges, strict=True)
+        ]
+        return [torch.stack(units, dim=1) for units in columns]
+
+    def layer_log_probs(self, bits: Bits, theta: Tensor | None = None) -> Tensor:
+        """(layers, n): sum over the units of y log p(y = 1) + (1 - y) log p(y = 0)."""
+        layers = []
+        for (_, child), logits in zip(self.connections, self.logits(bits, theta), strict=True):
+            one, zero = 1 / (1 + torch.exp(-logits)), 1 / (1 + torch.exp(logits))
+            layers.append((bits[child] * torch.log(one) + (1 - bits[child]) * torch.log(zero)).sum(1))
+        return torch.stack(layers)
+
+    def log_prob(self, bits: Bits, theta: Tensor | None = None) -> Tensor:
+        """log p(x, h), or log q(h | x) upward: (n,)."""
+        return self.layer_log_probs(bits, theta).sum(0)
+
+    def gradient(self, bits: Bits, row_weights: Tensor) -> Tensor:
+        """Gradient of sum_k w_k log p(bits_k) by theta, by autograd: (P,)."""
+        theta = self.theta.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(self.log_prob(bits, theta) @ row_weights, theta)
+        return gradient
+
+
+def generator(machine: HelmholtzMachine) -> Network:
+    return Network(machine.sizes, machine.units, False, flatten(machine.generator.layers))
+
+
+def recogniser(machine: HelmholtzMachine) -> Network:
+    return Network(machine.sizes, machine.units, True, flatten(machine.recognition.layers))
+
+
+def flatten(layers: nn.ModuleList, gradients: bool = False) -> Tensor:
+    """The flat parameters of a network's layers, or their `.grad` in the same order: (P,)."""
+    tables = []
+    for layer in layers:
+        weight, bias = (p.grad if gradients else p for p in (layer.weight, layer.bias))
+        tables.append(torch.cat([weight.detach(), bias.detach()[:, None]], dim=1).flatten())
+    return torch.cat(tables).double().cpu()
+
+
+def bits_of(trace: Trace) -> Bits:
+    return [block.double().cpu() for block in trace.bit_blocks]
+
+
+# --- enumeration ----------------------------------------------------------------------------------------------------
+
+
+def every_state(sizes: tuple[int, ...]) -> Bits:
+    """Every joint state of layers of these sizes: (2^(sum of sizes), n_i) each."""
+    table = torch.tensor(list(itertools.product([0.0, 1.0], repeat=sum(sizes))), dtype=torch.float64)
+    return list(table.split(list(sizes), dim=1))
+
+
+def every_hidden_state(machine: HelmholtzMachine, x: Tensor) -> Bits:
+    """x (n_0,) with every hidden state h: (2^(n_1 + .. + n_L), n_i) each."""
+    hidden = every_state(machine.sizes[1:])
+    return [x.double().cpu().expand(len(hidden[0]), -1), *hidden]
+
+
+def exact_log_prob(machine: HelmholtzMachine, x: Tensor) -> Tensor:
+    """log p(x) of each row of x, the sum of p(x, h) over every h: (B,)."""
+    joint = [generator(machine).log_prob(every_hidden_state(machine, row)) for row in x]
+    return torch.stack([log_p.exp().sum().log() for log_p in joint])
+
+
+def exact_posterior(machine: HelmholtzMachine, x: Tensor) -> Tensor:
+    """p(h | x) of one x (n_0,), in the order of `every_hidden_state`."""
+    joint = generator(machine).log_prob(every_hidden_state(machine, x)).exp()
+    return joint / joint.sum()
+
+
+# --- the Fisher matrix ----------------------------------------------------------------------------------------------
+
+
+class Fisher(NamedTuple):
+    """The Fisher matrix of a whole network, and where the parameters of unit j of layer i are in it: units[i][j]."""
+
+    matrix: Tensor  # (P, P)
+    units: list[list[slice]]
+
+
+def generator_fisher(machine: HelmholtzMachine, form: Literal["outer", "hessian"] = "outer") -> Fisher:
+    """F = E_{p(x,h)}[grad log p grad log p^T], or "hessian": -E_{p(x,h)}[Hessian of log p], over every state (x, h)."""
+    network, bits = generator(machine), every_state(machine.sizes)
+    return Fisher(fisher_matrix(network, bits, network.log_prob(bits).exp(), form), network.unit_ranges)
+
+
+def recognition_fisher(
+    machine: HelmholtzMachine,
+    x: Tensor,  # (S, n_0) the images of p_D, bits or intensities
+    probabilities: Tensor,  # (S,) their probabilities
+    form: Literal["outer", "hessian"] = "outer",
+) -> Fisher:
+    """F = E_{p_D(x) q(h|x)}[grad log q grad log q^T], or minus the Hessian, over every image and every h."""
+    network = recogniser(machine)
+    states = [every_hidden_state(machine, row) for row in x]
+    bits = [torch.cat(layer) for layer in zip(*states, strict=True)]
+    data = probabilities.double().cpu().repeat_interleave(len(states[0][0]))
+    return Fisher(fisher_matrix(network, bits, data * network.log_prob(bits).exp(), form), network.unit_ranges)
+
+
+def fisher_matrix(network: Network, bits: Bits, weights: Tensor, form: Literal["outer", "hessian"] = "outer") -> Tensor:
+    """Sum over the rows of weights (n,) times the outer product of the row's gradient, or times minus its Hessian: (P, P)."""
+    if form == "hessian":
+        return -torch.func.hessian(lambda theta: network.log_prob(bits, theta) @ weights)(network.theta)
+
+    def log_prob_of_row(theta: Tensor, *row: Tensor) -> Tensor:
+        return network.log_prob([y[None] for y in row], theta)[0]
+
+    rows = torch.func.vmap(torch.func.grad(log_prob_of_row), in_dims=(None, *(0 for _ in bits)))
+    gradients = rows(network.theta, *bits)  # (n, P)
+    return torch.einsum("n,np,nr->pr", weights, gradients, gradients)
+
+
+# --- learning rules -------------------------------------------------------------------------------------------------
+
+
+def importance_weights(machine: HelmholtzMachine, bits: Bits, samples: int, exponent: float) -> Tensor:
+    """(p(x, h_k) / q(h_k | x))^exponent over its sum over the K samples of each data point: (B, K)."""
+    ratios = (generator(machine).log_prob(bits) - recogniser(machine).log_prob(bits)).exp()
+    powers = (ratios**exponent).view(-1, samples)
+    return powers / powers.sum(1, keepdim=True)
+
+
+def rule_gradients(machine: HelmholtzMachine, rule: Rule, wake: Bits, dream: Bits) -> tuple[Tensor, Tensor]:
+    """What a rule should leave in `.grad` of generator and recogniser (minus its ascent direction), by autograd."""
+    weights = importance_weights(machine, wake, rule.samples, rule.exponent)
+    batch = len(weights)
+    centred = weights - 1 / rule.samples if rule.baseline else weights
+    uniform = torch.full((len(dream[0]),), 1 / len(dream[0]), dtype=torch.float64)
+    p, q = generator(machine), recogniser(machine)
+    p_wake = p.gradient(wake, weights.flatten() / batch)
+    q_wake = q.gradient(wake, centred.flatten() / batch)
+    q_dream = q.gradient(dream, uniform)
+    return -rule.generator_wake * p_wake, -rule.recognition_wake * q_wake - rule.recognition_dream * q_dream

@@ -1,0 +1,50 @@
+"""Schedules: values at the start, in the middle, at the end, after it, and in a warm-up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+
+import pytest
+
+from nws.schedules import constant, cosine, exponential, linear
+
+Schedule = Callable[[int], float]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "values"),
+    [
+        (constant, {0: 1, 7: 1, 10**9: 1}),
+        (partial(linear, total_steps=100), {0: 1, 25: 0.75, 50: 0.5, 100: 0, 101: 0, 10**9: 0}),
+        (partial(linear, total_steps=100, final=0.2), {0: 1, 50: 0.6, 100: 0.2, 1000: 0.2}),
+        (partial(linear, total_steps=100, final=3.0), {0: 1, 50: 2, 100: 3, 1000: 3}),
+        (
+            partial(cosine, total_steps=100),
+            {0: 1, 25: (1 + 0.5**0.5) / 2, 50: 0.5, 75: (1 - 0.5**0.5) / 2, 100: 0, 500: 0},
+        ),
+        (partial(cosine, total_steps=100, final=0.2), {0: 1, 50: 0.6, 100: 0.2, 1000: 0.2}),
+        (partial(exponential, half_life=10), {0: 1, 10: 0.5, 20: 0.25, 40: 0.0625}),
+        (partial(exponential, half_life=10, final=0.2), {0: 1, 10: 0.6, 20: 0.4, 10**6: 0.2}),
+    ],
+)
+def test_values(schedule: Schedule, values: dict[int, float]) -> None:
+    assert {step: schedule(step) for step in values} == pytest.approx(values, abs=1e-12)
+
+
+@pytest.mark.parametrize("schedule", [constant, partial(linear, total_steps=100), partial(cosine, total_steps=100)])
+def test_warm_up_rises_in_equal_steps_to_the_schedule_without_it(schedule: Callable[..., float]) -> None:
+    for step in range(4):
+        assert schedule(step, warmup_steps=4) == pytest.approx((step + 1) / 5 * schedule(step))
+    for step in (4, 5, 50, 100, 200):
+        assert schedule(step, warmup_steps=4) == pytest.approx(schedule(step))
+
+
+@pytest.mark.parametrize(
+    "schedule", [partial(linear, total_steps=50), partial(cosine, total_steps=50), partial(exponential, half_life=9)]
+)
+def test_factors_fall_from_one_and_stay_in_range(schedule: Schedule) -> None:
+    values = [schedule(step) for step in range(60)]
+    assert values[0] == 1 and min(values) >= 0
+    assert all(later <= earlier for earlier, later in pairwise(values))
