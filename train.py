@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nws.checkpoint import load_checkpoint
 from nws.errors import UserError
-from nws.loggers import WandbLogger
+from nws.loggers import WandbLogger, check_mode
 from nws.run import (
     RunDirectory,
     absolute_paths,
@@ -56,6 +56,7 @@ def train(
     device = pick_device(config.device)
     settings = checked(TrainerSettings, "trainer", **plain(config.trainer))
     rule = build_rule(config)
+    check_mode(config.logger.get("mode"))
     data = build_data(config, device)
     machine = build_machine(config, data).to(device)
     learner = WakeSleep(machine, rule, torch.Generator(device).manual_seed(derive_seed(config.seed, 1)))

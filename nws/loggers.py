@@ -44,6 +44,12 @@ class MetricsFile:
 WandbMode = Literal["online", "offline", "disabled"]
 
 
+def check_mode(mode: object) -> None:
+    """Raise `UserError` for what is no mode of `WandbLogger`."""
+    if mode not in get_args(WandbMode):
+        raise UserError(f"logger.mode must be one of {', '.join(get_args(WandbMode))}, got {mode!r}")
+
+
 class WandbLogger:
     """A Weights & Biases run beside a run directory. Whatever fails in W&B is a warning; training goes on without it.
 
@@ -59,8 +65,7 @@ class WandbLogger:
         group: str | None,
         **options: Any,
     ) -> None:
-        if mode not in get_args(WandbMode):
-            raise UserError(f"logger.mode must be one of {', '.join(get_args(WandbMode))}, got {mode!r}")
+        check_mode(mode)
         self.id = run_id
         self._run: Any = None
         if mode != "disabled":

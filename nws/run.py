@@ -108,10 +108,13 @@ def absolute_paths(config: DictConfig) -> None:
 def resume_arguments(arguments: list[str]) -> list[str]:
     """What `resume=RUN` among command-line arguments stands for: the run's path, its groups, and Hydra's log beside it.
 
-    The groups let overrides such as optimizer.momentum=0.5 be composed as the run was. Raises `UserError` for no run.
+    The groups let overrides such as optimizer.momentum=0.5 be composed as the run was. Raises `UserError` for what is no
+    run, and for group=null.
     """
     given = [argument.partition("=") for argument in arguments]
     for key, _, value in given:
+        if key in (*GROUPS, "experiment", "debug") and value == "null":  # Hydra answers this with a traceback
+            raise UserError(f"{key} needs the name of a file in conf/{key}/, got null; leave it out for the default")
         if key.lstrip("+") == "resume" and value not in ("", "null"):
             if {"-m", "--multirun"} & set(arguments):
                 raise UserError("resume takes one run and no sweep (-m); resume the jobs of a sweep one by one")

@@ -38,6 +38,9 @@ class Solver(Protocol):
     def load_state_dict(self, state: State) -> None:
         """Go on from a state."""
 
+    def report(self) -> dict[str, float]:
+        """What the last solve has to say of itself, for the log (may synchronise)."""
+
 
 # --- direct solvers: a factor for each unit ------------------------------------------------------------------------
 
@@ -162,6 +165,9 @@ class DirectSolver:
     def load_state_dict(self, state: State) -> None:
         pass
 
+    def report(self) -> dict[str, float]:
+        return {}
+
 
 class RunningInverse:
     """Sherman-Morrison across batches: the inverses of (1 - f) sum_t f^{T - t} F_t + alpha I, with f = `forgetting`.
@@ -205,6 +211,9 @@ class RunningInverse:
 
     def load_state_dict(self, state: State) -> None:
         self._inverses = state.get("inverses")
+
+    def report(self) -> dict[str, float]:
+        return {}
 
 
 # --- the matrix-free solver ----------------------------------------------------------------------------------------
@@ -332,6 +341,7 @@ class PreconditionedConjugateGradient:
                 direction = steepest.addcmul_(new_energy / energy.clamp_min(tiny), direction)
             energy = new_energy
             if iteration == self.iterations and step is not None and not self.tolerance:
+                assert solution is not None
                 return solution.addcmul_(step, direction)
             image = _damped(fisher, damping, direction)
             step = energy / (direction * image).sum(1, keepdim=True).clamp_min(tiny)
@@ -392,6 +402,9 @@ class Approximate:
 
     def load_state_dict(self, state: State) -> None:
         pass
+
+    def report(self) -> dict[str, float]:
+        return {}
 
 
 def worst_ratio(residual: Tensor, gradient: Tensor) -> Tensor:

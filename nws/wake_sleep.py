@@ -9,6 +9,7 @@ Sources: Hinton et al. 1995 (wake-sleep); Bornschein & Bengio 2015 (reweighted w
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from nws.belief_network import SigmoidBeliefNetwork
 from nws.errors import UserError, positive_int
 from nws.helmholtz import HelmholtzMachine, Trace
 from nws.likelihood import effective_sample_size
+from nws.metrics import NaturalMetric
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,11 @@ class Rule:
 
 
 STATISTICS = ("wake_loss", "dream_loss", "log_likelihood", "ess")
+
+
+Terms = dict[
+    SigmoidBeliefNetwork, list[tuple[Trace, Tensor]]
+]  # of each network's objective: traces and row weights (n,)
 
 
 class StepResult(NamedTuple):
@@ -95,42 +102,82 @@ def write_gradients(network: SigmoidBeliefNetwork, terms: list[tuple[Trace, Tens
 class WakeSleep:
     """One learning rule on one machine: `step` turns a batch into gradients, which any torch optimizer can follow.
 
-    `.grad` of every parameter is written (not added to) with minus the rule's ascent direction, a mean over the batch.
+    `.grad` of every parameter is written (not added to) with minus the rule's ascent direction, a mean over the batch: the
+    plain gradient, or with `metrics` (one `NaturalMetric` for each network) the natural one.
     """
 
-    def __init__(self, machine: HelmholtzMachine, rule: Rule, rng: torch.Generator) -> None:
+    def __init__(
+        self, machine: HelmholtzMachine, rule: Rule, rng: torch.Generator, metrics: Sequence[NaturalMetric] = ()
+    ) -> None:
         self.machine = machine
         self.rule = rule
         self.rng = rng
+        self.metrics = tuple(metrics)
         # glibc gives large freed blocks back to the system and faults their pages in anew at each use, as dear as the
         # arithmetic on them, until one block nearly as large as its limit of 32 MiB has been freed.
         torch.empty(31 * 2**20, dtype=torch.uint8)
-        self._wake: Trace | None = None  # the last step's traces, filled anew by the next
-        self._dream: Trace | None = None
+        self._traces: list[Trace | None] = [None] * 4  # of the last step, filled anew by the next
 
     @torch.no_grad()
-    def step(self, x: Tensor) -> StepResult:
-        """Gradients of one batch x (B, n_0), bits or intensities in [0, 1], into `.grad`; no device-to-host synchronisation."""
-        rule, p, q = self.rule, self.machine.generator, self.machine.recognition
-        wake = self._wake = self.machine.wake(x, rule.samples, self.rng, out=self._wake)
-        dream = self._dream = self.machine.dream(len(wake.bits), self.rng, out=self._dream)
+    def step(self, x: Tensor, other: Tensor | None = None) -> StepResult:
+        """Gradients of one batch x (B, n_0), bits or intensities in [0, 1], into `.grad`; no device-to-host synchronisation.
 
+        `other`: another batch, of which metrics take their rows instead (metric.batch=other).
+        """
+        rule, p, q = self.rule, self.machine.generator, self.machine.recognition
+        wake, dream = self._phases(x, 0)
         wake_p, wake_q, dream_q = wake.layer_log_probs(p), wake.layer_log_probs(q), dream.layer_log_probs(q)
         log_weights = (wake_p.sum(0) - wake_q.sum(0)).unflatten(0, (-1, rule.samples))
         row_weights = importance_weights(log_weights, rule.exponent).flatten() / len(x)
+        uniform = torch.full_like(row_weights, 1 / len(row_weights))
 
-        write_gradients(p, [(wake, residuals(p, wake, rule.generator_wake * row_weights))])
-        terms = []
+        recognition_terms = []
         if rule.recognition_wake:
-            centred = row_weights - 1 / len(wake.bits) if rule.baseline else row_weights
-            terms.append((wake, residuals(q, wake, rule.recognition_wake * centred)))
+            centred = row_weights - uniform if rule.baseline else row_weights
+            recognition_terms.append((wake, rule.recognition_wake * centred))
         if rule.recognition_dream:
-            uniform = torch.full_like(row_weights, rule.recognition_dream / len(dream.bits))
-            terms.append((dream, residuals(q, dream, uniform)))
-        write_gradients(q, terms)
+            recognition_terms.append((dream, rule.recognition_dream * uniform))
+        terms = {p: [(wake, rule.generator_wake * row_weights)], q: recognition_terms}
+        for network, parts in terms.items():
+            write_gradients(network, [(trace, residuals(network, trace, weights)) for trace, weights in parts])
+        if self.metrics:
+            rows = (wake, dream, row_weights, uniform) if other is None else self._metric_rows(other)
+            self._precondition(terms, *rows)
 
         layer_losses = -torch.cat([wake_p @ row_weights, dream_q.mean(1)])
         wake_loss, dream_loss = (part.sum() for part in layer_losses.split([len(wake_p), len(dream_q)]))
         bound = (torch.logsumexp(log_weights, dim=1) - math.log(rule.samples)).mean()
         statistics = torch.stack([wake_loss, dream_loss, bound, effective_sample_size(log_weights).mean()])
         return StepResult(statistics, layer_losses)
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """To be called after the optimizer's step: lets an adaptive damping see what the step gained."""
+        for metric in self.metrics:
+            metric.after_step(self.machine)
+
+    def report(self) -> dict[str, float]:
+        """What the metrics have to say of the last step, for the log."""
+        return {key: value for metric in self.metrics for key, value in metric.report().items()}
+
+    def _phases(self, x: Tensor, slot: int) -> tuple[Trace, Trace]:
+        wake = self.machine.wake(x, self.rule.samples, self.rng, out=self._traces[slot])
+        dream = self.machine.dream(len(wake.bits), self.rng, out=self._traces[slot + 1])
+        self._traces[slot : slot + 2] = wake, dream
+        return wake, dream
+
+    def _metric_rows(self, x: Tensor) -> tuple[Trace, Trace, Tensor, Tensor]:
+        """Traces and row weights from another batch than the gradient's."""
+        wake, dream = self._phases(x, 2)
+        weights = importance_weights(self.machine.log_weights(wake), self.rule.exponent).flatten() / len(x)
+        return wake, dream, weights, torch.full_like(weights, 1 / len(weights))
+
+    def _precondition(self, terms: Terms, wake: Trace, dream: Trace, row_weights: Tensor, uniform: Tensor) -> None:
+        for metric in self.metrics:
+            if metric.network.upward:
+                rows = wake, uniform
+            elif metric.settings.generator_rows == "model":
+                rows = dream, uniform
+            else:
+                rows = wake, row_weights
+            metric.precondition(*rows, terms[metric.network])

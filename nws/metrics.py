@@ -1,0 +1,233 @@
+"""The natural gradient: the gradient of each network in the Riemannian metric of its Fisher matrix, or an approximation.
+
+For unit j of a layer with gradient g_j the direction is c (F_j + alpha I)^{-1} g_j with c = 1 + alpha, so that a large alpha
+gives the plain gradient. Symbols: n rows, d parents with the bias, m units, as in nws.fisher.
+Sources: Amari 1998 (natural gradient); Ay 2002 (its blocks here); Martens 2010 and Pascanu & Bengio 2014 (damping, metric on
+other data); Varady, Volpi, Malago & Ay 2022 (natural reweighted wake-sleep).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nws.belief_network import Edge, SigmoidBeliefNetwork
+from nws.damping import Damping
+from nws.errors import UserError, positive_int
+from nws.fisher import UnitFisher, with_bias
+from nws.helmholtz import HelmholtzMachine, Trace
+from nws.solvers import Approximate, DirectSolver, PreconditionedConjugateGradient, RunningInverse, Solver
+
+KINDS = ("fisher", "empirical", "diagonal", "kronecker")
+
+
+@dataclass(frozen=True)
+class MetricSettings:
+    """The `metric` group. Raises `UserError` for what is not one of the choices.
+
+    kind: fisher (exact blocks), empirical (the row gradients' (y - p)^2 in place of the model's curvature p (1 - p), which is
+    often taken for the Fisher matrix), diagonal and kronecker (cheaper stand-ins for the exact blocks).
+    """
+
+    kind: str = "fisher"
+    generator_rows: str = "model"  # model: dreams, the definition; posterior: importance-weighted wake rows
+    batch: str = "same"  # rows from the batch of the gradient (same) or from another one (other)
+    max_rows: int | None = None  # at most so many rows, evenly spaced; None: all
+    refresh_every: int = 1  # steps between new Fisher matrices (and factors)
+    max_kl: float | None = None  # half the squared Fisher length that a step may have; None: no bound
+
+    def __post_init__(self) -> None:
+        choices = {"kind": KINDS, "generator_rows": ("model", "posterior"), "batch": ("same", "other")}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise UserError(f"metric.{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        positive_int("metric.refresh_every", self.refresh_every)
+        if self.max_rows is not None:
+            positive_int("metric.max_rows", self.max_rows)
+        if self.max_kl is not None and not (isinstance(self.max_kl, int | float) and self.max_kl > 0):
+            raise UserError(f"metric.max_kl must be a number of nats above 0 or null, got {self.max_kl!r}")
+
+
+def make_solver(name: str = "pcg", **options: Any) -> Solver:
+    """A solver of the `solver` group by its name, with its options. Raises `UserError` for an unknown one."""
+    makers: dict[str, Callable[..., Solver]] = {
+        "pcg": PreconditionedConjugateGradient,
+        "cholesky": partial(DirectSolver, "cholesky"),
+        "woodbury": partial(DirectSolver, "woodbury"),
+        "sherman_morrison": partial(DirectSolver, "sherman_morrison"),
+        "running": RunningInverse,
+        
+    }
+    if name not in makers or name == "running":
+        choices = ", ".join(choice for choice in makers if choice != "running")
+        raise UserError(f"solver.name must be one of {choices}, got {name!r}")
+    if name == "sherman_morrison" and not options.get("forgetting"):
+        options.pop("forgetting", None)
+    try:
+        return makers["running" if "forgetting" in options and name == "sherman_morrison" else name](**options)
+    except TypeError as error:
+        raise UserError(f"solver={name} does not take these options: {error}") from error
+
+
+class NaturalMetric:
+    """The metric of one network: turns its `.grad` into c (F_j + alpha I)^{-1} g_j, once a step.
+
+    `solver` makes a new solver for each layer (`make_solver`). `learning_rate` is the following optimizer's, a tensor that
+    the trust region reads.
+    """
+
+    def __init__(
+        self, network: SigmoidBeliefNetwork, settings: MetricSettings, solver: Callable[[], Solver], damping: Damping
+    ) -> None:
+        like = next(network.parameters())
+        self.network, self.settings, self.damping = network, settings, damping.to(like)
+        self.learning_rate = torch.zeros_like(self.damping.alpha)
+        self.solvers = [
+            Approximate(settings.kind) if settings.kind in ("diagonal", "kronecker") else solver()
+            for _ in network.layers
+        ]
+        self.fishers: list[UnitFisher] = []  # of the last refresh, as network.layers is ordered
+        self._alpha = self.damping.alpha.clone()  # of the last refresh
+        self._step = 0
+        self._measured: _Step | None = None
+
+    @property
+    def refreshes(self) -> bool:
+        """Whether this step estimates the Fisher matrix anew."""
+        return self._step % self.settings.refresh_every == 0
+
+    def precondition(self, trace: Trace, row_weights: Tensor, terms: list[tuple[Trace, Tensor]]) -> None:
+        """Estimate the Fisher matrix from a trace whose rows weigh `row_weights` (n,), where it is due, and precondition `.grad`.
+
+        `terms`: the traces and row weights of the objective whose gradient `.grad` is, for the reduction ratio.
+        Raises `UserError` where a block cannot be factored.
+        """
+        self.damping.start_step(self._step)
+        if self.refreshes:
+            self._alpha.copy_(self.damping.alpha)
+            self.fishers = self._estimate(trace, row_weights)
+            for solver, fisher in zip(self.solvers, self.fishers, strict=True):
+                solver.factor(fisher, self.damping.alpha)
+        gradients = [_joined(edge.layer.weight.grad, edge.layer.bias.grad) for edge in _layers(self.network)]
+        if self.damping.measures(self._step):
+            self._measured = _Step(terms, gradients, _parameters(self.network))
+        directions = [solver.solve(gradient) for solver, gradient in zip(self.solvers, gradients, strict=True)]
+        scale = 1 + self.damping.alpha
+        if self.settings.max_kl is not None:
+            lengths = [fisher.quadratic(v) for fisher, v in zip(self.fishers, directions, strict=True)]
+            kl = 0.5 * (self.learning_rate * scale).square() * torch.stack(lengths).sum()
+            scale = scale * (self.settings.max_kl / kl).sqrt().clamp(max=1)
+        for edge, direction in zip(_layers(self.network), directions, strict=True):
+            assert edge.layer.weight.grad is not None and edge.layer.bias.grad is not None
+            torch.mul(direction[:, :-1], scale, out=edge.layer.weight.grad)
+            torch.mul(direction[:, -1], scale, out=edge.layer.bias.grad)
+        self._step += 1
+
+    def after_step(self, machine: HelmholtzMachine) -> None:
+        """Take in what the optimizer's step did: the ratio of actual to predicted gain, where the damping asks for it.
+
+        Gain of the objective sum_k w_k log p over the step's own rows, predicted by g . delta - delta . F delta / 2.
+        """
+        if self._measured is None:
+            return
+        terms, gradients, before = self._measured
+        self._measured = None
+        steps = [after - old for after, old in zip(_parameters(self.network), before, strict=True)]
+        slopes = [-(gradient * step).sum() for gradient, step in zip(gradients, steps, strict=True)]
+        curvatures = [fisher.quadratic(step) for fisher, step in zip(self.fishers, steps, strict=True)]
+        predicted = torch.stack(slopes).sum() - torch.stack(curvatures).sum() / 2
+        actual = torch.zeros_like(predicted)
+        for trace, row_weights in terms:
+            again = machine.trace(trace.state_blocks, trace.samples)
+            change = again.layer_log_probs(self.network) - trace.layer_log_probs(self.network)
+            actual += change.sum(0) @ row_weights
+        if predicted > 0:  # else the step is not the metric's own, and the model says nothing about it
+            self.damping.adapt(float(actual / predicted))
+
+    def _estimate(self, trace: Trace, row_weights: Tensor) -> list[UnitFisher]:
+        stride = 1
+        if self.settings.max_rows is not None:
+            stride = math.ceil(len(row_weights) / self.settings.max_rows)
+            row_weights = row_weights[::stride] / row_weights[::stride].sum() * row_weights.sum()
+        probabilities = trace.probabilities(self.network)[::stride]
+        if self.settings.kind == "empirical":
+            curvature = (probabilities - trace.targets(self.network)[::stride]).square_()
+        else:
+            curvature = torch.addcmul(probabilities, probabilities, probabilities, value=-1)
+        blocks = curvature.mul_(row_weights[:, None]).split(self.network.units, dim=1)
+        return [self._layer_fisher(trace, edge, blocks[edge.position], stride) for edge in _layers(self.network)]
+
+    def _layer_fisher(self, trace: Trace, edge: Edge, weights: Tensor, stride: int) -> UnitFisher:
+        name = f"{self.network.name} layer {edge.position}"
+        if edge.parent is None:  # F_j = sigma'(b_j) exactly, for any rows
+            if self.settings.kind != "empirical":
+                probabilities = torch.sigmoid(edge.layer.bias)
+                weights = (probabilities * (1 - probabilities))[None]
+            return UnitFisher(torch.ones_like(weights[:, :1]), weights, name)
+        if edge.parent == 0 and stride == 1:  # K rows share x: one row for all of them, with their summed weight
+            return UnitFisher(with_bias(trace.visible), weights.unflatten(0, (-1, trace.samples)).sum(1), name)
+        return UnitFisher(with_bias(trace.state_blocks[edge.parent][::stride]), weights, name)
+
+    def report(self) -> dict[str, float]:
+        """Damping, and of the solver the iterations and the worst layer's residual, named for the log (synchronises)."""
+        solved = [solver.report() for solver in self.solvers]
+        row = self.damping.report()
+        for key in ("iterations", "residual"):
+            values = [each[key] for each in solved if key in each]
+            row |= {key: max(values)} if values else {}
+        return {f"{self.network.name}/{key}": value for key, value in row.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that later directions depend on. The rows are kept only where they outlive a step."""
+        state: dict[str, Any] = {
+            "step": self._step,
+            "damping": self.damping.state_dict(),
+            "solvers": [solver.state_dict() for solver in self.solvers],
+        }
+        if self.settings.refresh_every > 1:
+            state["fishers"] = [(fisher.inputs, fisher.weights, fisher.name) for fisher in self.fishers]
+            state["alpha"] = self._alpha
+        return state
+
+    def load_state_dict(self, state: dict[str, Any], fresh_damping: bool = False) -> None:
+        """Go on from a state. `fresh_damping`: keep the damping that was asked for now."""
+        like = next(self.network.parameters())
+        self._step = state["step"]
+        if not fresh_damping:
+            self.damping.load_state_dict(state["damping"])
+        if "fishers" in state and self.settings.refresh_every > 1:
+            self._alpha.copy_(state["alpha"])
+            self.fishers = [
+                UnitFisher(inputs.to(like), weights.to(like), name) for inputs, weights, name in state["fishers"]
+            ]
+            for solver, fisher in zip(self.solvers, self.fishers, strict=True):
+                solver.factor(fisher, self._alpha)
+        for solver, solver_state in zip(self.solvers, state["solvers"], strict=True):
+            solver.load_state_dict({key: _to(value, like) for key, value in solver_state.items()})
+
+
+class _Step(NamedTuple):
+    terms: list[tuple[Trace, Tensor]]
+    gradients: list[Tensor]  # of minus the objective, (m, d) a layer
+    parameters: list[Tensor]  # before the step, (m, d) a layer
+
+
+def _layers(network: SigmoidBeliefNetwork) -> list[Edge]:
+    return sorted(network.edges, key=lambda edge: edge.position)
+
+
+def _joined(weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    assert weight is not None and bias is not None
+    return torch.cat([weight, bias[:, None]], dim=1)
+
+
+def _parameters(network: SigmoidBeliefNetwork) -> list[Tensor]:
+    return [_joined(edge.layer.weight.detach(), edge.layer.bias.detach()) for edge in _layers(network)]
+
+
+def _to(value: Tensor, like: Tensor) -> Tensor:
+    return value.to(like) if value.is_floating_point() else value
