@@ -22,6 +22,7 @@ from nws.run import (
     absolute_paths,
     build_data,
     build_machine,
+    build_metrics,
     build_optimizer,
     build_rule,
     build_scheduler,
@@ -59,8 +60,9 @@ def train(
     check_mode(config.logger.get("mode"))
     data = build_data(config, device)
     machine = build_machine(config, data).to(device)
-    learner = WakeSleep(machine, rule, torch.Generator(device).manual_seed(derive_seed(config.seed, 1)))
     total_steps = max(1, round(settings.epochs * settings.steps_per_epoch(len(data.train))))
+    rng = torch.Generator(device).manual_seed(derive_seed(config.seed, 1))
+    learner = WakeSleep(machine, rule, rng, build_metrics(config, total_steps, machine))
     optimizer = build_optimizer(config, total_steps, machine)
     scheduler = build_scheduler(config, total_steps, optimizer)
 

@@ -60,7 +60,6 @@ def make_solver(name: str = "pcg", **options: Any) -> Solver:
         "woodbury": partial(DirectSolver, "woodbury"),
         "sherman_morrison": partial(DirectSolver, "sherman_morrison"),
         "running": RunningInverse,
-        
     }
     if name not in makers or name == "running":
         choices = ", ".join(choice for choice in makers if choice != "running")

@@ -4,6 +4,7 @@ import inspect
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from nws.datasets import Dataset, load_dataset
 from nws.errors import UserError
 from nws.files import write_atomically
 from nws.helmholtz import HelmholtzMachine
+from nws.metrics import MetricSettings, NaturalMetric, make_solver
 from nws.wake_sleep import Rule
 
 log = logging.getLogger(__name__)
@@ -31,7 +33,7 @@ FIXED = ("seed", "name", "algorithm.name", "trainer.batch_size", "data.name", "d
 
 
 #: the groups of options that every run has
-GROUPS = ("trainer", "algorithm", "data", "model", "optimizer", "scheduler", "logger")
+GROUPS = ("trainer", "algorithm", "data", "model", "metric", "solver", "damping", "optimizer", "scheduler", "logger")
 
 
 @dataclass(frozen=True)
@@ -215,6 +217,18 @@ def checked(make: Callable[..., Any], section: str, /, *arguments: Any, **option
     except TypeError as error:
         raise UserError(f"the options of {section} do not fit: {error}, got {', '.join(options)}") from error
     return make(*arguments, **options)
+
+
+def build_metrics(config: DictConfig, total_steps: int, machine: HelmholtzMachine) -> list[NaturalMetric]:
+    """A metric for each network from the groups `metric`, `solver` and `damping`; none for the Euclidean one."""
+    if config.metric.get("kind") == "euclidean":
+        return []
+    settings = checked(MetricSettings, "metric", **plain(config.metric))
+    solver = partial(make_solver, **plain(config.solver))
+    solver()  # a wrong option is found here, not at the first step
+    return [
+        NaturalMetric(network, settings, solver, build(config.damping, total_steps)) for network in machine.networks
+    ]
 
 
 def build_optimizer(config: DictConfig, total_steps: int, machine: HelmholtzMachine) -> Optimizer:

@@ -98,6 +98,7 @@ class Trainer:
         self.count = 0
         self.first_bad = torch.full((len(self.layer_names),), -1, device=self.device)  # first step of a loss not finite
         self.show = progress and sys.stdout.isatty()
+        self._orders: dict[int, Tensor] = {}  # the shuffle of this epoch and of its neighbour
         self.metrics = MetricsFile(run.metrics)
         self.wandb: WandbLogger | None = None
 
@@ -128,8 +129,10 @@ class Trainer:
     def _train_until_due(self, bar: "tqdm[Any]", stop: "_StopSignal") -> None:
         """Steps up to the next evaluation or image, the end, or a signal; the clock of training runs here alone."""
         while True:
-            x = self.data.train.batch(self._indices(), self.learner.rng)
-            self.optimizer.step(partial(self._loss, x))  # type: ignore[arg-type]  # a tensor is what it takes
+            for metric in self.learner.metrics:
+                metric.learning_rate.fill_(self.optimizer.param_groups[0]["lr"])
+            self.optimizer.step(partial(self._loss, *self._batches()))  # type: ignore[arg-type]  # a tensor is what it takes
+            self.learner.after_step()
             if not isinstance(self.scheduler, ReduceLROnPlateau):
                 self.scheduler.step()
             self.step += 1
@@ -144,22 +147,29 @@ class Trainer:
                     torch.cuda.synchronize(self.device)
                 return
 
-    def _loss(self, x: Tensor) -> Tensor:
+    def _loss(self, x: Tensor, other: Tensor | None = None) -> Tensor:
         """Write the gradients of one batch; the closure that a torch optimizer asks for."""
-        result = self.learner.step(x)
+        result = self.learner.step(x, other)
         self.sums += result.statistics
         self.count += 1
         bad = ~result.layer_losses.isfinite() & (self.first_bad < 0)
         self.first_bad.masked_fill_(bad, self.step + 1)
         return result.layer_losses.sum()
 
-    def _indices(self) -> Tensor:
-        """Rows of the next batch. The shuffle is a function of seed and epoch alone, so there is no state to save."""
-        epoch, batch = divmod(self.step, self.steps_per_epoch)
-        if batch == 0 or not hasattr(self, "_order"):
+    def _batches(self) -> list[Tensor]:
+        """The next batch, and the one after it where a metric takes its rows from another than the gradient's."""
+        other = any(metric.settings.batch == "other" for metric in self.learner.metrics)
+        steps = [self.step, self.step + 1] if other else [self.step]
+        return [self.data.train.batch(self._indices(step), self.learner.rng) for step in steps]
+
+    def _indices(self, step: int) -> Tensor:
+        """Rows of a step's batch. The shuffle is a function of seed and epoch alone, so there is no state to save."""
+        epoch, batch = divmod(step, self.steps_per_epoch)
+        if epoch not in self._orders:
             rng = torch.Generator().manual_seed(derive_seed(self.seed, 2, epoch))
-            self._order = torch.randperm(len(self.data.train), generator=rng).to(self.device)
-        return self._order[batch * self.settings.batch_size : (batch + 1) * self.settings.batch_size]
+            order = torch.randperm(len(self.data.train), generator=rng).to(self.device)
+            self._orders = {epoch - 1: self._orders.get(epoch - 1, order), epoch: order}
+        return self._orders[epoch][batch * self.settings.batch_size : (batch + 1) * self.settings.batch_size]
 
     def _position(self) -> str:
         return f"epoch {self.step / self.steps_per_epoch:.2f}/{self.settings.epochs:g}"
@@ -205,6 +215,7 @@ class Trainer:
         row["learning_rate"] = self.optimizer.param_groups[0]["lr"]
         if self.data.distribution is not None:
             row["exact/kl"] = kl_divergence(self.machine, *self.data.distribution)
+        row |= self.learner.report()
         if isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step(valid.mean)
         self.sums.zero_()
@@ -257,6 +268,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "optimizer_class": type(self.optimizer).__name__,
             "scheduler": self.scheduler.state_dict(),
+            "metrics": [metric.state_dict() for metric in self.learner.metrics],
             "rng": rng.get_state(),
             "rng_device": rng.device.type,
             "wandb_id": self.wandb.id if self.wandb is not None else None,
@@ -285,6 +297,9 @@ class Trainer:
             self.scheduler.load_state_dict(state["scheduler"])
         if state["optimizer_class"] == type(self.optimizer).__name__:
             self.optimizer.load_state_dict(saved)
+        if not changed & {"metric", "solver"}:
+            for metric, metric_state in zip(self.learner.metrics, state["metrics"], strict=True):
+                metric.load_state_dict(metric_state, fresh_damping="damping" in changed)
         if state["rng_device"] == self.device.type:
             self.learner.rng.set_state(state["rng"])
         else:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 from torch import Tensor
 
-from nws.belief_network import Units
+from nws.belief_network import Units, encode
+from nws.fisher import UnitFisher, with_bias
 from nws.helmholtz import HelmholtzMachine
 from nws.wake_sleep import Rule
 
@@ -117,3 +118,79 @@ RULES = list(_rules)
 
 def make_rule(name: str, samples: int, **changes: Any) -> Rule:
     return Rule(**{"name": name, "samples": samples, **_rules[name], **changes})
+
+
+# --- damped solves --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SolverCase:
+    """The Fisher blocks of one layer from n rows of d parents (bias included), m units whose curvature spreads over decades."""
+
+    n: int
+    d: int
+    m: int
+    alpha: float
+    units: Units = "binary"
+    kind: Literal["plain", "saturated", "degenerate"] = "plain"
+    dtype: torch.dtype = torch.float64
+    device: str = "cpu"
+
+    def __str__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"n{self.n}_d{self.d}_m{self.m}_alpha{self.alpha:g}_{self.units}_{self.kind}_{dtype}_{self.device}"
+
+    def fisher(self, seed: int = 0, name: str = "layer") -> UnitFisher:
+        """Correlated parents, some rare and some frequent; saturated: all row weights near 1e-12; degenerate: equal and constant
+        parents (always 0, or -1 for bipolar units)."""
+        rng = seeded(seed)
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=rng, dtype=torch.float64)
+
+        parents = self.d - 1
+        logits = normal(self.n, 3) @ normal(3, parents) + 1.5 * normal(parents)
+        bits = (torch.rand(self.n, parents, generator=rng, dtype=torch.float64) < torch.sigmoid(logits)).double()
+        if self.kind == "degenerate":
+            bits[:, 1], bits[:, 2], bits[:, 3] = bits[:, 0], bits[:, 0], 0.0
+        inputs = with_bias(encode(bits, self.units))
+        bias = torch.linspace(0, 7, self.m, dtype=torch.float64)  # sigma'(7) = 9e-4
+        if self.kind == "saturated":
+            bias = torch.full((self.m,), 27.6, dtype=torch.float64)  # sigma'(27.6) = 1e-12
+        activations = inputs @ normal(self.d, self.m) / self.d**0.5 + bias
+        weights = torch.exp(-activations) / (1 + torch.exp(-activations)) ** 2 / self.n
+        return UnitFisher(inputs.to(self.device, self.dtype), weights.to(self.device, self.dtype), name)
+
+    def gradient(self, seed: int = 1) -> Tensor:
+        """(m, d), units of very different lengths."""
+        rows = torch.randn(self.m, self.d, generator=seeded(seed), dtype=torch.float64)
+        return (rows * torch.logspace(0, -3, self.m, dtype=torch.float64)[:, None]).to(self.device, self.dtype)
+
+    @property
+    def damping(self) -> Tensor:
+        return torch.tensor(self.alpha, dtype=self.dtype, device=self.device)
+
+
+_solver_cases = [
+    SolverCase(n, d, m, alpha, units)
+    for n, d, m in [(60, 9, 5), (12, 12, 4), (20, 33, 6), (48, 70, 3), (90, 40, 7), (33, 6, 1), (1, 5, 2), (7, 1, 3)]
+    for alpha, units in [(1e-4, "binary"), (0.2, "bipolar"), (10.0, "binary")]
+]
+_solver_cases += [
+    SolverCase(n, d, 4, alpha, units, kind, dtype)
+    for n, d in [(60, 9), (20, 33), (48, 70)]
+    for kind in ("plain", "saturated", "degenerate")
+    for alpha, units in [(1e-4, "bipolar"), (1e-2, "binary"), (0.2, "binary")]
+    for dtype in (torch.float64, torch.float32)
+    if (kind, dtype) != ("plain", torch.float64)
+]
+_solver_cases += [
+    SolverCase(n, d, 6, 0.2, "bipolar", "plain", dtype, "cuda")
+    for n, d in [(60, 9), (20, 33), (48, 70)]
+    for dtype in (torch.float64, torch.float32)
+]
+SOLVER_CASES = [
+    pytest.param(case, id=str(case), marks=_needs_cuda if case.device == "cuda" else ()) for case in _solver_cases
+]
+# A layer as it comes up in training: many more rows than the rank kept, the published damping.
+REALISTIC = SolverCase(320, 101, 60, 0.2)
