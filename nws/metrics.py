@@ -9,7 +9,6 @@ other data); Varady, Volpi, Malago & Ay 2022 (natural reweighted wake-sleep).
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +19,7 @@ from nws.damping import Damping
 from nws.errors import UserError, positive_int
 from nws.fisher import UnitFisher, with_bias
 from nws.helmholtz import HelmholtzMachine, Trace
-from nws.solvers import Approximate, DirectSolver, PreconditionedConjugateGradient, RunningInverse, Solver
+from nws.solvers import Approximate, Solver
 
 KINDS = ("fisher", "empirical", "diagonal", "kronecker")
 
@@ -50,26 +49,6 @@ class MetricSettings:
             positive_int("metric.max_rows", self.max_rows)
         if self.max_kl is not None and not (isinstance(self.max_kl, int | float) and self.max_kl > 0):
             raise UserError(f"metric.max_kl must be a number of nats above 0 or null, got {self.max_kl!r}")
-
-
-def make_solver(name: str = "pcg", **options: Any) -> Solver:
-    """A solver of the `solver` group by its name, with its options. Raises `UserError` for an unknown one."""
-    makers: dict[str, Callable[..., Solver]] = {
-        "pcg": PreconditionedConjugateGradient,
-        "cholesky": partial(DirectSolver, "cholesky"),
-        "woodbury": partial(DirectSolver, "woodbury"),
-        "sherman_morrison": partial(DirectSolver, "sherman_morrison"),
-        "running": RunningInverse,
-    }
-    if name not in makers or name == "running":
-        choices = ", ".join(choice for choice in makers if choice != "running")
-        raise UserError(f"solver.name must be one of {choices}, got {name!r}")
-    if name == "sherman_morrison" and not options.get("forgetting"):
-        options.pop("forgetting", None)
-    try:
-        return makers["running" if "forgetting" in options and name == "sherman_morrison" else name](**options)
-    except TypeError as error:
-        raise UserError(f"solver={name} does not take these options: {error}") from error
 
 
 class NaturalMetric:

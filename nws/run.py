@@ -23,7 +23,8 @@ from nws.datasets import Dataset, load_dataset
 from nws.errors import UserError
 from nws.files import write_atomically
 from nws.helmholtz import HelmholtzMachine
-from nws.metrics import MetricSettings, NaturalMetric, make_solver
+from nws.metrics import MetricSettings, NaturalMetric
+from nws.solvers import make_solver
 from nws.wake_sleep import Rule
 
 log = logging.getLogger(__name__)
@@ -224,7 +225,7 @@ def build_metrics(config: DictConfig, total_steps: int, machine: HelmholtzMachin
     if config.metric.get("kind") == "euclidean":
         return []
     settings = checked(MetricSettings, "metric", **plain(config.metric))
-    solver = partial(make_solver, **plain(config.solver))
+    solver = partial(make_solver, solves=settings.refresh_every, **plain(config.solver))
     solver()  # a wrong option is found here, not at the first step
     return [
         NaturalMetric(network, settings, solver, build(config.damping, total_steps)) for network in machine.networks

@@ -1,30 +1,43 @@
-"""Time nws on this machine: `benchmark.py step` (one training step). Needs only torch and nws.
+"""Time nws on this machine: a training step, the solvers, or one large layer's time and memory. Needs only torch and nws.
 
-Every figure is a median over many repeats of one process, and ratios come from one run: rounds of the things compared
-take turns, so that a busy machine slows all of them alike.
+Every figure is a median over many repeats in one process. What is compared takes turns, so that a busy machine slows all
+of it alike: the ratios are what to read.
 """
 
 import argparse
 import json
 import platform
+import resource
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from nws import HelmholtzMachine, Rule, WakeSleep
+from nws.belief_network import SigmoidBeliefNetwork
+from nws.damping import Damping
+from nws.direct_solvers import DirectSolver
+from nws.errors import UserError
+from nws.fisher import UnitFisher
+from nws.helmholtz import HelmholtzMachine
+from nws.metrics import MetricSettings, NaturalMetric
+from nws.solvers import Solver, make_solver
+from nws.wake_sleep import Rule, WakeSleep
 
 LAYERS = [784, 300, 200, 100, 75, 50, 35, 30, 25, 20, 15, 10, 10]
 RULES = {
     "ws": Rule("ws", 1, 0.0, 1.0, 0.0, 1.0, baseline=False),
     "rws": Rule("rws", 10, 1.0, 1.0, 0.5, 0.5, baseline=True),
 }
+SHAPES = [(320, 301, 784), (320, 785, 300), (320, 201, 300)]  # n, d, m
+Row = dict[str, Any]
 
 
 def synchronize(device: torch.device) -> None:
@@ -35,37 +48,39 @@ def synchronize(device: torch.device) -> None:
 def interleaved(tasks: dict[str, Callable[[], object]], repeats: int, device: torch.device) -> dict[str, list[float]]:
     """Milliseconds of `repeats` calls of each task, taking turns, after a warm-up of each."""
     times: dict[str, list[float]] = {name: [] for name in tasks}
-    for round_ in range(-max(3, repeats // 10), repeats):
+    for turn in range(-max(1, repeats // 10), repeats):
         for name, task in tasks.items():
             synchronize(device)
             start = time.perf_counter()
             task()
             synchronize(device)
-            if round_ >= 0:
+            if turn >= 0:
                 times[name].append(1e3 * (time.perf_counter() - start))
     return times
 
 
+# --- one training step ---------------------------------------------------------------------------------------------
+
+
 def step_products(machine: HelmholtzMachine, rule: Rule, batch: int) -> Callable[[], None]:
-    """The matrix products of one step alone, on tensors of the shapes that the step gives them.
+    """The matrix products of one plain step alone, on tensors of the shapes that the step gives them.
 
     Wake: logits of q and p, gradients of p (and of q); dream: logits of p and q, gradients of q. The first recognition
     layer sees each data point once in the wake phase, not once a sample.
     """
-    rows = batch * rule.samples
     like = next(machine.parameters())
     products = []
     for network in machine.networks:
         for edge in network.edges:
             units, parents = edge.layer.weight.shape
-            gradients = {"wake": rule.recognition_wake, "dream": rule.recognition_dream}
             for phase in ("wake", "dream"):
-                shared = network.upward and edge.parent == 0 and phase == "wake"
-                n = batch if shared else rows
-                inputs = torch.rand(n, parents).to(like)
-                targets = torch.rand(n, units).to(like)
-                products.append((inputs, edge.layer.weight.T, torch.empty_like(targets)))
-                if (phase == "wake") if not network.upward else gradients[phase]:
+                rows = batch if edge.parent == 0 and phase == "wake" else batch * rule.samples
+                inputs, targets = (
+                    torch.rand(rows, width, dtype=like.dtype, device=like.device) for width in (parents, units)
+                )
+                products.append((inputs, edge.layer.weight.detach().T, torch.empty_like(targets)))
+                trained = getattr(rule, f"{network.name}_{phase}", 0)
+                if trained:
                     products.append((targets.T, inputs, torch.empty_like(edge.layer.weight)))
 
     def run() -> None:
@@ -75,54 +90,239 @@ def step_products(machine: HelmholtzMachine, rule: Rule, batch: int) -> Callable
     return run
 
 
-def benchmark_step(arguments: argparse.Namespace) -> list[dict[str, object]]:
+def make_learner(arguments: argparse.Namespace, name: str) -> tuple[WakeSleep, Tensor]:
+    """A learner of an algorithm on a machine that has seen some steps, and a batch of images with structure."""
+    device, dtype = torch.device(arguments.device), getattr(torch, arguments.dtype)
+    rng = torch.Generator().manual_seed(0)
+    machine = HelmholtzMachine(arguments.layers, rng=rng).to(device, dtype)
+    patterns = 2 * torch.randn(8, arguments.layers[0], generator=rng)
+    logits = torch.randn(arguments.batch, 8, generator=rng) @ patterns - 1.5
+    x = (torch.rand(logits.shape, generator=rng) < torch.sigmoid(logits)).to(device, dtype)
+    rule, draws = RULES[name.removeprefix("n")], torch.Generator(device).manual_seed(0)
+    optimizer = torch.optim.Adam([p for p in machine.parameters() if p.numel()], lr=3e-3)
+    teacher = WakeSleep(machine, rule, draws)
+    for _ in range(100):
+        teacher.step(x)
+        optimizer.step()
+    metrics = []
+    if name not in RULES:
+        solver = partial(make_solver, arguments.solver, **arguments.options)
+        metrics = [
+            NaturalMetric(network, MetricSettings(), solver, Damping(arguments.damping)) for network in machine.networks
+        ]
+    return WakeSleep(machine, rule, draws, metrics), x
+
+
+def direction_error(learner: WakeSleep, x: Tensor) -> float:
+    """Relative error of a whole natural direction against float64 Cholesky on the same rows."""
+    state = learner.rng.get_state()
+    learner.step(x)
+    found = [(metric, _gradients(metric.network)) for metric in learner.metrics]
+    learner.rng.set_state(state)
+    WakeSleep(learner.machine, learner.rule, learner.rng).step(x)  # the plain gradient, on the same draws
+    wrong = right = 0.0
+    for metric, directions in found:
+        plain = _gradients(metric.network)
+        for fisher, direction, gradient in zip(metric.fishers, directions, plain, strict=True):
+            alpha = metric.damping.alpha.double()
+            expected = (1 + alpha) * reference(fisher, alpha, gradient)
+            wrong += float((direction - expected).square().sum())
+            right += float(expected.square().sum())
+    return (wrong / right) ** 0.5
+
+
+def _gradients(network: SigmoidBeliefNetwork) -> list[Tensor]:
+    """`.grad` of each layer, (m, d) with the bias last."""
+    grads = {name: torch.as_tensor(parameter.grad) for name, parameter in network.named_parameters()}
+    layers = range(len(network.layers))
+    return [torch.cat([grads[f"layers.{i}.weight"], grads[f"layers.{i}.bias"][:, None]], dim=1) for i in layers]
+
+
+def reference(fisher: UnitFisher, alpha: Tensor, gradient: Tensor) -> Tensor:
+    """float64 Cholesky on the same rows."""
+    exact = DirectSolver("cholesky", max_bytes=2**29)
+    exact.factor(UnitFisher(fisher.inputs.double(), fisher.weights.double(), fisher.name), alpha.double())
+    return exact.solve(gradient.double())
+
+
+def benchmark_step(arguments: argparse.Namespace) -> list[Row]:
     device = torch.device(arguments.device)
+    learners = {name: make_learner(arguments, name) for name in arguments.algorithms}
     tasks: dict[str, Callable[[], object]] = {}
-    for name in arguments.algorithms:
-        rng = torch.Generator().manual_seed(0)
-        machine = HelmholtzMachine(arguments.layers, rng=rng).to(device, getattr(torch, arguments.dtype))
-        x = (torch.rand(arguments.batch, arguments.layers[0], generator=rng) < 0.3).float().to(device)
-        learner = WakeSleep(machine, RULES[name], torch.Generator(device).manual_seed(0))
+    for name, (learner, x) in learners.items():
         tasks[name] = partial(learner.step, x)
-        tasks[f"{name} products"] = torch.no_grad()(step_products(machine, RULES[name], arguments.batch))
+        tasks[f"{name} products"] = torch.no_grad()(step_products(learner.machine, learner.rule, arguments.batch))
     times = interleaved(tasks, arguments.repeats, device)
     median = {name: statistics.median(values) for name, values in times.items()}
-    quartiles = {name: statistics.quantiles(values, n=4) for name, values in times.items()}
-    return [
-        {
+    rows = []
+    for name, (learner, x) in learners.items():
+        quartiles = statistics.quantiles(times[name], n=4)
+        rows.append({
             "algorithm": name,
             "ms": median[name],
-            "ms_quartiles": [quartiles[name][0], quartiles[name][2]],
+            "ms_quartiles": [quartiles[0], quartiles[2]],
             "matmul_ms": median[f"{name} products"],
             "ratio_to_matmul": median[name] / median[f"{name} products"],
             "ratio_to_rws": median[name] / median["rws"] if "rws" in median else None,
-        }
-        for name in arguments.algorithms
+            "direction_error": direction_error(learner, x) if learner.metrics else None,
+        })  # fmt: skip
+    return rows
+
+
+# --- the solvers ---------------------------------------------------------------------------------------------------
+
+
+def make_system(n: int, d: int, m: int, device: torch.device, dtype: torch.dtype) -> tuple[UnitFisher, Tensor]:
+    """A layer's Fisher matrix and gradient: correlated binary parents, units' curvature spread over three decades."""
+    rng = torch.Generator().manual_seed(0)
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(*size, generator=rng)
+
+    parents = (
+        torch.rand(n, d - 1, generator=rng) < torch.sigmoid(normal(n, 8) @ normal(8, d - 1) + normal(d - 1))
+    ).float()
+    inputs = torch.cat([parents, torch.ones(n, 1)], dim=1)
+    biases = torch.linspace(-9, 0, m)
+    probabilities = torch.sigmoid(inputs @ normal(m, d).T / d**0.5 + biases)
+    bits = (torch.rand(n, m, generator=rng) < 0.5 * (probabilities + torch.rand(m, generator=rng))).float()
+    weights = probabilities * (1 - probabilities) / n
+    gradient = (bits - probabilities).T @ inputs / n
+    return UnitFisher(inputs.to(device, dtype), weights.to(device, dtype)), gradient.to(device, dtype)
+
+
+def benchmark_solvers(arguments: argparse.Namespace) -> list[Row]:
+    device, dtype = torch.device(arguments.device), getattr(torch, arguments.dtype)
+    candidates: list[tuple[str, int | None, dict[str, Any]]] = [
+        ("pcg", k, {"iterations": k, "rank": arguments.rank}) for k in (1, 2, 3, 4, 5, 6, 8)
     ]
+    candidates += [("cholesky", None, {}), ("woodbury", None, {}), ("sherman_morrison", None, {"block": 32})]
+    rows = []
+    for n, d, m in SHAPES:
+        fisher, gradient = make_system(n, d, m, device, dtype)
+        for damping in (0.2, 0.05):
+            alpha = torch.tensor(damping, device=device, dtype=dtype)
+            expected = reference(fisher, alpha, gradient)
+            for name, iterations, options in candidates:
+                solver = make_solver(name, **options)
+                rows.append(measure(solver, fisher, alpha, gradient, expected, arguments) | {
+                    "solver": name, "n": n, "d": d, "m": m, "damping": damping, "iterations": iterations
+                })  # fmt: skip
+    return rows
+
+
+def measure(
+    solver: Solver, fisher: UnitFisher, alpha: Tensor, gradient: Tensor, expected: Tensor, arguments: argparse.Namespace
+) -> Row:
+    """A factoring and a solve: median milliseconds, and the errors of the layer and of its worst unit."""
+
+    def run() -> Tensor:
+        solver.factor(fisher, alpha)
+        return solver.solve(gradient)
+
+    slow = isinstance(solver, DirectSolver) and alpha.device.type == "cpu"  # seconds each
+    repeats = max(2, arguments.repeats // 50) if slow else arguments.repeats
+    times = interleaved({"": run}, repeats, fisher.inputs.device)[""]
+    wrong = run().double() - expected
+    units = wrong.norm(dim=1) / expected.norm(dim=1).clamp_min(torch.finfo(torch.float64).tiny)
+    return {
+        "ms": statistics.median(times),
+        "relative_error": float(wrong.norm() / expected.norm()),
+        "worst_unit_error": float(units.max()),
+    }
+
+
+# --- one large layer -----------------------------------------------------------------------------------------------
+
+
+def benchmark_scale(arguments: argparse.Namespace) -> list[Row]:
+    """Time and peak memory of one natural step against the number of visible units, in growing order."""
+    device = torch.device(arguments.device)
+    rows = []
+    for visible in arguments.visible:
+        arguments.layers = [visible, 300, 100]
+        learner, x = make_learner(arguments, "nrws")
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        times = interleaved({"": partial(learner.step, x)}, 5, device)[""]
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # of the process so far
+        if device.type == "cuda":
+            peak = torch.cuda.max_memory_allocated(device)
+        dense = 4 * (300 * (visible + 1) ** 2 + visible * 301**2)  # float32 blocks of the first layer of both networks
+        rows.append({"visible": visible, "ms": statistics.median(times), "peak_bytes": peak, "dense_bytes": dense})
+    return rows
+
+
+# --- the command line ----------------------------------------------------------------------------------------------
+
+
+def table(rows: list[Row]) -> str:
+    """Rows as an aligned table for the terminal."""
+
+    def cell(value: object) -> str:
+        if isinstance(value, list):
+            return " .. ".join(cell(each) for each in value)
+        if isinstance(value, float):
+            return f"{value:.1e}" if 0 < abs(value) < 0.01 else f"{value:.2f}"
+        return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+    columns = list(rows[0])
+    cells = [columns, *([cell(row[column]) for column in columns] for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
+    return "\n".join("  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in cells)
+
+
+def numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["step"])
-    parser.add_argument("--device", default="cpu")
+    parser = argparse.ArgumentParser(description="Time nws on this machine.")
+    parser.add_argument("what", choices=["step", "solvers", "scale"])
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (default cpu)")
     parser.add_argument("--dtype", default="float32", choices=["float32", "float64"])
-    parser.add_argument("--layers", type=lambda text: [int(size) for size in text.split(",")], default=LAYERS)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--algorithms", type=lambda text: text.split(","), default=list(RULES))
-    parser.add_argument("--repeats", type=int, default=200)
-    parser.add_argument("--threads", type=int, default=None, help="CPU threads (default: torch's)")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: torch's)")
+    parser.add_argument("--repeats", type=int, default=200, help="of what is timed (default 200)")
+    parser.add_argument("--layers", type=numbers, default=LAYERS, help="sizes, the visible layer first")
+    parser.add_argument("--batch", type=int, default=32, help="data points B (default 32)")
+    parser.add_argument("--algorithms", type=lambda text: text.split(","), default=["ws", "rws", "nws", "nrws"])
+    parser.add_argument("--damping", type=float, default=0.2, help="of the natural rules (default 0.2)")
+    parser.add_argument("--solver", default="pcg", help="of the natural rules (default pcg)")
+    parser.add_argument("--iterations", type=int, help="of pcg (default: its own)")
+    parser.add_argument("--rank", type=int, default=32, help="of pcg's preconditioner (default 32)")
+    parser.add_argument("--visible", type=numbers, default=[784, 2304, 4096, 9216], help="sizes for scale")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     arguments = parser.parse_args()
+    arguments.options = {"rank": arguments.rank} if arguments.solver == "pcg" else {}
+    if arguments.iterations:
+        arguments.options["iterations"] = arguments.iterations
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    rows = benchmark_step(arguments)
-    device = torch.cuda.get_device_name() if arguments.device.startswith("cuda") else platform.processor() or "cpu"
+    if arguments.device.startswith("cuda") and not torch.cuda.is_available():
+        raise UserError("--device cuda, but torch sees no CUDA device; use --device cpu")
+    unknown = [name for name in arguments.algorithms if name.removeprefix("n") not in RULES]
+    if unknown:
+        raise UserError(f"--algorithms takes ws, rws, nws, nrws, got {', '.join(unknown)}")
+    benchmarks = {"step": benchmark_step, "solvers": benchmark_solvers, "scale": benchmark_scale}
+    rows = benchmarks[arguments.what](arguments)
+    device = torch.cuda.get_device_name() if arguments.device.startswith("cuda") else processor()
     report = {"device": device, "dtype": arguments.dtype, "threads": torch.get_num_threads(), "rows": rows}
     if arguments.json:
         print(json.dumps(report))
-        return
-    print(report)
+    else:
+        print(f"{device}, {arguments.dtype}, {report['threads']} CPU threads, torch {torch.__version__}\n{table(rows)}")
+
+
+def processor() -> str:
+    """The CPU's name, as far as the system tells it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        sys.exit(f"error: {error}")
