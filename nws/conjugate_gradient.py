@@ -5,14 +5,17 @@ Sources: Hestenes & Stiefel 1952; Martens 2010 (matrix-free natural gradient); H
 iteration).
 """
 
+import logging
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from nws.direct_solvers import DirectSolver, State, check_damping
+from nws.direct_solvers import DirectSolver, State, check_factorable
 from nws.errors import UserError, positive_int
 from nws.fisher import UnitFisher
+
+log = logging.getLogger(__name__)
 
 
 class Basis(NamedTuple):
@@ -39,7 +42,12 @@ def shared_basis(fisher: UnitFisher, rank: int, start: Tensor | None = None) -> 
         for _ in range(4 if start is None else 1):
             vectors = torch.linalg.qr(rows.T @ (rows @ vectors))[0]
     small = rows @ vectors
-    values, rotation = torch.linalg.eigh(small.T @ small)
+    try:
+        values, rotation = torch.linalg.eigh(small.T @ small)
+    except torch.linalg.LinAlgError as error:
+        raise UserError(
+            f"{fisher.name}: its mean Fisher block has no eigenbasis ({error}); lower optimizer.lr"
+        ) from error
     rest = (trace - values.sum()).clamp_min(0) / max(1, d - len(values))
     return Basis(vectors @ rotation, values.clamp_min(0), rest)
 
@@ -100,8 +108,8 @@ class PreconditionedConjugateGradient:
         self._solved: tuple[Tensor, Tensor] | None = None
 
     def factor(self, fisher: UnitFisher, damping: Tensor) -> None:
-        check_damping(fisher, damping, needed=True)
-        self._fisher, self._damping = fisher, damping
+        check_factorable(fisher, damping, needed=True)
+        self._fisher, self._damping = fisher, damping.clone()
         n, d, _ = fisher.shape
         self._direct = DirectSolver("woodbury") if n <= self.rank and n < d else None
         if self._direct is not None:
@@ -115,7 +123,7 @@ class PreconditionedConjugateGradient:
     def solve(self, gradient: Tensor) -> Tensor:
         solution = self._iterate(gradient) if self._direct is None else self._direct.solve(gradient)
         self._solved = (gradient, solution)
-        self._last = solution if self.warm_start else None
+        self._last = solution.clone() if self.warm_start else None
         return solution
 
     def _iterate(self, gradient: Tensor) -> Tensor:
@@ -125,7 +133,8 @@ class PreconditionedConjugateGradient:
         tiny = torch.finfo(gradient.dtype).tiny  # a unit that is solved already has 0 / tiny = 0 as its step
         solution, residual = None, gradient
         if self.warm_start and self._last is not None:
-            solution, residual = self._last.clone(), gradient - _damped(fisher, damping, self._last)
+            solution = self._last * (gradient != 0).any(1, keepdim=True)
+            residual = gradient - _damped(fisher, damping, solution)
         direction, energy, step = None, None, None
         for iteration in range(1, self.iterations + 1):
             self.used_iterations = iteration
@@ -144,8 +153,14 @@ class PreconditionedConjugateGradient:
             solution = step * direction if solution is None else solution.addcmul_(step, direction)
             residual = torch.addcmul(residual, step, image, value=-1)
             if self.tolerance and worst_ratio(residual, gradient) < self.tolerance:
-                break
+                return solution
         assert solution is not None
+        if self.tolerance:
+            log.warning(
+                "%s: conjugate gradient stopped after %d iterations with a relative residual of %.1e in its worst unit, above "
+                "solver.tolerance %.1e; raise solver.iterations or damping.value",
+                fisher.name, self.iterations, worst_ratio(residual, gradient), self.tolerance,
+            )  # fmt: skip
         return solution
 
     def report(self) -> dict[str, float]:
@@ -176,7 +191,7 @@ class PreconditionedConjugateGradient:
 def worst_ratio(residual: Tensor, gradient: Tensor) -> Tensor:
     """max_j |r_j| / |g_j| over the units whose gradient is not zero."""
     lengths = gradient.norm(dim=1)
-    return torch.where(lengths > 0, residual.norm(dim=1) / lengths, 0.0).max()
+    return torch.where(lengths == 0, 0.0, residual.norm(dim=1) / lengths).max()
 
 
 def _damped(fisher: UnitFisher, damping: Tensor, vectors: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ class Cholesky:
     """Form the blocks, factor them: x = L^-T L^-1 g with L L^T = F_j + alpha I."""
 
     @staticmethod
-    def numbers(n: int, d: int) -> int:
+    def numbers(n: int, d: int, block: int) -> int:
         """Numbers that the work on one unit holds at its peak."""
         return n * d + 3 * d * d
 
@@ -36,7 +36,7 @@ class Woodbury:
     """x = (g - H^T R (alpha I + R H H^T R)^{-1} R H g) / alpha with R = diag(sqrt(s_j)): n x n instead of d x d."""
 
     @staticmethod
-    def numbers(n: int, d: int) -> int:
+    def numbers(n: int, d: int, block: int) -> int:
         return 3 * n * n
 
     @staticmethod
@@ -58,8 +58,8 @@ class ShermanMorrison:
     """Start from I / alpha and fold the rows into all inverses, `block` of them at a time (1: Sherman-Morrison's rank one)."""
 
     @staticmethod
-    def numbers(n: int, d: int) -> int:
-        return 3 * d * d
+    def numbers(n: int, d: int, block: int) -> int:
+        return 3 * d * d + 4 * d * block + 3 * block * block
 
     @staticmethod
     def factor(fisher: UnitFisher, damping: Tensor, units: slice, block: int) -> Tensor:
@@ -109,10 +109,10 @@ class DirectSolver:
         self.block = positive_int("solver.block", block)
 
     def factor(self, fisher: UnitFisher, damping: Tensor) -> None:
-        check_damping(fisher, damping, needed=self._method is not Cholesky)
+        check_factorable(fisher, damping, needed=self._method is not Cholesky)
         self._fisher, self._damping = fisher, damping.clone()
         n, d, m = fisher.shape
-        size = max(1, self.max_bytes // (self._method.numbers(n, d) * fisher.inputs.element_size()))
+        size = max(1, self.max_bytes // (self._method.numbers(n, d, self.block) * fisher.inputs.element_size()))
         self._chunks = [slice(start, min(start + size, m)) for start in range(0, m, size)]
         self._held = self._factor(self._chunks[0]) if len(self._chunks) == 1 else None
 
@@ -153,9 +153,9 @@ class RunningInverse:
         self._inverses: Tensor | None = None
 
     def factor(self, fisher: UnitFisher, damping: Tensor) -> None:
-        check_damping(fisher, damping, needed=True)
+        check_factorable(fisher, damping, needed=True)
         _, d, m = fisher.shape
-        needed = ShermanMorrison.numbers(0, d) * m * fisher.inputs.element_size()
+        needed = ShermanMorrison.numbers(0, d, self.block) * m * fisher.inputs.element_size()
         if needed > self.max_bytes:
             raise UserError(
                 f"{fisher.name}: a running estimate holds {m} inverses of {d} x {d}, {needed:,} bytes at its peak, and "
@@ -168,43 +168,49 @@ class RunningInverse:
         self._inverses /= self.forgetting
         fold(self._inverses, fisher.inputs, new * fisher.weights, self.block)
         identity = torch.eye(d, dtype=fisher.inputs.dtype, device=fisher.inputs.device)
-        fold(self._inverses, identity, (new * damping).expand(d, m), max(self.block, 32))
+        fold(self._inverses, identity, (new * damping).expand(d, m), self.block)
 
     def solve(self, gradient: Tensor) -> Tensor:
         assert self._inverses is not None
         return (self._inverses @ gradient[:, :, None])[:, :, 0]
 
     def state_dict(self) -> State:
-        return {} if self._inverses is None else {"inverses": self._inverses}
+        return {} if self._inverses is None else {"inverses": self._inverses.clone()}
 
     def load_state_dict(self, state: State) -> None:
-        self._inverses = state.get("inverses")
+        self._inverses = state["inverses"].clone() if "inverses" in state else None
 
     def report(self) -> dict[str, float]:
         return {}
 
 
-def check_damping(fisher: UnitFisher, damping: Tensor, needed: bool) -> None:
-    """Raises `UserError` for alpha <= 0 where the solver needs more. Only looks at numbers on the CPU: no synchronisation."""
-    if damping.device.type == "cpu" and not (damping > 0 or (damping == 0 and not needed)):
-        raise _unfactorable(fisher, damping, "every solver but cholesky with n >= d needs damping > 0")
+def check_factorable(fisher: UnitFisher, damping: Tensor, needed: bool) -> None:
+    """Raise `UserError` for rows that are not finite, and for alpha <= 0 where the solver needs more (`needed`) or n < d.
+
+    Only looks at numbers on the CPU: on a device this would be a synchronisation.
+    """
+    if damping.device.type != "cpu":
+        return
+    n, d, _ = fisher.shape
+    if not (fisher.inputs.sum() + fisher.weights.sum()).isfinite():
+        raise unfactorable(fisher, damping, "its rows are not finite; lower optimizer.lr")
+    if not (damping > 0 or (damping == 0 and not needed and n >= d)) or not damping.isfinite():
+        raise unfactorable(fisher, damping, "set damping.value > 0; only cholesky with n >= d does without")
+
+
+def unfactorable(fisher: UnitFisher, damping: Tensor, reason: str) -> UserError:
+    n, d, _ = fisher.shape
+    what = f"cannot factor a Fisher block from n={n} rows of d={d} parents with damping {float(damping):g}"
+    return UserError(f"{fisher.name}: {what}: {reason}")
 
 
 def _cholesky(matrices: Tensor, fisher: UnitFisher, damping: Tensor) -> Tensor:
     factors, failed = torch.linalg.cholesky_ex(matrices)
-    if failed.any() or not torch.isfinite(factors.diagonal(dim1=1, dim2=2)).all():
+    pivots = factors.diagonal(dim1=1, dim2=2).square()
+    floor = torch.finfo(pivots.dtype).eps * matrices.shape[1] * matrices.diagonal(dim1=1, dim2=2).amax(1)
+    lost = (pivots.amin(1) < floor) if damping == 0 else failed > 0  # without damping a pivot may be rounding alone
+    if failed.any() or lost.any() or not torch.isfinite(pivots).all():
         finite = bool(fisher.inputs.isfinite().all() and fisher.weights.isfinite().all())
-        reason = (
-            "it is singular to working precision; raise damping"
-            if finite
-            else "its rows are not finite; lower optimizer.lr"
-        )
-        raise _unfactorable(fisher, damping, reason)
+        singular = "it is singular to working precision; raise damping.value"
+        raise unfactorable(fisher, damping, singular if finite else "its rows are not finite; lower optimizer.lr")
     return factors
-
-
-def _unfactorable(fisher: UnitFisher, damping: Tensor, reason: str) -> UserError:
-    n, d, _ = fisher.shape
-    return UserError(
-        f"{fisher.name}: no factor of a Fisher block from n={n} rows of d={d} parents with damping {float(damping):g}: {reason}"
-    )

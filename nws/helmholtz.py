@@ -108,7 +108,8 @@ class HelmholtzMachine(nn.Module):
     """A pair of sigmoid belief networks over layers of the given sizes: `generator` p(x, h) and `recognition` q(h | x).
 
     sizes: n_0 (visible), n_1 .. n_L. units: "binary" states {0, 1} or "bipolar" {-1, +1}.
-    Weights start as Glorot-normal draws times `weight_scale`, hidden biases at `hidden_bias`, visible ones at 0.
+    Weights start as Glorot-normal draws times `weight_scale`, hidden biases at `hidden_bias`, visible ones at `visible_bias`,
+    one number or one for each visible unit (n_0,).
     Raises `UserError` for sizes that are not positive, no hidden layer, or unknown units.
     """
 
@@ -118,6 +119,7 @@ class HelmholtzMachine(nn.Module):
         units: Units = "binary",
         weight_scale: float = 1.0,
         hidden_bias: float = 0.0,
+        visible_bias: float | Tensor = 0.0,
         rng: torch.Generator | None = None,
     ) -> None:
         super().__init__()
@@ -131,7 +133,8 @@ class HelmholtzMachine(nn.Module):
             for edge in network.edges:
                 fan_out, fan_in = edge.layer.weight.shape
                 nn.init.normal_(edge.layer.weight, std=weight_scale * (2 / (fan_in + fan_out)) ** 0.5, generator=rng)
-                nn.init.constant_(edge.layer.bias, hidden_bias if edge.child > 0 else 0.0)
+                with torch.no_grad():
+                    edge.layer.bias.copy_(torch.as_tensor(hidden_bias if edge.child > 0 else visible_bias))
 
     @property
     def networks(self) -> tuple[SigmoidBeliefNetwork, SigmoidBeliefNetwork]:

@@ -89,12 +89,12 @@ class NaturalMetric:
             self._alpha.copy_(self.damping.alpha)
             self.fishers = self._estimate(trace, row_weights)
             for solver, fisher in zip(self.solvers, self.fishers, strict=True):
-                solver.factor(fisher, self.damping.alpha)
+                solver.factor(fisher, self._alpha)
         gradients = [_joined(edge.layer.weight.grad, edge.layer.bias.grad) for edge in _layers(self.network)]
         if self.damping.measures(self._step):
             self._measured = _Step(terms, gradients, _parameters(self.network))
         directions = [solver.solve(gradient) for solver, gradient in zip(self.solvers, gradients, strict=True)]
-        scale = 1 + self.damping.alpha
+        scale = 1 + self._alpha
         if self.settings.max_kl is not None:
             lengths = [fisher.quadratic(v) for fisher, v in zip(self.fishers, directions, strict=True)]
             kl = 0.5 * (self.learning_rate * scale).square() * torch.stack(lengths).sum()

@@ -15,6 +15,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from torch import Tensor
 from torch.optim import Optimizer, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -202,6 +203,13 @@ def build_machine(config: DictConfig, data: Dataset) -> HelmholtzMachine:
     seed = config.seed
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise UserError(f"seed must be a whole number of at least 0, got {seed!r}")
+    if options.get("visible_bias") == "data":  # log-odds of the training part's mean image, as if each pixel had one more of both
+        count, on = len(data.train), data.train.bytes.sum(0, dtype=torch.float64).cpu() / data.train.maximum
+        options["visible_bias"] = torch.logit((on + 1) / (count + 2))
+    for name in ("weight_scale", "hidden_bias", "visible_bias"):
+        value = options.get(name, 0.0)
+        if isinstance(value, bool) or not isinstance(value, int | float | Tensor):
+            raise UserError(f"model.{name} must be a number{' or data' * (name == 'visible_bias')}, got {value!r}")
     rng = torch.Generator().manual_seed(derive_seed(seed, 0))
     return checked(HelmholtzMachine, "model", [visible, *layers], rng=rng, **options)
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from nws.conjugate_gradient import PreconditionedConjugateGradient, Preconditioner, shared_basis
-from nws.direct_solvers import DirectSolver, RunningInverse, State, check_damping
+from nws.direct_solvers import DirectSolver, RunningInverse, State, check_factorable
 from nws.errors import UserError, positive_int
 from nws.fisher import UnitFisher
 
@@ -54,7 +54,7 @@ class Approximate:
         self.kind = kind
 
     def factor(self, fisher: UnitFisher, damping: Tensor) -> None:
-        check_damping(fisher, damping, needed=True)
+        check_factorable(fisher, damping, needed=True)
         if self.kind == "diagonal":
             self._diagonal = fisher.diagonal() + damping
         else:
@@ -101,7 +101,7 @@ class AutoSolver:
         return self._solver.solve(gradient)
 
     def state_dict(self) -> State:
-        return {} if self._solver is None else self._solver.state_dict()
+        return (self._waiting or {}) if self._solver is None else self._solver.state_dict()
 
     def load_state_dict(self, state: State) -> None:
         if self._solver is None:
