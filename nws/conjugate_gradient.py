@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nws.direct_solvers import DirectSolver, State, check_factorable
+from nws.direct_solvers import DirectSolver, State, check_damping, check_finite
 from nws.errors import UserError, positive_int
 from nws.fisher import UnitFisher
 
@@ -87,9 +87,9 @@ class PreconditionedConjugateGradient:
 
     def __init__(
         self,
-        iterations: int = 3,
+        iterations: int = 2,
         tolerance: float = 0.0,
-        rank: int = 32,
+        rank: int = 64,
         preconditioner_every: int = 20,
         warm_start: bool = False,
     ) -> None:
@@ -108,13 +108,14 @@ class PreconditionedConjugateGradient:
         self._solved: tuple[Tensor, Tensor] | None = None
 
     def factor(self, fisher: UnitFisher, damping: Tensor) -> None:
-        check_factorable(fisher, damping, needed=True)
+        check_damping(fisher, damping, needed=True)
         self._fisher, self._damping = fisher, damping.clone()
         n, d, _ = fisher.shape
         self._direct = DirectSolver("woodbury") if n <= self.rank and n < d else None
         if self._direct is not None:
             self._direct.factor(fisher, damping)
         elif self._basis is None or self._age >= self.preconditioner_every:
+            check_finite(fisher, damping)  # between refreshes the training loop's own checks have to do
             start = self._basis.vectors if self._basis is not None else None
             self._basis = shared_basis(fisher, self.rank, start)
             self._age = 0

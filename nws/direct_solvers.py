@@ -4,6 +4,8 @@ Symbols as in nws.solvers: n rows, d parents with the bias, m units, alpha dampi
 Sources: Woodbury 1950; Sherman & Morrison 1950.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -109,7 +111,8 @@ class DirectSolver:
         self.block = positive_int("solver.block", block)
 
     def factor(self, fisher: UnitFisher, damping: Tensor) -> None:
-        check_factorable(fisher, damping, needed=self._method is not Cholesky)
+        check_damping(fisher, damping, needed=self._method is not Cholesky)
+        check_finite(fisher, damping)
         self._fisher, self._damping = fisher, damping.clone()
         n, d, m = fisher.shape
         size = max(1, self.max_bytes // (self._method.numbers(n, d, self.block) * fisher.inputs.element_size()))
@@ -153,7 +156,8 @@ class RunningInverse:
         self._inverses: Tensor | None = None
 
     def factor(self, fisher: UnitFisher, damping: Tensor) -> None:
-        check_factorable(fisher, damping, needed=True)
+        check_damping(fisher, damping, needed=True)
+        check_finite(fisher, damping)
         _, d, m = fisher.shape
         needed = ShermanMorrison.numbers(0, d, self.block) * m * fisher.inputs.element_size()
         if needed > self.max_bytes:
@@ -184,18 +188,22 @@ class RunningInverse:
         return {}
 
 
-def check_factorable(fisher: UnitFisher, damping: Tensor, needed: bool) -> None:
-    """Raise `UserError` for rows that are not finite, and for alpha <= 0 where the solver needs more (`needed`) or n < d.
+def check_damping(fisher: UnitFisher, damping: Tensor, needed: bool) -> None:
+    """Raise `UserError` for alpha <= 0 where the solver needs more (`needed`) or n < d, and for one that is not finite.
 
-    Only looks at numbers on the CPU: on a device this would be a synchronisation.
+    Only looks at a number on the CPU: on a device this would be a synchronisation.
     """
-    if damping.device.type != "cpu":
-        return
-    n, d, _ = fisher.shape
-    if not (fisher.inputs.sum() + fisher.weights.sum()).isfinite():
+    if damping.device.type == "cpu":
+        n, d, _ = fisher.shape
+        alpha = float(damping)
+        if not (0 < alpha < math.inf or (alpha == 0 and not needed and n >= d)):
+            raise unfactorable(fisher, damping, "set damping.value > 0; only cholesky with n >= d does without")
+
+
+def check_finite(fisher: UnitFisher, damping: Tensor) -> None:
+    """Raise `UserError` for rows that are not finite; on the CPU only, as `check_damping`."""
+    if fisher.inputs.device.type == "cpu" and not math.isfinite(float(fisher.inputs.sum() + fisher.weights.sum())):
         raise unfactorable(fisher, damping, "its rows are not finite; lower optimizer.lr")
-    if not (damping > 0 or (damping == 0 and not needed and n >= d)) or not damping.isfinite():
-        raise unfactorable(fisher, damping, "set damping.value > 0; only cholesky with n >= d does without")
 
 
 def unfactorable(fisher: UnitFisher, damping: Tensor, reason: str) -> UserError:

@@ -203,7 +203,9 @@ def build_machine(config: DictConfig, data: Dataset) -> HelmholtzMachine:
     seed = config.seed
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise UserError(f"seed must be a whole number of at least 0, got {seed!r}")
-    if options.get("visible_bias") == "data":  # log-odds of the training part's mean image, as if each pixel had one more of both
+    if (
+        options.get("visible_bias") == "data"
+    ):  # log-odds of the training part's mean image, as if each pixel had one more of both
         count, on = len(data.train), data.train.bytes.sum(0, dtype=torch.float64).cpu() / data.train.maximum
         options["visible_bias"] = torch.logit((on + 1) / (count + 2))
     for name in ("weight_scale", "hidden_bias", "visible_bias"):

@@ -203,7 +203,7 @@ def test_chunks_of_units_keep_within_max_bytes_and_change_nothing(
 ) -> None:
     case = SolverCase(30, 24, 40, 0.2)
     kind = DIRECT[method]
-    limit = units * kind.numbers(case.n, case.d) * 8
+    limit = units * kind.numbers(case.n, case.d, 1) * 8
     chunks: list[slice] = []
     original = kind.factor
 
@@ -313,7 +313,7 @@ def test_a_running_inverse_goes_on_bit_for_bit_from_its_state() -> None:
 
 def test_a_running_inverse_that_does_not_fit_names_the_layer_and_the_way_out() -> None:
     case = SolverCase(20, 12, 4, 0.1)
-    needed = 3 * 12 * 12 * 4 * 8
+    needed = DIRECT["sherman_morrison"].numbers(20, 12, 1) * 4 * 8
     factored(RunningInverse(0.9, max_bytes=needed), case)
     with pytest.raises(UserError) as raised:
         RunningInverse(0.9, max_bytes=needed - 1).factor(case.fisher(name="generator.2"), case.damping)
