@@ -22,6 +22,6 @@ def cosine(step: int, total_steps: int, final: float = 0.0, warmup_steps: int = 
     return constant(step, warmup_steps) * (final + (1 - final) * wave)
 
 
-def exponential(step: int, half_life: float, final: float = 0.0) -> float:
+def exponential(step: int, half_life: float, final: float = 0.0, warmup_steps: int = 0) -> float:
     """1 towards `final`, half of the way every `half_life` steps."""
-    return final + (1 - final) * 0.5 ** (step / half_life)
+    return constant(step, warmup_steps) * (final + (1 - final) * 0.5 ** (step / half_life))
