@@ -95,14 +95,17 @@ def make_learner(arguments: argparse.Namespace, name: str) -> tuple[WakeSleep, T
     device, dtype = torch.device(arguments.device), getattr(torch, arguments.dtype)
     rng = torch.Generator().manual_seed(0)
     machine = HelmholtzMachine(arguments.layers, rng=rng).to(device, dtype)
-    patterns = 2 * torch.randn(8, arguments.layers[0], generator=rng)
-    logits = torch.randn(arguments.batch, 8, generator=rng) @ patterns - 1.5
-    x = (torch.rand(logits.shape, generator=rng) < torch.sigmoid(logits)).to(device, dtype)
+    patterns = torch.randn(8, arguments.layers[0], generator=rng)
+
+    def images() -> Tensor:
+        logits = torch.randn(arguments.batch, 8, generator=rng) @ patterns - 1.5
+        return (torch.rand(logits.shape, generator=rng) < torch.sigmoid(logits)).to(device, dtype)
+
     rule, draws = RULES[name.removeprefix("n")], torch.Generator(device).manual_seed(0)
     optimizer = torch.optim.Adam([p for p in machine.parameters() if p.numel()], lr=3e-3)
     teacher = WakeSleep(machine, rule, draws)
     for _ in range(100):
-        teacher.step(x)
+        teacher.step(images())
         optimizer.step()
     metrics = []
     if name not in RULES:
@@ -110,7 +113,7 @@ def make_learner(arguments: argparse.Namespace, name: str) -> tuple[WakeSleep, T
         metrics = [
             NaturalMetric(network, MetricSettings(), solver, Damping(arguments.damping)) for network in machine.networks
         ]
-    return WakeSleep(machine, rule, draws, metrics), x
+    return WakeSleep(machine, rule, draws, metrics), images()
 
 
 def direction_error(learner: WakeSleep, x: Tensor) -> float:
@@ -139,8 +142,9 @@ def _gradients(network: SigmoidBeliefNetwork) -> list[Tensor]:
 
 
 def reference(fisher: UnitFisher, alpha: Tensor, gradient: Tensor) -> Tensor:
-    """float64 Cholesky on the same rows."""
-    exact = DirectSolver("cholesky", max_bytes=2**29)
+    """The exact solution in float64 on the same rows: Cholesky of the blocks, or of the capacitance matrices if smaller."""
+    n, d, _ = fisher.shape
+    exact = DirectSolver("cholesky" if d <= n else "woodbury", max_bytes=2**29)
     exact.factor(UnitFisher(fisher.inputs.double(), fisher.weights.double(), fisher.name), alpha.double())
     return exact.solve(gradient.double())
 
