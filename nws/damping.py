@@ -25,8 +25,14 @@ class Damping:
 
     def __init__(self, value: float = 0.2, schedule: Callable[[int], float] | None = None) -> None:
         self.initial = _positive("damping.value", value)
+        if schedule is not None and not callable(schedule):
+            raise UserError(f"damping.schedule must be a function of the step (see conf/damping/), got {schedule!r}")
         self.schedule = schedule
-        self.alpha = torch.tensor(self.initial)
+        try:
+            self._at(0)  # what is wrong with a schedule is found here, not at the first step
+        except (TypeError, ArithmeticError) as error:
+            raise UserError(f"damping.schedule cannot be followed: {error}") from error
+        self.alpha = torch.tensor(self.initial, dtype=torch.float64)
 
     def to(self, like: Tensor) -> "Damping":
         """Keep alpha on the device and in the dtype of a tensor."""
@@ -36,7 +42,11 @@ class Damping:
     def start_step(self, step: int) -> None:
         """Set alpha for a step. Raises `UserError` where the schedule has come to 0 or below."""
         if self.schedule is not None:
-            self.alpha.fill_(_positive(f"the damping at step {step}", self.initial * self.schedule(step)))
+            self.alpha.fill_(self._at(step))
+
+    def _at(self, step: int) -> float:
+        factor = 1.0 if self.schedule is None else self.schedule(step)
+        return _positive(f"the damping at step {step}", self.initial * factor)
 
     def measures(self, step: int) -> bool:
         """Whether the reduction ratio of this step is wanted."""

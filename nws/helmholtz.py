@@ -116,7 +116,9 @@ def fill_uniform(out: Tensor, rng: torch.Generator | None = None) -> None:
         return
     n, units = out.shape
     words = torch.empty((n * units + 3) // 4, dtype=torch.int64).random_(-(2**63), None, generator=rng)
-    below = torch.empty(n, 1).uniform_(0, 1 - 2**-8, generator=rng)  # ends before 1, or rounding could bring the sum there
+    below = torch.empty(n, 1).uniform_(
+        0, 1 - 2**-8, generator=rng
+    )  # ends before 1, or rounding could bring the sum there
     high = words.view(torch.int16)[: n * units].view(n, units)
     torch.add(high, below + 2**15, out=out).mul_(2**-16)
 

@@ -47,7 +47,8 @@ class MetricSettings:
         positive_int("metric.refresh_every", self.refresh_every)
         if self.max_rows is not None:
             positive_int("metric.max_rows", self.max_rows)
-        if self.max_kl is not None and not (isinstance(self.max_kl, int | float) and self.max_kl > 0):
+        numeric = isinstance(self.max_kl, int | float) and not isinstance(self.max_kl, bool)
+        if self.max_kl is not None and not (numeric and self.max_kl > 0):
             raise UserError(f"metric.max_kl must be a number of nats above 0 or null, got {self.max_kl!r}")
 
 
@@ -76,8 +77,9 @@ class NaturalMetric:
     @property
     def refreshes(self) -> bool:
         """Whether this step estimates the Fisher matrix anew."""
-        return self._step % self.settings.refresh_every == 0
+        return self._step % self.settings.refresh_every == 0 or not self.fishers
 
+    @torch.no_grad()
     def precondition(self, trace: Trace, row_weights: Tensor, terms: list[tuple[Trace, Tensor]]) -> None:
         """Estimate the Fisher matrix from a trace whose rows weigh `row_weights` (n,), where it is due, and precondition `.grad`.
 
@@ -105,6 +107,7 @@ class NaturalMetric:
             torch.mul(direction[:, -1], scale, out=edge.layer.bias.grad)
         self._step += 1
 
+    @torch.no_grad()
     def after_step(self, machine: HelmholtzMachine) -> None:
         """Take in what the optimizer's step did: the ratio of actual to predicted gain, where the damping asks for it.
 
@@ -123,8 +126,10 @@ class NaturalMetric:
             again = machine.trace(trace.state_blocks, trace.samples)
             change = again.layer_log_probs(self.network) - trace.layer_log_probs(self.network)
             actual += change.sum(0) @ row_weights
-        if predicted > 0:  # else the step is not the metric's own, and the model says nothing about it
+        if predicted > 0:
             self.damping.adapt(float(actual / predicted))
+        elif actual < 0:  # too long a step for the model to say anything, and a bad one
+            self.damping.adapt(-math.inf)
 
     def _estimate(self, trace: Trace, row_weights: Tensor) -> list[UnitFisher]:
         stride = 1
@@ -171,12 +176,14 @@ class NaturalMetric:
             state["alpha"] = self._alpha
         return state
 
-    def load_state_dict(self, state: dict[str, Any], fresh_damping: bool = False) -> None:
-        """Go on from a state. `fresh_damping`: keep the damping that was asked for now."""
+    def load_state_dict(self, state: dict[str, Any], fresh_damping: bool = False, fresh_solvers: bool = False) -> None:
+        """Go on from a state; `fresh_..`: with the damping, or the solvers and rows, that are asked for now instead."""
         like = next(self.network.parameters())
         self._step = state["step"]
         if not fresh_damping:
             self.damping.load_state_dict(state["damping"])
+        if fresh_solvers:
+            return
         if "fishers" in state and self.settings.refresh_every > 1:
             self._alpha.copy_(state["alpha"])
             self.fishers = [

@@ -20,6 +20,7 @@ from torch.optim import Optimizer, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from nws.checkpoint import load_checkpoint, load_parameters
+from nws.damping import Damping
 from nws.datasets import Dataset, load_dataset
 from nws.errors import UserError
 from nws.files import write_atomically
@@ -237,9 +238,13 @@ def build_metrics(config: DictConfig, total_steps: int, machine: HelmholtzMachin
     settings = checked(MetricSettings, "metric", **plain(config.metric))
     solver = partial(make_solver, solves=settings.refresh_every, **plain(config.solver))
     solver()  # a wrong option is found here, not at the first step
-    return [
-        NaturalMetric(network, settings, solver, build(config.damping, total_steps)) for network in machine.networks
-    ]
+    metrics = []
+    for network in machine.networks:
+        damping = build(config.damping, total_steps)
+        if not isinstance(damping, Damping):
+            raise UserError(f"damping._target_ must be a class of nws.damping, got {config.damping._target_}")
+        metrics.append(NaturalMetric(network, settings, solver, damping))
+    return metrics
 
 
 def build_optimizer(config: DictConfig, total_steps: int, machine: HelmholtzMachine) -> Optimizer:

@@ -136,7 +136,7 @@ def make_solver(name: str = "pcg", solves: int = 1, **options: Any) -> Solver:
         "woodbury": partial(DirectSolver, "woodbury"),
         "sherman_morrison": _sherman_morrison,
     }
-    if name not in makers:
+    if not isinstance(name, str) or name not in makers:
         raise UserError(f"solver.name must be one of {', '.join(makers)}, got {name!r}")
     try:
         return makers[name](**options)

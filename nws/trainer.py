@@ -297,9 +297,9 @@ class Trainer:
             self.scheduler.load_state_dict(state["scheduler"])
         if state["optimizer_class"] == type(self.optimizer).__name__:
             self.optimizer.load_state_dict(saved)
-        if not changed & {"metric", "solver"}:
-            for metric, metric_state in zip(self.learner.metrics, state["metrics"], strict=True):
-                metric.load_state_dict(metric_state, fresh_damping="damping" in changed)
+        fresh_solvers = bool(changed & {"metric", "solver"})
+        for metric, metric_state in zip(self.learner.metrics, state["metrics"], strict=False):
+            metric.load_state_dict(metric_state, "damping" in changed, fresh_solvers)
         if state["rng_device"] == self.device.type:
             self.learner.rng.set_state(state["rng"])
         else:

@@ -107,14 +107,14 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int | BaseExcep
 
         original, count = WakeSleep.step, 0
 
-        def step(self: WakeSleep, x: torch.Tensor) -> Any:
+        def step(self: WakeSleep, *batches: Any) -> Any:
             nonlocal count
             count += 1
             if count == steps and isinstance(what, BaseException):
                 raise what
             if count == steps:
                 os.kill(os.getpid(), what)  # type: ignore[arg-type]
-            return original(self, x)
+            return original(self, *batches)
 
         monkeypatch.setattr(WakeSleep, "step", step)
 

@@ -6,9 +6,9 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
 from conftest import SMALL, Command, snapshot
 from PIL import Image
 
@@ -127,12 +127,12 @@ def test_an_unfinished_run_is_sampled(command: Command, train: Command, monkeypa
 
     original, calls = WakeSleep.step, 0
 
-    def step(self: WakeSleep, x: torch.Tensor) -> object:
+    def step(self: WakeSleep, *batches: Any) -> object:
         nonlocal calls
         calls += 1
         if calls == 7:  # between two evaluations, as another process would find it
             assert command(SAMPLE, "run", "--count", "4").code == 0
-        return original(self, x)
+        return original(self, *batches)
 
     monkeypatch.setattr(WakeSleep, "step", step)
     assert command("train.py", *SMALL, "hydra.run.dir=run").code == 0
