@@ -60,7 +60,3 @@ class UnitFisher:
     def quadratic(self, vectors: Tensor) -> Tensor:
         """sum_j v_j^T F_j v_j = |sqrt(S) * (H V^T)|^2, the squared Fisher length of V (m, d): a number, one product."""
         return torch.mm(self.inputs, vectors.T).square_().mul_(self.weights).sum()
-
-    def detached(self) -> "UnitFisher":
-        """A copy that stays as it is when the tensors of the step are written anew."""
-        return UnitFisher(self.inputs.clone(), self.weights.clone(), self.name)

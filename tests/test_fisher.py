@@ -226,14 +226,6 @@ def test_every_operation_is_that_of_the_dense_blocks(shape: tuple[int, int, int]
         assert torch.equal(before, after)  # nothing is written in place
 
 
-def test_a_detached_copy_stays_when_the_rows_are_written_anew() -> None:
-    fisher = random_fisher(5, 3, 2)
-    before, copy = fisher.blocks(), fisher.detached()
-    fisher.inputs.zero_()
-    fisher.weights.zero_()
-    assert torch.equal(copy.blocks(), before) and copy.name == fisher.name
-
-
 def test_the_bias_is_the_last_parent() -> None:
     states = torch.tensor([[0.0, -1.0], [1.0, 0.5]])
     assert torch.equal(with_bias(states), torch.tensor([[0.0, -1.0, 1.0], [1.0, 0.5, 1.0]]))
