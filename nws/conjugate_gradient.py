@@ -18,6 +18,9 @@ from nws.fisher import UnitFisher
 log = logging.getLogger(__name__)
 
 
+KEEP = 2 / 3  # of the last mean block at a refresh: one batch's rows alone are a poor guide to the next batch's
+
+
 class Basis(NamedTuple):
     """The r largest eigenpairs of A = sum_k w_k h_k h_k^T, w_k ~ sum_j s_kj with sum_k w_k = 1, and the mean of the rest."""
 
@@ -25,25 +28,39 @@ class Basis(NamedTuple):
     values: Tensor  # (r,) Lambda
     rest: Tensor  # () mean of the other d - r eigenvalues
 
+    def matmul(self, vectors: Tensor) -> Tensor:
+        """(Q Lambda Q^T + rest (I - Q Q^T)) V: (d, v) from V (d, v)."""
+        return self.rest * vectors + self.vectors @ ((self.values - self.rest)[:, None] * (self.vectors.T @ vectors))
 
-def shared_basis(fisher: UnitFisher, rank: int, start: Tensor | None = None) -> Basis:
-    """The basis that preconditions all units of a layer, by subspace iteration from `start` (d, r), or from the rows."""
+
+def shared_basis(fisher: UnitFisher, rank: int, last: Basis | None = None) -> Basis:
+    """The basis that preconditions all units of a layer, by subspace iteration from the rows, or from the `last` basis.
+
+    With `last`, A is its mean with the matrix that `last` stands for, in the proportion 1 - KEEP to KEEP.
+    """
     n, d, _ = fisher.shape
     weights = fisher.weights.sum(1)
     rows = fisher.inputs * (weights / weights.sum().clamp_min(torch.finfo(weights.dtype).tiny)).sqrt()[:, None]
     trace = rows.square().sum()
+    if last is not None:
+        trace = torch.lerp(trace, last.values.sum() + last.rest * (d - len(last.values)), KEEP)
+
+    def mean_block(vectors: Tensor) -> Tensor:
+        image = rows.T @ (rows @ vectors)
+        return image if last is None else torch.lerp(image, last.matmul(vectors), KEEP)
+
     if rank == 0:
         return Basis(rows.new_zeros(d, 0), rows.new_zeros(0), trace / d)
-    if rank >= min(n, d):  # exact, no iteration needed: the row space, or everything
+    if last is not None:
+        vectors = torch.linalg.qr(mean_block(last.vectors))[0]
+    elif rank >= min(n, d):  # exact, no iteration needed: the row space, or everything
         vectors = torch.linalg.qr(rows.T if n < d else torch.eye(d, dtype=rows.dtype, device=rows.device))[0]
     else:
-        first = rows.T[:, :: n // rank][:, :rank] if start is None else start
-        vectors = torch.linalg.qr(first)[0]
-        for _ in range(4 if start is None else 1):
-            vectors = torch.linalg.qr(rows.T @ (rows @ vectors))[0]
-    small = rows @ vectors
+        vectors = torch.linalg.qr(rows.T[:, :: n // rank][:, :rank])[0]
+        for _ in range(4):
+            vectors = torch.linalg.qr(mean_block(vectors))[0]
     try:
-        values, rotation = torch.linalg.eigh(small.T @ small)
+        values, rotation = torch.linalg.eigh(vectors.T @ mean_block(vectors))
     except torch.linalg.LinAlgError as error:
         raise UserError(
             f"{fisher.name}: its mean Fisher block has no eigenbasis ({error}); lower optimizer.lr"
@@ -87,9 +104,9 @@ class PreconditionedConjugateGradient:
 
     def __init__(
         self,
-        iterations: int = 2,
+        iterations: int = 3,
         tolerance: float = 0.0,
-        rank: int = 64,
+        rank: int = 32,
         preconditioner_every: int = 20,
         warm_start: bool = False,
     ) -> None:
@@ -116,8 +133,7 @@ class PreconditionedConjugateGradient:
             self._direct.factor(fisher, damping)
         elif self._basis is None or self._age >= self.preconditioner_every:
             check_finite(fisher, damping)  # between refreshes the training loop's own checks have to do
-            start = self._basis.vectors if self._basis is not None else None
-            self._basis = shared_basis(fisher, self.rank, start)
+            self._basis = shared_basis(fisher, self.rank, self._basis)
             self._age = 0
         self._age += 1
 

@@ -80,7 +80,7 @@ class AutoSolver:
     `solves` is the number of solves that a factor serves (metric.refresh_every).
     """
 
-    def __init__(self, iterations: int = 2, max_bytes: int = 2**30, solves: int = 1) -> None:
+    def __init__(self, iterations: int = 3, max_bytes: int = 2**30, solves: int = 1) -> None:
         self._options = {"pcg": {"iterations": iterations}, "cholesky": {"max_bytes": max_bytes}}
         self._options["woodbury"] = self._options["cholesky"]
         self.max_bytes, self.solves = positive_int("solver.max_bytes", max_bytes), solves
@@ -119,7 +119,7 @@ def solver_costs(n: int, d: int, m: int, iterations: int, solves: int) -> dict[s
 
     Factoring many small matrices runs at a fifth of a large product's rate; a call of any kernel costs as much as 2e5.
     """
-    rank = min(64, n, d)
+    rank = min(32, n, d)
     return {
         "pcg": solves * iterations * (2 * (n + rank) * d * m + 15 * 2e5),
         "cholesky": m * (n * d**2 + 5 * d**3 / 3) + solves * 2 * m * d**2 + (10 + 2 * solves) * 2e5,

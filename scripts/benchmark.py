@@ -293,7 +293,7 @@ def main() -> None:
     parser.add_argument("--damping", type=float, default=0.2, help="of the natural rules (default 0.2)")
     parser.add_argument("--solver", default="pcg", help="of the natural rules (default pcg)")
     parser.add_argument("--iterations", type=int, help="of pcg (default: its own)")
-    parser.add_argument("--rank", type=int, default=64, help="of pcg's preconditioner (default 64)")
+    parser.add_argument("--rank", type=int, default=32, help="of pcg's preconditioner (default 32)")
     parser.add_argument("--visible", type=numbers, default=[784, 2304, 4096, 9216], help="sizes for scale")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     arguments = parser.parse_args()

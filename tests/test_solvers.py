@@ -13,10 +13,10 @@ from cases import EXACT, REALISTIC, SOLVER_CASES, SolverCase, assert_close
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nws.conjugate_gradient import PreconditionedConjugateGradient, shared_basis, worst_ratio
+from nws.conjugate_gradient import KEEP, PreconditionedConjugateGradient, shared_basis, worst_ratio
 from nws.direct_solvers import DIRECT, DirectSolver, RunningInverse
 from nws.errors import UserError
-from nws.fisher import UnitFisher
+from nws.fisher import UnitFisher, with_bias
 from nws.solvers import Approximate, AutoSolver, Solver, make_solver, solver_costs
 
 # A backward stable solve loses about eps times the condition number |F_j + alpha I| / alpha of its block; the products
@@ -593,9 +593,12 @@ def test_a_basis_of_full_rank_is_the_eigenbasis(n: int, d: int, rank: int, kind:
 @pytest.mark.parametrize("rank", [0, 1, 8, 32, 100])
 def test_a_basis_of_low_rank_is_orthonormal_and_keeps_the_trace(rank: int, refreshed: bool) -> None:
     fisher = REALISTIC.fisher()
-    start = shared_basis(REALISTIC.fisher(seed=1), rank).vectors if refreshed and rank else None
-    vectors, values, rest = shared_basis(fisher, rank, start)
+    last = shared_basis(REALISTIC.fisher(seed=1), rank) if refreshed else None
+    vectors, values, rest = shared_basis(fisher, rank, last)
     a = mean_block(fisher)
+    if last is not None:
+        outside = torch.eye(REALISTIC.d, dtype=torch.float64) - last.vectors @ last.vectors.T
+        a = torch.lerp(a, last.vectors @ last.values.diag() @ last.vectors.T + last.rest * outside, KEEP)
     largest = torch.linalg.eigvalsh(a)[REALISTIC.d - rank :]
     assert vectors.shape == (REALISTIC.d, rank) and (values >= 0).all() and rest >= 0
     assert_close(vectors.T @ vectors, torch.eye(rank, dtype=torch.float64))
@@ -604,6 +607,25 @@ def test_a_basis_of_low_rank_is_orthonormal_and_keeps_the_trace(rank: int, refre
     assert float(values.sum() + rest * (REALISTIC.d - rank)) == pytest.approx(float(a.trace()), abs=EXACT)
     if rank and not refreshed:  # four subspace iterations find nearly all that there is to find
         assert values.sum() > 0.97 * largest.sum()
+
+
+def test_a_basis_kept_over_many_batches_serves_the_next_better_than_the_last_batch_alone() -> None:
+    rng = torch.Generator().manual_seed(0)
+    inputs = (torch.rand(12, 320, 100, generator=rng) < torch.rand(100, generator=rng)).double()
+    curvatures = torch.rand(12, 320, 40, generator=rng, dtype=torch.float64) / 4 / 320
+    *earlier, now = [UnitFisher(with_bias(h), s) for h, s in zip(inputs, curvatures, strict=True)]
+    alpha, gradient = torch.tensor(0.02, dtype=torch.float64), torch.randn(40, 101, generator=rng).double()
+    expected = torch.linalg.solve(dense(now) + alpha * torch.eye(101), gradient)
+
+    def error(batches: list[UnitFisher]) -> float:
+        solver = PreconditionedConjugateGradient(iterations=2, rank=90, preconditioner_every=1)
+        for fisher in batches:
+            solver.factor(fisher, alpha)
+        solver.preconditioner_every = 100
+        solver.factor(now, alpha)
+        return float((solver.solve(gradient) - expected).norm() / expected.norm())
+
+    assert error(earlier) < 0.8 * error(earlier[-1:])
 
 
 def test_the_basis_of_rows_without_weight_is_still_orthonormal() -> None:
