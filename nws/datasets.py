@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from nws.errors import UserError, positive_int
-from nws.image_files import FETCH_ANEW, PARTS, read_idx, read_npz
+from nws.image_files import FETCH_ANEW, PARTS, TFD_MD5, read_idx, read_npz, read_tfd
 
 BINARIZATIONS = ("resample", "static", "threshold", "none")
 # Seeds of the one draw that makes a part binary for good: constants, so that every run is judged on the same images.
-DRAW_SEEDS = {"train": 101, "valid": 202, "test": 303}
+DRAW_SEEDS = {"train": 101, "valid": 202, "test": 303, "unlabeled": 404}
 MNIST_VALID_IMAGES = 10_000  # taken from the end of the official training file
 DIGITS_TRAIN, DIGITS_VALID = 1_297, 250  # of 1,797; the rest is the test part
 
@@ -63,12 +64,17 @@ class Dataset:
     valid: Split
     test: Split
     distribution: tuple[Tensor, Tensor] | None = None  # (S, D) float32 images of 0 / 1 and (S,) float64 probabilities
+    unlabeled: Split | None = None  # for metrics alone (metric.batch=unlabeled); None where a data set has none
 
     def to(self, device: torch.device | str) -> Dataset:
         """Return the same data set on device."""
         exact = self.distribution and (self.distribution[0].to(device), self.distribution[1].to(device))
         train, valid, test = (split.to(device) for split in (self.train, self.valid, self.test))
-        return Dataset(self.name, self.shape, train, valid, test, exact)
+        moved = Dataset(self.name, self.shape, train, valid, test, exact)
+        if self.unlabeled is None:
+            return moved
+        # The images are on the device once where they are the training part itself.
+        return replace(moved, unlabeled=train if self.unlabeled is self.train else self.unlabeled.to(device))
 
 
 class Raw(NamedTuple):
@@ -78,6 +84,7 @@ class Raw(NamedTuple):
     maximum: int  # 1: binary already
     shape: tuple[int, int]
     distribution: tuple[Tensor, Tensor] | None = None
+    unlabeled: Tensor | None = None  # (N, D) uint8; may be the train part itself
 
 
 def load_dataset(
@@ -99,7 +106,11 @@ def load_dataset(
         raise UserError(f"data: {name} has no option {', '.join(unknown)}; its options are {choices}")
     raw = loader(Path(root).expanduser(), **options)
     train, valid, test = (_binarize(part, raw.parts[i], raw.maximum, binarize) for i, part in enumerate(PARTS))
-    return Dataset(name, raw.shape, train, valid, test, raw.distribution).to(device)
+    unlabeled = None
+    if raw.unlabeled is not None:
+        same = raw.unlabeled is raw.parts[0]
+        unlabeled = train if same else _binarize("unlabeled", raw.unlabeled, raw.maximum, binarize)
+    return Dataset(name, raw.shape, train, valid, test, raw.distribution, unlabeled).to(device)
 
 
 def _binarize(part: str, images: Tensor, maximum: int, how: str) -> Split:
@@ -109,7 +120,7 @@ def _binarize(part: str, images: Tensor, maximum: int, how: str) -> Split:
     if how == "threshold":
         return Split((images > maximum / 2).to(torch.uint8), 1, redraw=False)
     fresh = Split(images, maximum, redraw=True)
-    if how == "resample" and part == "train":
+    if how == "resample" and part in ("train", "unlabeled"):
         return fresh
     # Drawn on the CPU by a generator of its own: the same images on every device and under every seed of a run.
     drawn = fresh.batch(None, torch.Generator().manual_seed(DRAW_SEEDS[part]))
@@ -201,6 +212,58 @@ def _listing(folder: Path) -> str:
     return ", ".join(names) or "nothing"
 
 
+# --- tfd: the Toronto Face Dataset, on request ----------------------------------------------------------------------
+
+TFD_SPLITS = ("unlabeled", "train", "both")  # the first two as the folds number them, 0 and 1
+TFD_FILES = {24: 48, 48: 48, 96: 96}  # side of the images asked for, and of those in the file that they come from
+TFD_FOLDS = 5
+
+
+def _tfd(root: Path, fold: int = 0, split: str = "unlabeled", size: int = 24) -> Raw:
+    """Read one of TFD's five official folds (Susskind, Anderson & Hinton 2010) from root/TFD.
+
+    split: the training images, one of TFD_SPLITS; size: the side of an image, 24 (reduced here), 48 or 96.
+    """
+    if positive_int("data.fold", fold, minimum=0) >= TFD_FOLDS:
+        raise UserError(f"data.fold must be one of the official folds, 0 to {TFD_FOLDS - 1}, got {fold!r}")
+    if split not in TFD_SPLITS:
+        raise UserError(f"data.split must be one of {', '.join(TFD_SPLITS)}, got {split!r}")
+    size = positive_int("data.size", size)
+    if size not in TFD_FILES:
+        raise UserError(f"data.size must be one of {', '.join(map(str, TFD_FILES))}, got {size!r}")
+    side = TFD_FILES[size]
+    file = root / "TFD" / f"TFD_{side}x{side}.mat"
+    if not file.is_file():
+        raise UserError(
+            f"TFD: expected the file {file.name} in {file.parent.resolve()}, found {_listing(file.parent)}. It is not"
+            " downloaded: the Toronto Face Dataset is to be requested from its maker, Josh Susskind (Josh Susskind, Adam"
+            " Anderson, Geoffrey Hinton, The Toronto Face Database, technical report UTML TR 2010-001, University of"
+            f" Toronto). The md5 of TFD_48x48.mat is {TFD_MD5}.\nPut the file there, or point data.root, or the"
+            f" environment variable NWS_DATA_ROOT, at a folder that has TFD/{file.name}."
+        )
+    images, folds = read_tfd(file, side, TFD_FOLDS)
+    if size != side:
+        images = _reduce(images, size)
+    images, kind = images.flatten(1), folds[:, int(fold)]
+    unlabeled, labeled, valid, test = by_kind = [images[kind == number] for number in range(4)]
+    if min(map(len, by_kind)) == 0:
+        counts = ", ".join(f"{number}: {len(part)}" for number, part in enumerate(by_kind))
+        raise UserError(
+            f"{file}: expected images of each kind (0 unlabelled, 1 train, 2 valid, 3 test) in fold {fold}, got {counts}"
+        )
+    train = torch.cat([unlabeled, labeled]) if split == "both" else by_kind[TFD_SPLITS.index(split)]
+    return Raw((train, valid, test), 255, (size, size), unlabeled=unlabeled)
+
+
+def _reduce(images: Tensor, size: int) -> Tensor:
+    """Reduce images (N, H, W) uint8 to (N, size, size): bicubic with antialiasing, rounded to bytes."""
+    chunks = []
+    for chunk in images.split(4096):  # as floats the images take four times their memory
+        grey = interpolate(chunk[:, None].float(), (size, size), mode="bicubic", antialias=True)
+        chunks.append(grey[:, 0].round_().clamp_(0, 255).to(torch.uint8))
+    return torch.cat(chunks)
+
+
 # --- npz: a user's own images --------------------------------------------------------------------------------------
 
 
@@ -236,5 +299,6 @@ LOADERS: dict[str, Callable[..., Raw]] = {
     "digits": _digits,
     "mnist": _mnist,
     "fashion_mnist": _fashion_mnist,
+    "tfd": _tfd,
     "npz": _npz,
 }

@@ -1,12 +1,15 @@
-"""Readers of image files, idx and npz, that say exactly what is wrong with a file. Nothing is ever written.
+"""Readers of image files, idx, npz and TFD's mat, that say exactly what is wrong with a file. Nothing is ever written.
 
 Symbols: N images of H x W pixels, or of D pixels each.
 """
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import zipfile
 import zlib
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +18,14 @@ from torch import Tensor
 
 from nws.errors import UserError
 
+log = logging.getLogger(__name__)
+
 PARTS = ("train", "valid", "test")
 IDX_IMAGES_MAGIC = 2051  # unsigned bytes (0x08) in three dimensions (0x03)
 IDX_HEADER_BYTES = 16  # magic, images, rows, columns: four big-endian 32-bit integers
 FETCH_ANEW = "delete it and run again to download it, or fetch it anew"
+# Of TFD_48x48.mat; no sum of TFD_96x96.mat is known, so that file is not checked.
+TFD_MD5 = "9d113650c197719b750ecc6864faf87c"
 
 
 def read_idx(path: Path) -> Tensor:
@@ -112,3 +119,68 @@ def _is_binary(where: str, array: np.ndarray) -> bool:
             " give grey images as bytes 0..255 (numpy.uint8)"
         )
     return binary
+
+
+def read_tfd(file: Path, side: int, folds: int) -> tuple[Tensor, Tensor]:
+    """Read a .mat file of the Toronto Face Dataset: `images` (N, side, side) uint8 and `folds` (N, folds) uint8.
+
+    In each fold 0 is unlabelled, 1 train, 2 valid, 3 test; the labels are left in the file. A 48x48 file that is not the
+    official one is read with a warning. UserError where the file is damaged, or an array is missing or another.
+    """
+    arrays = _load_mat(file, ("images", "folds"))
+    images, kinds = arrays["images"], arrays["folds"]
+    if images.dtype != np.uint8 or images.ndim != 3 or images.shape[1:] != (side, side) or len(images) == 0:
+        raise UserError(
+            f"{file}: images: expected bytes (uint8) of shape (N, {side}, {side}), N above 0,"
+            f" got {images.dtype} of shape {images.shape}"
+        )
+    if kinds.dtype.kind not in "uif" or kinds.shape != (len(images), folds):
+        raise UserError(
+            f"{file}: folds: expected numbers of shape ({len(images)}, {folds}), a row for each image,"
+            f" got {kinds.dtype} of shape {kinds.shape}"
+        )
+    wrong = kinds[~np.isin(kinds, range(4))]
+    if wrong.size:
+        raise UserError(
+            f"{file}: folds: expected 0 (unlabelled), 1 (train), 2 (valid) or 3 (test), got {wrong[0]} and the like"
+            f" in {wrong.size} places"
+        )
+    if side == 48:
+        _check_official(file.resolve())
+    # MATLAB keeps the first index fastest, so the pixels of an image lie far apart in the file: [k, row, column] as is.
+    return torch.from_numpy(np.ascontiguousarray(images)), torch.from_numpy(kinds.astype(np.uint8, order="C"))
+
+
+def _load_mat(file: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """Return the named arrays of a MATLAB file; UserError where the file or an array cannot be had."""
+    from scipy.io import loadmat, whosmat  # type: ignore[import-untyped]
+
+    again = "take a fresh copy of the file"
+    try:
+        found = loadmat(file, variable_names=names)
+        came = ", ".join(name for name, *_ in whosmat(file)) or "nothing"
+    except NotImplementedError as error:  # scipy's answer to HDF5
+        raise UserError(
+            f"{file}: expected a MATLAB file of version 7 or before, got version 7.3 (HDF5);"
+            " load it in MATLAB and write it with save(..., '-v7')"
+        ) from error
+    except Exception as error:  # scipy promises no kind of error for a damaged file: zlib's, TypeError, IndexError, ...
+        reason = str(error) or type(error).__name__
+        raise UserError(f"{file}: expected a MATLAB file, but reading failed ({reason}); {again}") from error
+    missing = [name for name in names if not isinstance(found.get(name), np.ndarray)]
+    if missing:
+        raise UserError(
+            f"{file}: expected arrays named {', '.join(names)}; missing {', '.join(missing)}, got {came}; {again}"
+        )
+    return {name: found[name] for name in names}
+
+
+@cache  # one reading of the file, and one warning, in a process
+def _check_official(file: Path) -> None:
+    with open(file, "rb") as content:
+        md5 = hashlib.file_digest(content, "md5").hexdigest()
+    if md5 != TFD_MD5:
+        log.warning(
+            "%s is not the official file of the Toronto Face Dataset (md5 %s, official %s): results from it are not TFD's",
+            file, md5, TFD_MD5,
+        )  # fmt: skip

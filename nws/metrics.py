@@ -34,13 +34,13 @@ class MetricSettings:
 
     kind: str = "fisher"
     generator_rows: str = "model"  # model: dreams, the definition; posterior: importance-weighted wake rows
-    batch: str = "same"  # rows from the batch of the gradient (same) or from another one (other)
+    batch: str = "same"  # rows from the batch of the gradient (same), another one (other), or unlabeled (recognition's)
     max_rows: int | None = None  # at most so many rows, evenly spaced; None: all
     refresh_every: int = 1  # steps between new Fisher matrices (and factors)
     max_kl: float | None = None  # half the squared Fisher length that a step may have; None: no bound
 
     def __post_init__(self) -> None:
-        choices = {"kind": KINDS, "generator_rows": ("model", "posterior"), "batch": ("same", "other")}
+        choices = {"kind": KINDS, "generator_rows": ("model", "posterior"), "batch": ("same", "other", "unlabeled")}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise UserError(f"metric.{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")

@@ -20,9 +20,9 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from tqdm import tqdm
 
 from nws.checkpoint import load_parameters, save_checkpoint
-from nws.datasets import Dataset
+from nws.datasets import Dataset, Split
 from nws.errors import UserError, positive_int
-from nws.figures import image_grid, reconstruction_grid, save_png
+from nws.figures import image_grid, save_png, stacked_grid
 from nws.helmholtz import HelmholtzMachine
 from nws.likelihood import kl_divergence, log_likelihood
 from nws.loggers import MetricsFile, Row, WandbLogger
@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 EVALUATION_SEED = 0  # of validation and images: the same draws for every run, and none taken from training's
 IMAGES = 64
+SHUFFLES = {"train": 2, "unlabeled": 3}  # the stream of random numbers that shuffles each part
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,11 @@ class TrainerSettings:
         if self.evaluation_points is not None:
             positive_int("trainer.evaluation_points", self.evaluation_points)
 
-    def steps_per_epoch(self, images: int) -> int:
+    def steps_per_epoch(self, images: int, kind: str = "training") -> int:
         """Whole batches in one pass over `images`; the few images left over are other ones in each epoch's shuffle."""
         if self.batch_size > images:
             raise UserError(
-                f"trainer.batch_size must be at most the {images} training images, got {self.batch_size}; lower it"
+                f"trainer.batch_size must be at most the {images} {kind} images, got {self.batch_size}; lower it"
             )
         return images // self.batch_size
 
@@ -91,6 +92,13 @@ class Trainer:
         self.on_save = on_save
         self.device = data.train.bytes.device
         self.steps_per_epoch = settings.steps_per_epoch(len(data.train))
+        if any(metric.settings.batch == "unlabeled" for metric in learner.metrics):
+            if data.unlabeled is None:
+                raise UserError(
+                    f"metric.batch=unlabeled needs a data set with unlabelled images, {data.name} has none; use data=tfd,"
+                    " or metric.batch=other for another batch of the training images"
+                )
+            settings.steps_per_epoch(len(data.unlabeled), "unlabelled")
         self.total_steps = max(1, round(settings.epochs * self.steps_per_epoch))
         self.step, self.seconds, self.best, self.saved_step = 0, 0.0, -math.inf, 0
         self.layer_names = [f"{net.name} layer {edge}" for net in machine.networks for edge in range(len(net.layers))]
@@ -98,7 +106,7 @@ class Trainer:
         self.count = 0
         self.first_bad = torch.full((len(self.layer_names),), -1, device=self.device)  # first step of a loss not finite
         self.show = progress and sys.stdout.isatty()
-        self._orders: dict[int, Tensor] = {}  # the shuffle of this epoch and of its neighbour
+        self._orders: dict[tuple[str, int], Tensor] = {}  # of each part the shuffle of this epoch and of its neighbour
         self.metrics = MetricsFile(run.metrics)
         self.wandb: WandbLogger | None = None
 
@@ -157,19 +165,25 @@ class Trainer:
         return result.layer_losses.sum()
 
     def _batches(self) -> list[Tensor]:
-        """The next batch, and the one after it where a metric takes its rows from another than the gradient's."""
-        other = any(metric.settings.batch == "other" for metric in self.learner.metrics)
-        steps = [self.step, self.step + 1] if other else [self.step]
-        return [self.data.train.batch(self._indices(step), self.learner.rng) for step in steps]
+        """The next batch, and where a metric takes its rows from another: the one after it, or one of unlabelled images."""
+        batches = [self._batch(self.data.train, self.step, "train")]
+        sources = {metric.settings.batch for metric in self.learner.metrics}
+        if "other" in sources:
+            batches.append(self._batch(self.data.train, self.step + 1, "train"))
+        elif "unlabeled" in sources:
+            assert self.data.unlabeled is not None
+            batches.append(self._batch(self.data.unlabeled, self.step, "unlabeled"))
+        return batches
 
-    def _indices(self, step: int) -> Tensor:
-        """Rows of a step's batch. The shuffle is a function of seed and epoch alone, so there is no state to save."""
-        epoch, batch = divmod(step, self.steps_per_epoch)
-        if epoch not in self._orders:
-            rng = torch.Generator().manual_seed(derive_seed(self.seed, 2, epoch))
-            order = torch.randperm(len(self.data.train), generator=rng).to(self.device)
-            self._orders = {epoch - 1: self._orders.get(epoch - 1, order), epoch: order}
-        return self._orders[epoch][batch * self.settings.batch_size : (batch + 1) * self.settings.batch_size]
+    def _batch(self, split: Split, step: int, part: str) -> Tensor:
+        """A step's batch. The shuffle is a function of seed, part and epoch alone, so there is no state to save."""
+        size = self.settings.batch_size
+        epoch, batch = divmod(step, len(split) // size)  # an epoch is a pass over this part
+        if (part, epoch) not in self._orders:
+            rng = torch.Generator().manual_seed(derive_seed(self.seed, SHUFFLES[part], epoch))
+            kept = {key: order for key, order in self._orders.items() if key[0] != part or key[1] == epoch - 1}
+            self._orders = {**kept, (part, epoch): torch.randperm(len(split), generator=rng).to(self.device)}
+        return split.batch(self._orders[part, epoch][batch * size : (batch + 1) * size], self.learner.rng)
 
     def _position(self) -> str:
         return f"epoch {self.step / self.steps_per_epoch:.2f}/{self.settings.epochs:g}"
@@ -239,7 +253,7 @@ class Trainer:
         originals = self.data.valid.batch()[: IMAGES // 2]
         grids = {
             "generated": image_grid(generate(self.machine, IMAGES, rng), self.data.shape),
-            "reconstructed": reconstruction_grid(originals, reconstruct(self.machine, originals, rng), self.data.shape),
+            "reconstructed": stacked_grid([originals, reconstruct(self.machine, originals, rng)], self.data.shape),
         }
         for name, grid in grids.items():
             path = self.run.images / f"{name}_step_{self.step:07d}.png"

@@ -60,6 +60,14 @@ Terms = dict[
 ]  # of each network's objective: traces and row weights (n,)
 
 
+class MetricRows(NamedTuple):
+    """A trace and its row weights (n,), for each choice of rows that a Fisher matrix can be estimated from."""
+
+    recognition: tuple[Trace, Tensor]  # wake rows, all alike
+    model: tuple[Trace, Tensor]  # dreams, all alike
+    posterior: tuple[Trace, Tensor]  # wake rows by their importance
+
+
 class StepResult(NamedTuple):
     """What one step saw, as tensors on the device: reading them (a synchronisation) is left to whoever needs them."""
 
@@ -122,7 +130,8 @@ class WakeSleep:
     def step(self, x: Tensor, other: Tensor | None = None) -> StepResult:
         """Gradients of one batch x (B, n_0), bits or intensities in [0, 1], into `.grad`; no device-to-host synchronisation.
 
-        `other`: another batch, of which metrics take their rows instead (metric.batch=other).
+        `other`: another batch, of which metrics take their rows instead: both networks' (metric.batch=other), or the
+        recognition network's alone (metric.batch=unlabeled).
         """
         rule, p, q = self.rule, self.machine.generator, self.machine.recognition
         wake, dream = self._phases(x, 0)
@@ -141,8 +150,8 @@ class WakeSleep:
         for network, parts in terms.items():
             write_gradients(network, [(trace, residuals(network, trace, weights)) for trace, weights in parts])
         if self.metrics:
-            rows = (wake, dream, row_weights, uniform) if other is None else self._metric_rows(other)
-            self._precondition(terms, *rows)
+            rows = MetricRows((wake, uniform), (dream, uniform), (wake, row_weights))
+            self._precondition(terms, rows if other is None else self._other_rows(rows, other))
 
         layer_losses = -torch.cat([wake_p @ row_weights, dream_q.mean(1)])
         wake_loss, dream_loss = (part.sum() for part in layer_losses.split([len(wake_p), len(dream_q)]))
@@ -161,23 +170,25 @@ class WakeSleep:
         return {key: value for metric in self.metrics for key, value in metric.report().items()}
 
     def _phases(self, x: Tensor, slot: int) -> tuple[Trace, Trace]:
-        wake = self.machine.wake(x, self.rule.samples, self.rng, out=self._traces[slot])
-        dream = self.machine.dream(len(wake.bits), self.rng, out=self._traces[slot + 1])
-        self._traces[slot : slot + 2] = wake, dream
+        wake = self._wake(x, slot)
+        self._traces[slot + 1] = dream = self.machine.dream(len(wake.bits), self.rng, out=self._traces[slot + 1])
         return wake, dream
 
-    def _metric_rows(self, x: Tensor) -> tuple[Trace, Trace, Tensor, Tensor]:
-        """Traces and row weights from another batch than the gradient's."""
+    def _wake(self, x: Tensor, slot: int) -> Trace:
+        self._traces[slot] = wake = self.machine.wake(x, self.rule.samples, self.rng, out=self._traces[slot])
+        return wake
+
+    def _other_rows(self, own: MetricRows, x: Tensor) -> MetricRows:
+        """Rows from another batch than the gradient's, `own` where they stay."""
+        uniform = own.model[1].new_full((len(x) * self.rule.samples,), 1 / (len(x) * self.rule.samples))
+        if any(metric.settings.batch == "unlabeled" for metric in self.metrics):
+            return own._replace(recognition=(self._wake(x, 2), uniform))
         wake, dream = self._phases(x, 2)
         weights = importance_weights(self.machine.log_weights(wake), self.rule.exponent).flatten() / len(x)
-        return wake, dream, weights, torch.full_like(weights, 1 / len(weights))
+        return MetricRows((wake, uniform), (dream, uniform), (wake, weights))
 
-    def _precondition(self, terms: Terms, wake: Trace, dream: Trace, row_weights: Tensor, uniform: Tensor) -> None:
+    def _precondition(self, terms: Terms, rows: MetricRows) -> None:
         for metric in self.metrics:
-            if metric.network.upward:
-                rows = wake, uniform
-            elif metric.settings.generator_rows == "model":
-                rows = dream, uniform
-            else:
-                rows = wake, row_weights
-            metric.precondition(*rows, terms[metric.network])
+            generator_rows = rows.model if metric.settings.generator_rows == "model" else rows.posterior
+            trace, row_weights = rows.recognition if metric.network.upward else generator_rows
+            metric.precondition(trace, row_weights, terms[metric.network])

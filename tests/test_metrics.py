@@ -535,7 +535,7 @@ def test_the_natural_step_does_not_depend_on_the_encoding_of_the_units(which: in
         ("kind", "riemann", "metric.kind must be one of fisher, empirical, diagonal, kronecker, got 'riemann'"),
         ("kind", None, "metric.kind must be one of"),
         ("generator_rows", "dreams", "metric.generator_rows must be one of model, posterior, got 'dreams'"),
-        ("batch", "next", "metric.batch must be one of same, other, got 'next'"),
+        ("batch", "next", "metric.batch must be one of same, other, unlabeled, got 'next'"),
         ("max_rows", 0, "metric.max_rows must be a whole number of at least 1, got 0"),
         ("max_rows", 2.5, "metric.max_rows must be a whole number"),
         ("refresh_every", 0, "metric.refresh_every must be a whole number of at least 1, got 0"),
