@@ -124,6 +124,19 @@ def exact_log_prob(machine: HelmholtzMachine, x: Tensor) -> Tensor:
     return torch.stack([log_p.exp().sum().log() for log_p in joint])
 
 
+def exact_log_p_tilde(machine: HelmholtzMachine, x: Tensor) -> Tensor:
+    """log p~*(x) = 2 log sum_h sqrt(p(x, h) q(h | x)) of each row of x, not normalised: (B,)."""
+    p, q = generator(machine), recogniser(machine)
+    states = [every_hidden_state(machine, row) for row in x]
+    return torch.stack([2 * (p.log_prob(bits).exp() * q.log_prob(bits).exp()).sqrt().sum().log() for bits in states])
+
+
+def exact_z(machine: HelmholtzMachine) -> float:
+    """Z = sum of p~*(x) over every x."""
+    (x,) = every_state(machine.sizes[:1])
+    return exact_log_p_tilde(machine, x).exp().sum().item()
+
+
 def exact_posterior(machine: HelmholtzMachine, x: Tensor) -> Tensor:
     """p(h | x) of one x (n_0,), in the order of `every_hidden_state`."""
     joint = generator(machine).log_prob(every_hidden_state(machine, x)).exp()
@@ -181,6 +194,16 @@ def importance_weights(machine: HelmholtzMachine, bits: Bits, samples: int, expo
     ratios = (generator(machine).log_prob(bits) - recogniser(machine).log_prob(bits)).exp()
     powers = (ratios**exponent).view(-1, samples)
     return powers / powers.sum(1, keepdim=True)
+
+
+def p_tilde_gradients(machine: HelmholtzMachine, samples: int, wake: Bits) -> tuple[Tensor, Tensor]:
+    """Gradients by both networks' theta of the mean over the data points of 2 log (1/K) sum_k sqrt(p(x, h_k) q(h_k | x)) / r_k,
+    the estimate of log p~*(x) from fixed h_k, drawn with the fixed density r_k = q(h_k | x) of now: by autograd."""
+    p, q = generator(machine), recogniser(machine)
+    thetas = [network.theta.clone().requires_grad_() for network in (p, q)]
+    log_roots = (p.log_prob(wake, thetas[0]) + q.log_prob(wake, thetas[1])) / 2 - q.log_prob(wake)
+    p_part, q_part = torch.autograd.grad(2 * log_roots.view(-1, samples).exp().mean(1).log().mean(), thetas)
+    return p_part, q_part
 
 
 def rule_gradients(machine: HelmholtzMachine, rule: Rule, wake: Bits, dream: Bits) -> tuple[Tensor, Tensor]:

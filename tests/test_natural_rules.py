@@ -82,7 +82,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Interrupt:
 # --- the rows of the table ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("natural", "plain"), [("nws", "ws"), ("nrws", "rws")])
+@pytest.mark.parametrize(("natural", "plain"), [("nws", "ws"), ("nrws", "rws"), ("nbihm", "bihm")])
 def test_a_natural_rule_is_the_plain_one_with_the_exact_metric_and_sgd(
     train: Command, natural: str, plain: str
 ) -> None:
