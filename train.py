@@ -1,7 +1,9 @@
-"""Train a Helmholtz machine: `python train.py [resume=RUN] [key=value ...]`; `python train.py --help` lists the groups."""
+"""Train a Helmholtz machine: `python train.py [resume=RUN|auto] [key=value ...]`; `python train.py --help` lists the groups."""
 
 import logging
+import math
 import shlex
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,10 +39,25 @@ from nws.run import (
     save_config,
     saved_choices,
 )
+from nws.sweeps import (
+    STOPPED,
+    Sweep,
+    auto_arguments,
+    in_process,
+    is_finished,
+    is_search,
+    left_state,
+    plugin_arguments,
+    stopping,
+)
 from nws.trainer import Trainer, TrainerSettings
 from nws.wake_sleep import WakeSleep
 
 log = logging.getLogger(__name__)
+
+
+class Diverged(UserError):
+    """A run whose numbers are not finite any more."""
 
 
 def train(
@@ -50,8 +67,12 @@ def train(
     changed: set[str],
     choices: dict[str, str],
     group: str | None,
-) -> int | None:
-    """One run, new (`state` None) or gone on with from a checkpoint. Returns the signal that stopped it, if one did."""
+) -> tuple[float, int | None]:
+    """One run, new (`state` None) or gone on with from a checkpoint.
+
+    Returns its best validation log-likelihood in nats, and the signal that stopped it, if one did. Raises `Diverged` where
+    numbers are not finite any more.
+    """
     check_groups(config)
     absolute_paths(config)
     device = pick_device(config.device)
@@ -80,7 +101,7 @@ def train(
             print(
                 f"nothing to do: step {trainer.step} of {total_steps}; go on with trainer.epochs=N, N > {settings.epochs:g}"
             )
-            return None
+            return trainer.best, None
 
     print(run.path, flush=True)
     wandb_id = state["wandb_id"] if state is not None else None
@@ -91,17 +112,24 @@ def train(
     try:
         stopped = trainer.fit()
         exit_code = 0 if stopped is None else 128 + stopped
-        return stopped
+        return trainer.best, stopped
+    except UserError as error:
+        finite = bool((trainer.first_bad < 0).all()) and all(
+            bool(each.isfinite().all()) for each in machine.parameters()
+        )
+        raise error if finite else Diverged(str(error)) from None
     finally:
         trainer.wandb.finish(trainer.summary(), exit_code)
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
-def main(config: DictConfig) -> None:
+def main(config: DictConfig) -> float:
+    """One run, or one job of a sweep. Returns its best validation log-likelihood, which hydra/sweeper=optuna maximizes."""
     logging.raiseExceptions = False  # a log file that cannot be written, on a full disk, is no reason for a traceback
     hydra_config = HydraConfig.get()
     run = RunDirectory(Path(hydra_config.runtime.output_dir))
     sweep = hydra_config.mode == RunMode.MULTIRUN
+    worker = sweep and not in_process(hydra_config.launcher)  # a job in a process beside others
     group = "/".join(Path(hydra_config.sweep.dir).parts[-2:]) if sweep else None
     chosen = hydra_config.runtime.choices
     choices = {name: choice for name, choice in chosen.items() if "/" not in name and choice is not None}
@@ -109,35 +137,56 @@ def main(config: DictConfig) -> None:
         choices.pop(name, None)
     state, changed = None, set[str]()
     try:
-        if config.resume is not None:
+        if worker:
+            if (Path(hydra_config.sweep.dir) / STOPPED).exists():
+                raise CompactHydraException("not started: the sweep was stopped; go on with resume=auto")
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if config.resume == "auto":
+            state, config.resume = left_state(run, config), None
+            if state is not None and is_finished(state):
+                print(f"finished already: step {state['step']} of {state['total_steps']}\n{run.path}")
+                return float(state["best"])
+        elif config.resume is not None:
             run, saved = open_run(config.resume)
             as_before = {f"{name}={choice}" for name, choice in saved_choices(run).items()}
             overrides = [text for text in hydra_config.overrides.task if text not in as_before]
             config = override(saved, config, overrides)
             state, changed = load_checkpoint(run.last), {text.split("=")[0].split(".")[0] for text in overrides}
-        stopped = train(config, run, state, changed, choices, group)
+        best, stopped = train(config, run, state, changed, choices, group)
     except (UserError, OmegaConfBaseException) as error:
         if sweep:  # the other jobs go on; Hydra repeats the first error at the end
             log.error("%s", error)
+            if isinstance(error, Diverged) and is_search(hydra_config.sweeper):
+                return -math.inf
             raise CompactHydraException(f"error: {error}") from None
         if any(run.path.iterdir()):
             log.info("error: %s", error)  # for the log file
         else:
             run.path.rmdir()
         sys.exit(f"error: {error}")
-    if stopped is not None:
+    except KeyboardInterrupt:
+        if not worker:
+            raise
+        raise CompactHydraException("interrupted") from None  # what runs in the other processes is left to save
+    finally:
+        if worker:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # this process may wait for others, which a signal would harm
+    if stopped is not None and not sweep:
         print(f"stopped by signal {stopped}; go on with\n  python train.py {shlex.quote(f'resume={run.path}')}")
     print(run.path)
     if stopped is not None:
+        if worker:
+            raise CompactHydraException(f"stopped by signal {stopped}")
+        Sweep.caught = stopped
         sys.exit(128 + stopped)
+    return best
 
 
 if __name__ == "__main__":
     try:
-        sys.argv[1:] = resume_arguments(sys.argv[1:])
-        main()
+        with stopping(sys.argv[1:]):
+            arguments = resume_arguments(plugin_arguments(sys.argv[1:]))
+            sys.argv[1:] = auto_arguments(arguments, Path(__file__).resolve().parent / "conf")
+            main()
     except UserError as error:
         sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)

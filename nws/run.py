@@ -2,7 +2,7 @@
 
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,6 @@ from typing import Any
 import hydra
 import numpy as np
 import torch
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -32,7 +31,10 @@ from nws.wake_sleep import Rule
 log = logging.getLogger(__name__)
 
 #: what a resumed run cannot change: where it stands in its data and draws would lose its meaning
-FIXED = ("seed", "name", "algorithm.name", "trainer.batch_size", "data.name", "data.binarize")
+FIXED = (
+    "seed", "name", "algorithm.name", "trainer.batch_size",
+    "data.name", "data.binarize", "data.fold", "data.split", "data.size",
+)  # fmt: skip
 
 
 #: the groups of options that every run has
@@ -120,9 +122,9 @@ def resume_arguments(arguments: list[str]) -> list[str]:
     for key, _, value in given:
         if key in (*GROUPS, "experiment", "debug") and value == "null":  # Hydra answers this with a traceback
             raise UserError(f"{key} needs the name of a file in conf/{key}/, got null; leave it out for the default")
-        if key.lstrip("+") == "resume" and value not in ("", "null"):
+        if key.lstrip("+") == "resume" and value not in ("", "null", "auto"):
             if {"-m", "--multirun"} & set(arguments):
-                raise UserError("resume takes one run and no sweep (-m); resume the jobs of a sweep one by one")
+                raise UserError("resume=RUN takes one run and no sweep (-m); resume=auto goes on with a sweep")
             run, _ = open_run(value.strip("'\""))
             quoted = "'" + str(run.path).replace("'", "\\'") + "'"
             here = arguments.index(f"{key}={value}")
@@ -136,20 +138,6 @@ def resume_arguments(arguments: list[str]) -> list[str]:
 def saved_choices(run: RunDirectory) -> dict[str, str]:
     """The choice of each group that a run was composed from; none where it did not keep them."""
     return dict(OmegaConf.load(run.choices).items()) if run.choices.is_file() else {}  # type: ignore[arg-type,misc]
-
-
-def sweep_name(name: str, data: str, algorithm: str, overrides: Sequence[str]) -> str:
-    """The folder of a sweep in multirun/: the experiment's name without what the sweep varies; "sweep" if nothing is left."""
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
-    swept = {override.key_or_group for override in parsed if override.is_sweep_override()}
-    if name == f"{data}_{algorithm}":
-        kept = [part for key, part in (("data", data), ("algorithm", algorithm)) if not swept & {key, f"{key}.name"}]
-        name = "_".join(kept)
-    return "sweep" if swept & {"experiment", "name"} or not name else name
-
-
-# Cached, so that all jobs of a sweep share the folder that was named at its start.
-OmegaConf.register_new_resolver("sweep_name", sweep_name, use_cache=True, replace=True)
 
 
 def override(saved: DictConfig, composed: DictConfig, overrides: list[str]) -> DictConfig:

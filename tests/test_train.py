@@ -18,11 +18,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
 from conftest import ROOT, SMALL, Command, assert_same_run, checkpoint, flatten, metrics, snapshot
 from PIL import Image
+from scipy.io import savemat  # type: ignore[import-untyped]
 
 CONF = ROOT / "conf"
 Interrupt = Callable[[int, int | BaseException], None]
@@ -454,7 +456,7 @@ def idx(images: int, side: int = 28) -> bytes:
 
 @pytest.fixture(scope="session")
 def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in torchvision's layout of a few small images instead of MNIST and Fashion-MNIST."""
+    """A folder in the layout of the real ones, of a few images instead of MNIST, Fashion-MNIST and TFD."""
     root = tmp_path_factory.mktemp("data")
     files = {
         "train-images-idx3-ubyte.gz": gzip.compress(idx(10_100), 1),
@@ -464,6 +466,10 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / kind / "raw").mkdir(parents=True)
         for name, content in files.items():
             (root / kind / "raw" / name).write_bytes(content)
+    faces = np.random.default_rng(0).integers(0, 256, (80, 48, 48), dtype=np.uint8)
+    (root / "TFD").mkdir()
+    folds = np.repeat(np.arange(80, dtype=np.uint8)[:, None] % 4, 5, axis=1)  # unlabelled, train, valid, test
+    savemat(root / "TFD" / "TFD_48x48.mat", {"images": faces, "folds": folds})
     return root
 
 
@@ -517,9 +523,12 @@ def test_a_failing_job_does_not_stop_the_others(train: Command, tmp_path: Path) 
     ],
 )
 def test_sweep_names(overrides: list[str], expected: str) -> None:
-    from nws.run import sweep_name
+    from nws.sweeps import sweep_name
 
     assert sweep_name("digits_rws", "digits", "rws", overrides) == expected
+    longer = "published" if expected == "sweep" and "experiment=a,b" not in overrides else f"published_{expected}"
+    expected = "sweep" if "experiment=a,b" in overrides else longer
+    assert sweep_name("published_digits_rws", "digits", "rws", overrides) == expected
 
 
 # --- every preset, every optimizer ---------------------------------------------------------------------------------
@@ -535,7 +544,7 @@ def test_presets_take_two_steps(command: Command, data_root: Path, monkeypatch: 
     from nws.trainer import TrainerSettings
 
     # Two steps whatever the size of the data.
-    monkeypatch.setattr(TrainerSettings, "steps_per_epoch", lambda self, images: 2)
+    monkeypatch.setattr(TrainerSettings, "steps_per_epoch", lambda self, images, kind="training": 2)
     once = ["hydra.mode=RUN", "hydra.sweeper.params={}"] if "sweep/" in preset else []  # one job of a sweep
     outcome = command("train.py", preset, f"data.root={data_root}", *TWO_STEPS[1:], "trainer.epochs=1", *once)
     assert outcome.code == 0, outcome.err

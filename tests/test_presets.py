@@ -1,0 +1,129 @@
+"""The presets of conf/experiment/, each with every algorithm: what they choose, and that it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hydra
+import pytest
+from conftest import ROOT, Command, checkpoint, metrics
+from omegaconf import OmegaConf
+from test_train import TWO_STEPS, data_root, names  # noqa: F401  a fixture
+
+PLAIN, NATURAL = ("ws", "rws", "bihm"), ("nws", "nrws", "nbihm")
+SETS = ("three_by_three", "digits", "mnist", "fashion_mnist", "tfd")
+PUBLISHED = ("published/mnist", "published/tfd", "published/three_by_three")
+SGD, ADAM = "torch.optim.SGD", "torch.optim.Adam"
+
+
+@pytest.fixture(autouse=True)
+def configuration() -> Iterator[None]:
+    with hydra.initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        yield
+
+
+def compose(*overrides: str) -> dict[str, Any]:
+    config = OmegaConf.to_container(hydra.compose("config", list(overrides)), resolve=True)
+    assert isinstance(config, dict)
+    return {str(key): value for key, value in config.items()}
+
+
+def test_there_is_a_tuned_and_a_published_set() -> None:
+    found = {name for name in names("experiment") if not name.startswith("fashion_mnist_")}
+    assert found == {*SETS, *PUBLISHED}
+
+
+# Optimizer and learning rate of the plain and of the natural rules.
+TUNED = {
+    "three_by_three": ((SGD, 0.3), (SGD, 0.3)),
+    "digits": ((ADAM, 0.01), (SGD, 0.1)),
+    "mnist": ((ADAM, 0.003), (SGD, 0.1)),
+    "fashion_mnist": ((ADAM, 0.003), (SGD, 0.1)),
+    "tfd": ((ADAM, 0.003), (SGD, 0.1)),
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_tuned(name: str) -> None:
+    for algorithm in (*PLAIN, *NATURAL):
+        natural = algorithm in NATURAL
+        config = compose(f"experiment={name}", f"algorithm={algorithm}")
+        assert config["name"] == f"{name}_{algorithm}" and config["data"]["name"] == name
+        assert (config["optimizer"]["_target_"], config["optimizer"]["lr"]) == TUNED[name][natural], algorithm
+        assert config["metric"]["kind"] == ("fisher" if natural else "euclidean")
+
+
+def test_the_learning_rate_follows_batch_and_algorithm() -> None:
+    rates = {"rws": {32: 0.003, 128: 0.03, 512: 0.09, 64: 0.003}, "nrws": {32: 0.1, 128: 0.6, 512: 1.0, 64: 0.1}}
+    for algorithm, by_batch in rates.items():
+        for batch, rate in by_batch.items():
+            config = compose("experiment=fashion_mnist", f"algorithm={algorithm}", f"trainer.batch_size={batch}")
+            assert config["optimizer"]["lr"] == rate
+    given = compose("experiment=fashion_mnist", "algorithm=nrws", "optimizer=adam", "optimizer.lr=0.02")
+    assert (given["optimizer"]["_target_"], given["optimizer"]["lr"]) == (ADAM, 0.02)
+
+
+@pytest.mark.parametrize("algorithm", ["rws", "nrws"])
+def test_the_older_names_are_the_same_runs(algorithm: str) -> None:
+    old = compose(f"experiment=fashion_mnist_{algorithm}")
+    new = compose("experiment=fashion_mnist", f"algorithm={algorithm}")
+    assert new.pop("tuned") and old == new
+    assert old["scheduler"]["lr_lambda"]["warmup_steps"] == {"rws": 20, "nrws": 0}[algorithm]
+
+
+def test_warm_up_without_a_preset() -> None:
+    for algorithm in ("rws", "nrws"):
+        config = compose("scheduler=linear_warmup", f"algorithm={algorithm}")
+        assert config["scheduler"]["lr_lambda"]["warmup_steps"] == 20
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published(name: str) -> None:
+    toy = name.endswith("three_by_three")
+    for algorithm in ("rws", "bihm", *NATURAL):
+        config = compose(f"experiment={name}", f"algorithm={algorithm}")
+        assert config["name"] == f"published_{name.removeprefix('published/')}_{algorithm}"
+        layers = [6, 1] if toy else [300, 200, 100, 75, 50, 35, 25, 20, 15, 10, 10]
+        assert config["model"] == {
+            "layers": layers, "units": "bipolar", "weight_scale": 1.0, "hidden_bias": -1.0, "visible_bias": 0.0,
+        }  # fmt: skip
+        assert config["optimizer"] == {"_target_": SGD, "lr": 0.01 if toy else 0.002}
+        assert config["damping"]["value"] == (0.1 if toy else 0.2)
+        trainer = config["trainer"]
+        assert (trainer["batch_size"], trainer["epochs"]) == (32, 100 if toy else 2000)
+        if algorithm in NATURAL:
+            assert config["metric"]["kind"] == "fisher" and config["metric"]["refresh_every"] == (100 if toy else 1000)
+        if algorithm in ("rws", "nrws"):
+            rule = {key: config["algorithm"][key] for key in ("samples", "recognition_wake", "recognition_dream")}
+            assert rule == {"samples": 10, "recognition_wake": 0.5, "recognition_dream": 0.5}
+            assert config["algorithm"]["baseline"] is True
+    if name == "published/tfd":
+        assert (config["data"]["size"], config["data"]["binarize"]) == (24, "none")
+
+
+def test_published_settings_of_other_data() -> None:
+    config = compose("experiment=published/mnist", "data=fashion_mnist", "optimizer=nadam", "optimizer.lr=0.001")
+    assert config["data"]["name"] == "fashion_mnist" and config["optimizer"]["_target_"] == "torch.optim.NAdam"
+
+
+PAIRS = list(zip([*SETS, *PUBLISHED], [*NATURAL, *PLAIN, *NATURAL], strict=False))
+
+
+@pytest.mark.parametrize(("name", "algorithm"), PAIRS)
+def test_a_preset_trains_with_an_algorithm(
+    command: Command,
+    data_root: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    algorithm: str,
+) -> None:
+    """Two steps each; all presets and all algorithms, of the pairs a few. tests/test_train.py has each preset's own."""
+    from nws.trainer import TrainerSettings
+
+    monkeypatch.setattr(TrainerSettings, "steps_per_epoch", lambda self, images, kind="training": 2)
+    options = (f"data.root={data_root}", *TWO_STEPS[1:], "trainer.epochs=1")
+    outcome = command("train.py", f"experiment={name}", f"algorithm={algorithm}", *options)
+    assert outcome.code == 0, outcome.err
+    assert checkpoint(outcome.run)["step"] == 2 and len(metrics(outcome.run)) >= 1
