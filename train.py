@@ -3,15 +3,16 @@
 import logging
 import math
 import shlex
-import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import hydra
 import torch
+from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import CompactHydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
@@ -40,12 +41,10 @@ from nws.run import (
     saved_choices,
 )
 from nws.sweeps import (
-    STOPPED,
-    Sweep,
     auto_arguments,
-    in_process,
+    end_by_signal,
     is_finished,
-    is_search,
+    job,
     left_state,
     plugin_arguments,
     stopping,
@@ -54,10 +53,6 @@ from nws.trainer import Trainer, TrainerSettings
 from nws.wake_sleep import WakeSleep
 
 log = logging.getLogger(__name__)
-
-
-class Diverged(UserError):
-    """A run whose numbers are not finite any more."""
 
 
 def train(
@@ -113,13 +108,39 @@ def train(
         stopped = trainer.fit()
         exit_code = 0 if stopped is None else 128 + stopped
         return trainer.best, stopped
-    except UserError as error:
-        finite = bool((trainer.first_bad < 0).all()) and all(
-            bool(each.isfinite().all()) for each in machine.parameters()
-        )
-        raise error if finite else Diverged(str(error)) from None
     finally:
         trainer.wandb.finish(trainer.summary(), exit_code)
+
+
+def starting_point(
+    config: DictConfig, hydra_config: HydraConf
+) -> tuple[RunDirectory, DictConfig, dict[str, Any] | None, set[str]]:
+    """What `resume` stands for: the run, its configuration, its last checkpoint (None: a new run), the groups that changed."""
+    run = RunDirectory(Path(hydra_config.runtime.output_dir))
+    if config.resume == "auto":
+        state, config.resume = left_state(run, config), None
+        return run, config, state, set()
+    if config.resume is None:
+        return run, config, None, set()
+    run, saved = open_run(config.resume)
+    as_before = {f"{name}={choice}" for name, choice in saved_choices(run).items()}
+    overrides = [text for text in hydra_config.overrides.task if text not in as_before]
+    changed = {text.split("=")[0].split(".")[0] for text in overrides}
+    return run, override(saved, config, overrides), load_checkpoint(run.last), changed
+
+
+@contextmanager
+def alone(hydra_config: HydraConf) -> Iterator[None]:
+    """Around a run that is no job of a sweep: a user's error ends the program, and leaves no empty run directory."""
+    try:
+        yield
+    except (UserError, OmegaConfBaseException) as error:
+        directory = Path(hydra_config.runtime.output_dir)
+        if any(directory.iterdir()):
+            log.info("error: %s", error)  # for the log file
+        else:
+            directory.rmdir()
+        sys.exit(f"error: {error}")
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
@@ -127,58 +148,26 @@ def main(config: DictConfig) -> float:
     """One run, or one job of a sweep. Returns its best validation log-likelihood, which hydra/sweeper=optuna maximizes."""
     logging.raiseExceptions = False  # a log file that cannot be written, on a full disk, is no reason for a traceback
     hydra_config = HydraConfig.get()
-    run = RunDirectory(Path(hydra_config.runtime.output_dir))
     sweep = hydra_config.mode == RunMode.MULTIRUN
-    worker = sweep and not in_process(hydra_config.launcher)  # a job in a process beside others
     group = "/".join(Path(hydra_config.sweep.dir).parts[-2:]) if sweep else None
     chosen = hydra_config.runtime.choices
     choices = {name: choice for name, choice in chosen.items() if "/" not in name and choice is not None}
     for name in ("experiment", "debug"):  # their choices of groups are among the others
         choices.pop(name, None)
-    state, changed = None, set[str]()
-    try:
-        if worker:
-            if (Path(hydra_config.sweep.dir) / STOPPED).exists():
-                raise CompactHydraException("not started: the sweep was stopped; go on with resume=auto")
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        if config.resume == "auto":
-            state, config.resume = left_state(run, config), None
-            if state is not None and is_finished(state):
-                print(f"finished already: step {state['step']} of {state['total_steps']}\n{run.path}")
-                return float(state["best"])
-        elif config.resume is not None:
-            run, saved = open_run(config.resume)
-            as_before = {f"{name}={choice}" for name, choice in saved_choices(run).items()}
-            overrides = [text for text in hydra_config.overrides.task if text not in as_before]
-            config = override(saved, config, overrides)
-            state, changed = load_checkpoint(run.last), {text.split("=")[0].split(".")[0] for text in overrides}
-        best, stopped = train(config, run, state, changed, choices, group)
-    except (UserError, OmegaConfBaseException) as error:
-        if sweep:  # the other jobs go on; Hydra repeats the first error at the end
-            log.error("%s", error)
-            if isinstance(error, Diverged) and is_search(hydra_config.sweeper):
-                return -math.inf
-            raise CompactHydraException(f"error: {error}") from None
-        if any(run.path.iterdir()):
-            log.info("error: %s", error)  # for the log file
+    best, stopped = -math.inf, None  # of a job that diverged
+    with job(hydra_config) if sweep else alone(hydra_config):
+        automatic = config.resume == "auto"
+        run, config, state, changed = starting_point(config, hydra_config)
+        if automatic and state is not None and is_finished(state):
+            print(f"finished already: step {state['step']} of {state['total_steps']}")
+            best = float(state["best"])
         else:
-            run.path.rmdir()
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        if not worker:
-            raise
-        raise CompactHydraException("interrupted") from None  # what runs in the other processes is left to save
-    finally:
-        if worker:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # this process may wait for others, which a signal would harm
-    if stopped is not None and not sweep:
-        print(f"stopped by signal {stopped}; go on with\n  python train.py {shlex.quote(f'resume={run.path}')}")
-    print(run.path)
-    if stopped is not None:
-        if worker:
-            raise CompactHydraException(f"stopped by signal {stopped}")
-        Sweep.caught = stopped
-        sys.exit(128 + stopped)
+            best, stopped = train(config, run, state, changed, choices, group)
+        if stopped is not None and not sweep:
+            print(f"stopped by signal {stopped}; go on with\n  python train.py {shlex.quote(f'resume={run.path}')}")
+        print(run.path)
+        if stopped is not None:
+            end_by_signal(stopped, hydra_config)
     return best
 
 

@@ -9,6 +9,10 @@ class UserError(ValueError):
     """A mistake a user can mend: the message says what was expected, what came and what to do."""
 
 
+class Diverged(UserError):
+    """A run whose loss or parameters are not finite any more."""
+
+
 def positive_int(name: str, value: object, minimum: int = 1) -> int:
     """Return value as an int; raise UserError unless it is a whole number (3.0 is, True is not) of at least minimum."""
     if isinstance(value, Integral | float) and not isinstance(value, bool) and float(value).is_integer():

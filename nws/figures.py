@@ -1,4 +1,4 @@
-"""Image grids as PNG and GIF files."""
+"""Image grids as PNG and GIF files. Torchvision takes seconds to import: only where something is drawn."""
 
 import io
 import math
@@ -7,8 +7,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torchvision.transforms.functional import to_pil_image
-from torchvision.utils import make_grid, save_image
 
 from nws.files import write_atomically
 
@@ -18,6 +16,8 @@ BACKGROUND = 0.5  # grey level of the lines between images
 
 def image_grid(images: Tensor, shape: tuple[int, int], columns: int | None = None) -> Tensor:
     """A grid (3, height, width) of images (n, H W) in [0, 1], row by row; as square as can be unless `columns` is given."""
+    from torchvision.utils import make_grid
+
     scale = max(1, math.ceil(CELL / max(shape)))
     pictures = images.detach().float().cpu().reshape(-1, 1, *shape)
     pictures = pictures.repeat_interleave(scale, 2).repeat_interleave(scale, 3)
@@ -36,6 +36,8 @@ def stacked_grid(parts: Sequence[Tensor], shape: tuple[int, int], columns: int |
 
 def save_png(grid: Tensor, path: Path) -> None:
     """Write a grid (3, height, width) as PNG, whole or not at all."""
+    from torchvision.utils import save_image
+
     buffer = io.BytesIO()
     save_image(grid, buffer, format="png")
     write_atomically(path, buffer.getvalue())
@@ -43,6 +45,8 @@ def save_png(grid: Tensor, path: Path) -> None:
 
 def save_gif(frames: Sequence[Tensor], path: Path, milliseconds: int = 100) -> None:
     """Write grids (3, height, width) as an endless animated GIF, whole or not at all."""
+    from torchvision.transforms.functional import to_pil_image
+
     pictures = [to_pil_image(frame) for frame in frames]
     buffer = io.BytesIO()
     pictures[0].save(

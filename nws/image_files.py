@@ -153,7 +153,7 @@ def read_tfd(file: Path, side: int, folds: int) -> tuple[Tensor, Tensor]:
 
 def _load_mat(file: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     """Return the named arrays of a MATLAB file; UserError where the file or an array cannot be had."""
-    from scipy.io import loadmat, whosmat  # type: ignore[import-untyped]
+    from scipy.io import loadmat, whosmat
 
     again = "take a fresh copy of the file"
     try:

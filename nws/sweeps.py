@@ -14,19 +14,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import hydra
+from hydra.conf import HydraConf
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
+from hydra.errors import CompactHydraException, HydraException
 from hydra.experimental.callback import Callback
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nws.checkpoint import load_checkpoint
-from nws.errors import UserError
+from nws.errors import Diverged, UserError
 from nws.files import write_atomically
 from nws.run import RunDirectory, absolute_paths, open_run
+
+log = logging.getLogger(__name__)
 
 #: launchers and sweepers that come with the extra `sweep`, and the packages that they are in
 PLUGINS = {
@@ -111,6 +115,46 @@ class Sweep(Callback):
     def restore_signals() -> None:
         while Sweep._previous:
             signal.signal(*Sweep._previous.popitem())
+
+
+@contextmanager
+def job(config: HydraConf) -> Iterator[None]:
+    """Around one job of a sweep; `config` is Hydra's.
+
+    A user's error becomes one of Hydra's: the other jobs go on, and the first one is repeated at the end. In a search a run
+    that diverged is no error. A job in a process beside others does not start in a sweep that was stopped.
+    """
+    worker = in_worker(config)
+    try:
+        if worker:
+            if (Path(config.sweep.dir) / STOPPED).exists():
+                raise CompactHydraException("not started: the sweep was stopped; go on with resume=auto")
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        yield
+    except (UserError, OmegaConfBaseException) as error:
+        log.error("%s", error)
+        if not (isinstance(error, Diverged) and is_search(config.sweeper)):
+            raise CompactHydraException(f"error: {error}") from None
+    except KeyboardInterrupt:
+        if not worker:
+            raise
+        raise CompactHydraException("interrupted") from None  # what runs in the other processes is left to save
+    finally:
+        if worker:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # this process may wait for others, which a signal would harm
+
+
+def end_by_signal(number: int, config: HydraConf) -> NoReturn:
+    """After a run that was stopped by a signal: end the program, or the job alone where it is in a process beside others."""
+    if in_worker(config):
+        raise CompactHydraException(f"stopped by signal {number}")
+    Sweep.caught = number
+    sys.exit(128 + number)
+
+
+def in_worker(config: HydraConf) -> bool:
+    """Whether this is a job of a sweep in a process beside others; `config` is Hydra's."""
+    return config.mode == RunMode.MULTIRUN and not in_process(config.launcher)
 
 
 def is_search(sweeper: DictConfig) -> bool:

@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from nws.checkpoint import load_parameters, save_checkpoint
 from nws.datasets import Dataset, Split
-from nws.errors import UserError, positive_int
+from nws.errors import Diverged, UserError, positive_int
 from nws.figures import image_grid, save_png, stacked_grid
 from nws.helmholtz import HelmholtzMachine
 from nws.likelihood import kl_divergence, log_likelihood
@@ -113,7 +113,7 @@ class Trainer:
     def fit(self) -> int | None:
         """Train to the last step, or to a signal. Returns the signal that stopped it, None where it came to its end.
 
-        Raises `UserError` where a loss or a parameter is not finite, or a file cannot be written.
+        Raises `Diverged` where a loss or a parameter is not finite, `UserError` where a file cannot be written.
         """
         bar = tqdm(
             desc=self._position(), total=self.total_steps, initial=self.step, unit=" steps", leave=False,
@@ -122,7 +122,11 @@ class Trainer:
         with _StopSignal() as stop, bar:
             while self.step < self.total_steps and stop.caught is None:
                 started = time.perf_counter()
-                self._train_until_due(bar, stop)
+                try:
+                    self._train_until_due(bar, stop)
+                except UserError:  # a solver's, of rows that it cannot use
+                    self._check()  # where numbers are not finite, these are the reason
+                    raise
                 self.seconds += time.perf_counter() - started
                 self._check()
                 last = self.step == self.total_steps
@@ -192,7 +196,7 @@ class Trainer:
         return self.step % max(1, round(epochs * self.steps_per_epoch)) == 0
 
     def _check(self) -> None:
-        """Stop where a loss or a parameter is not finite, naming the first step and layer at which it was seen."""
+        """Raise `Diverged` where a loss or a parameter is not finite, naming the first step and layer where it was seen."""
         finite = torch.stack([parameter.isfinite().all() for parameter in self.machine.parameters()])
         report = torch.cat([self.first_bad, finite.long()]).tolist()  # one synchronisation
         bad_steps, finite_parameters = report[: len(self.layer_names)], report[len(self.layer_names) :]
@@ -209,7 +213,7 @@ class Trainer:
                 if self.saved_step
                 else "no checkpoint was written yet"
             )
-            raise UserError(
+            raise Diverged(
                 f"step {step}: {what} of {name} is not finite, with a learning rate of "
                 f"{self.optimizer.param_groups[0]['lr']:g}; lower optimizer.lr, or start from smaller weights "
                 f"(model.weight_scale); {kept}"

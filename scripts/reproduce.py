@@ -5,14 +5,10 @@ Stopped on the way, the same command goes on: nothing is done twice.
 
 import argparse
 import hashlib
-import importlib.metadata
 import json
-import math
 import os
-import platform
 import shlex
 import signal
-import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -21,19 +17,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-import torch
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from nws import sweeps
-from nws.checkpoint import load_checkpoint
-from nws.curves import Run, draw, read_run, save, with_column
 from nws.errors import UserError
-from nws.evaluation import read_rows
 from nws.files import write_atomically
 from nws.image_files import TFD_MD5
-from nws.run import RunDirectory
+from nws.report import Entry, Report, is_finished, machine
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -86,7 +77,7 @@ METHODS: dict[str, dict[str, Method]] = {
 }
 
 QUICK = (
-    "trainer.epochs=0.5", "trainer.batch_size=128", "trainer.evaluate_every=0.05", "trainer.images_every=1",
+    "trainer.epochs=1", "trainer.batch_size=128", "trainer.evaluate_every=0.1", "trainer.images_every=1",
     "trainer.evaluation_samples=50", "trainer.evaluation_points=500",
 )  # fmt: skip
 
@@ -202,6 +193,32 @@ class Plan:
     def grid(self, method: str) -> Path:
         return self.figures / f"{self.slug}_samples_{method}.png"
 
+    def report(self, machines: dict[str, list[str]]) -> Report:
+        """What is reported, of the methods of other calls for this folder too; `machines` are those of each method."""
+        column, log = FIGURES[self.what]
+        given = [text for text in self.overrides if _key(text) != "data.root"]
+        command = ["python", "scripts/reproduce.py", self.what, *["--quick"] * self.quick, *given]
+        jobs = range(len(self.seeds()))
+        entries = [
+            Entry(
+                method.title, [self.runs(name) / str(job) for job in jobs], name in self.methods, self.grid(name),
+                machines.get(name, ["unknown"]),
+            )
+            for name, method in METHODS[self.what].items()
+        ]  # fmt: skip
+        title = self.title + ", quick size" * self.quick
+        return Report(
+            title,
+            shlex.join(command),
+            self.figures,
+            self.slug,
+            column,
+            log,
+            self.size.samples,
+            self.size.images,
+            entries,
+        )
+
     def identity(self) -> dict[str, Any]:
         """What all calls for one folder must agree in."""
         overrides = sorted(self.overrides)
@@ -302,7 +319,7 @@ def carry_out(plan: Plan, state: State) -> list[str]:
         command = [text for text in step.command if text not in left_out]
         print(f"{position}: {shlex.join(['python', *command[1:]])}", flush=True)
         if step.kind == "train":
-            here = machine(plan)
+            here = machine(plan.option("device", "auto"))
             state.machines[step.method] = [*[m for m in state.machines.get(step.method, []) if m != here], here]
             state.save()
         code, caught = call(command)
@@ -312,26 +329,17 @@ def carry_out(plan: Plan, state: State) -> list[str]:
         if caught is not None:
             raise Stopped(caught)
         if step.kind == "sample" and number < len(steps):
-            figures(plan, state)  # so that those of the methods so far are there to be looked at
+            plan.report(state.machines).write()  # so that those of the methods so far are there to be looked at
     print(f"[{len(steps) + 1}/{len(steps) + 1}] figures", flush=True)
-    figures(plan, state)
+    plan.report(state.machines).write()
     return failures
-
-
-def is_finished(path: Path) -> bool:
-    """Whether a run came to its last step."""
-    last = RunDirectory(path).last
-    try:
-        return last.is_file() and sweeps.is_finished(load_checkpoint(last))
-    except UserError:  # damaged: train.py says how
-        return False
 
 
 def is_there(plan: Plan, step: Step, path: Path) -> bool:
     """Whether what a step makes of a run is where it should be."""
     if step.kind == "train":
         return is_finished(path)
-    return result(plan, path) is not None if step.kind == "evaluate" else plan.grid(step.method).is_file()
+    return plan.report({}).result(path) is not None if step.kind == "evaluate" else plan.grid(step.method).is_file()
 
 
 def call(command: list[str]) -> tuple[int, int | None]:
@@ -358,104 +366,6 @@ def call(command: list[str]) -> tuple[int, int | None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def machine(plan: Plan) -> str:
-    """The machine, as far as it tells, the CPU threads that torch takes on it, and torch's version."""
-    version = f"torch {importlib.metadata.version('torch')}"
-    if plan.option("device", "auto") != "cpu" and torch.cuda.is_available():
-        return f"{torch.cuda.get_device_name()}, {version}"
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    threads = torch.get_num_threads()
-    name = names[0] if names else platform.processor() or platform.machine()
-    return f"{name}, {threads} thread{'s' * (threads > 1)}, {version}"
-
-
-# --- figures and the table -----------------------------------------------------------------------------------------
-
-
-def result(plan: Plan, path: Path) -> dict[str, Any] | None:
-    """The figures of a run's evaluation of this plan's size in its evaluation.json; the test part may have fewer images."""
-    wanted = {"split": "test", "samples": plan.size.samples, "checkpoint": "best", "seed": 0}
-    rows = [row for row in read_rows(RunDirectory(path)) if row.items() >= wanted.items()]
-    rows = [row for row in rows if row["data_points"] <= (plan.size.images or math.inf)]
-    return max(rows, key=lambda row: int(row["data_points"]), default=None)
-
-
-def figures(plan: Plan, state: State) -> None:
-    """The curves and table.md of all runs that came to their end."""
-    column, log = FIGURES[plan.what]
-    seeds = range(len(plan.seeds()))
-    paths = {name: [plan.runs(name) / str(job) for job in seeds] for name in METHODS[plan.what]}
-    runs = {name: [read_run(path) for path in each if is_finished(path)] for name, each in paths.items()}
-    groups = {METHODS[plan.what][name].title: with_column(each, column) for name, each in runs.items() if each}
-    curves: list[Path] = []
-    if groups:
-        title = plan.title + ", quick size" * plan.quick
-        curves = save(
-            draw(groups, column, title=title, log=log), plan.figures / f"{plan.slug}_{column.replace('/', '_')}"
-        )
-    write_atomically(plan.figures / "table.md", table(plan, state, runs, curves).encode())
-
-
-def table(plan: Plan, state: State, runs: dict[str, list[Run]], curves: list[Path]) -> str:
-    """table.md: the test log-likelihoods of every method that has some, and where they come from."""
-    exact = FIGURES[plan.what][0] == "exact/kl"
-    soft = not exact and any(run.options["data.binarize"] == "none" for each in runs.values() for run in each)
-    star = any("log_p_star" in (result(plan, run.path) or {}) for each in runs.values() for run in each)
-    heads = ["method", "epochs", "seeds", "test log-likelihood (nats)"]
-    heads += ["standard error over images"] * (not exact)  # the 3x3 images are all there are, no sample of them
-    heads += ["log p* (nats)"] * star + ["KL(p_D \\|\\| p) (nats)"] * exact
-    heads += ["importance samples", "test images", "training seconds", "machine"]
-    lines, missing = [], []
-    for name, each in runs.items():
-        shown = [(run, row) for run in each for row in [result(plan, run.path)] if row is not None]
-        if name in plan.methods and len(shown) < len(plan.seeds()):
-            missing.append(f"{METHODS[plan.what][name].title} ({len(shown)} of {len(plan.seeds())} seeds)")
-        if not shown:
-            continue
-        rows = [row for _, row in shown]
-        errors = [row["standard_error"] for row in rows if row["standard_error"] is not None]
-        cells = [METHODS[plan.what][name].title, f"{shown[0][0].columns['epoch'][-1]:.4g}", str(len(shown))]
-        cells.append(mean([row["log_likelihood"] for row in rows]))
-        if not exact:
-            cells.append(f"{statistics.fmean(errors):.2f}" if errors else "-")
-        if star:
-            values = [row["log_p_star"] for row in rows if "log_p_star" in row]
-            cells.append(mean(values) if values else "-")
-        if exact:
-            cells.append(mean([float(run.columns["exact/kl"][-1]) for run, _ in shown], 3))
-        cells += [f"{rows[0]['samples']:,}", f"{rows[0]['data_points']:,}"]
-        cells += [f"{statistics.fmean(float(run.columns['seconds'][-1]) for run, _ in shown):,.1f}"]
-        lines.append([*cells, "; ".join(state.machines.get(name, ["unknown"]))])
-    command = ["python", "scripts/reproduce.py", plan.what, *["--quick"] * plan.quick]
-    command += [text for text in plan.overrides if _key(text) != "data.root"]
-    text = [f"# {plan.title}{', quick size' * plan.quick}", "", f"Made by `{shlex.join(command)}`.", ""]
-    text += [
-        "Log-likelihoods in nats per image, higher is better, of the checkpoint that was best on validation images: mean ± "
-        "standard deviation over the seeds. Training seconds are a run's, without evaluations, mean over the seeds."
-        + " The standard error over images is that of one run, mean over the seeds." * (not exact)
-        + " The exact KL is that of the last evaluation." * exact
-        + " log p* is that of the bidirectional machine." * star
-        + " Images are intensities as soft targets (data.binarize=none): compare with others of the kind alone." * soft,
-        "",
-    ]
-    text += ["| " + " | ".join(cells) + " |" for cells in [heads, ["---"] * len(heads), *lines]]
-    if missing:
-        text += ["", f"Missing: {', '.join(missing)}: not there yet, or it did not come to its end."]
-    text += [line for path in curves if path.suffix == ".png" for line in ("", f"![curves]({path.name})")]
-    for name in runs:
-        if plan.grid(name).is_file():
-            text += ["", f"{METHODS[plan.what][name].title}:", "", f"![generated]({plan.grid(name).name})"]
-    return "\n".join([*text, ""])
-
-
-def mean(values: Sequence[float], digits: int = 2) -> str:
-    """Mean ± sample standard deviation, which one value has none of."""
-    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.{digits}f}{spread}"
 
 
 # --- the command line ----------------------------------------------------------------------------------------------

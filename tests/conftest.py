@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import logging
 import os
 import runpy
 import signal
@@ -63,6 +64,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     """command("train.py", "seed=1", ...) as from a shell in tmp_path, run in this process."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "offline")  # never the network, whatever the code under test asks for
+    before = logging.getLogger().handlers[:]
 
     def run(script: str, *arguments: str) -> Outcome:
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -83,6 +85,10 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
 
     yield run
     GlobalHydra.instance().clear()
+    for handler in logging.getLogger().handlers[:]:  # a run's log; the folder may be gone, as that of a failed run is
+        if isinstance(handler, logging.FileHandler) and handler not in before:
+            logging.getLogger().removeHandler(handler)
+            handler.close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import logging
 import math
 import os
 import struct
@@ -312,14 +311,6 @@ def test_real_fashion_mnist() -> None:
 
 
 # --- tfd -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def no_log_of_a_removed_run() -> None:
-    """A command that an earlier test ran, and that failed, may have left a log handler for its removed folder."""
-    for handler in logging.getLogger().handlers[:]:
-        if isinstance(handler, logging.FileHandler) and not Path(handler.baseFilename).parent.is_dir():
-            logging.getLogger().removeHandler(handler)
 
 
 # In fold 0 these are 0 and 5 unlabelled, 1 and 6 train, 2 valid, 3 and 4 test; the labelled ones move on from fold to fold.

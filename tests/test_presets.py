@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import hydra
 import pytest
 from conftest import ROOT, Command, checkpoint, metrics
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from test_train import TWO_STEPS, data_root, names  # noqa: F401  a fixture
 
 PLAIN, NATURAL = ("ws", "rws", "bihm"), ("nws", "nrws", "nbihm")
@@ -18,16 +18,20 @@ PUBLISHED = ("published/mnist", "published/tfd", "published/three_by_three")
 SGD, ADAM = "torch.optim.SGD", "torch.optim.Adam"
 
 
-@pytest.fixture(autouse=True)
-def configuration() -> Iterator[None]:
+@cache
+def unresolved(*overrides: str) -> DictConfig:
     with hydra.initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        yield
+        return hydra.compose("config", list(overrides))
 
 
-def compose(*overrides: str) -> dict[str, Any]:
-    config = OmegaConf.to_container(hydra.compose("config", list(overrides)), resolve=True)
-    assert isinstance(config, dict)
-    return {str(key): value for key, value in config.items()}
+def compose(*overrides: str, **values: Any) -> dict[str, Any]:
+    """The configuration of these overrides, resolved; `values` by key are filled in once it is composed, which takes long."""
+    config = unresolved(*overrides).copy()
+    for key, value in values.items():
+        OmegaConf.update(config, key, value)
+    resolved = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(resolved, dict)
+    return {str(key): value for key, value in resolved.items()}
 
 
 def test_there_is_a_tuned_and_a_published_set() -> None:
@@ -43,23 +47,33 @@ TUNED = {
     "fashion_mnist": ((ADAM, 0.003), (SGD, 0.1)),
     "tfd": ((ADAM, 0.003), (SGD, 0.1)),
 }
+SEARCHED = {"rws": 0.022, "nrws": 0.35}  # on Fashion-MNIST, whose rates MNIST and TFD take
 
 
 @pytest.mark.parametrize("name", SETS)
 def test_tuned(name: str) -> None:
     for algorithm in (*PLAIN, *NATURAL):
         natural = algorithm in NATURAL
-        config = compose(f"experiment={name}", f"algorithm={algorithm}")
+        if name == "fashion_mnist" or algorithm in ("rws", "nrws"):
+            config = compose(f"experiment={name}", f"algorithm={algorithm}")
+        else:  # all that another rule of the kind changes beside its row of numbers
+            config = compose(
+                f"experiment={name}", f"algorithm={'nrws' if natural else 'rws'}", **{"algorithm.name": algorithm}
+            )
         assert config["name"] == f"{name}_{algorithm}" and config["data"]["name"] == name
-        assert (config["optimizer"]["_target_"], config["optimizer"]["lr"]) == TUNED[name][natural], algorithm
+        target, rate = TUNED[name][natural]
+        if name in ("mnist", "fashion_mnist", "tfd"):
+            rate = SEARCHED.get(algorithm, rate)
+        assert (config["optimizer"]["_target_"], config["optimizer"]["lr"]) == (target, rate), algorithm
         assert config["metric"]["kind"] == ("fisher" if natural else "euclidean")
 
 
 def test_the_learning_rate_follows_batch_and_algorithm() -> None:
-    rates = {"rws": {32: 0.003, 128: 0.03, 512: 0.09, 64: 0.003}, "nrws": {32: 0.1, 128: 0.6, 512: 1.0, 64: 0.1}}
+    rates = {"rws": {32: 0.022, 128: 0.09, 512: 0.09, 64: 0.022}, "nrws": {32: 0.35, 128: 0.6, 512: 1.0, 64: 0.35}}
     for algorithm, by_batch in rates.items():
         for batch, rate in by_batch.items():
-            config = compose("experiment=fashion_mnist", f"algorithm={algorithm}", f"trainer.batch_size={batch}")
+            batch_size = {"trainer.batch_size": batch}
+            config = compose("experiment=fashion_mnist", f"algorithm={algorithm}", **batch_size)
             assert config["optimizer"]["lr"] == rate
     given = compose("experiment=fashion_mnist", "algorithm=nrws", "optimizer=adam", "optimizer.lr=0.02")
     assert (given["optimizer"]["_target_"], given["optimizer"]["lr"]) == (ADAM, 0.02)
@@ -82,7 +96,7 @@ def test_warm_up_without_a_preset() -> None:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published(name: str) -> None:
     toy = name.endswith("three_by_three")
-    for algorithm in ("rws", "bihm", *NATURAL):
+    for algorithm in ("rws", "bihm", *NATURAL) if toy else ("rws", "nrws"):
         config = compose(f"experiment={name}", f"algorithm={algorithm}")
         assert config["name"] == f"published_{name.removeprefix('published/')}_{algorithm}"
         layers = [6, 1] if toy else [300, 200, 100, 75, 50, 35, 25, 20, 15, 10, 10]
@@ -108,7 +122,10 @@ def test_published_settings_of_other_data() -> None:
     assert config["data"]["name"] == "fashion_mnist" and config["optimizer"]["_target_"] == "torch.optim.NAdam"
 
 
-PAIRS = list(zip([*SETS, *PUBLISHED], [*NATURAL, *PLAIN, *NATURAL], strict=False))
+PAIRS = [
+    ("three_by_three", "nws"), ("fashion_mnist", "ws"), ("tfd", "bihm"),
+    ("published/three_by_three", "nrws"), ("published/mnist", "nbihm"), ("published/tfd", "rws"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "algorithm"), PAIRS)
@@ -119,7 +136,7 @@ def test_a_preset_trains_with_an_algorithm(
     name: str,
     algorithm: str,
 ) -> None:
-    """Two steps each; all presets and all algorithms, of the pairs a few. tests/test_train.py has each preset's own."""
+    """Two steps each; every algorithm, of the pairs a few. tests/test_train.py takes every preset with its own."""
     from nws.trainer import TrainerSettings
 
     monkeypatch.setattr(TrainerSettings, "steps_per_epoch", lambda self, images, kind="training": 2)

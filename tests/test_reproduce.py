@@ -92,9 +92,15 @@ def test_every_method_is_composed_as_its_name_says(
         expected = expected - {"rws"} - ({"ws", "nws"} if quick else set()) | {"rws_adam", "rws_sgd"}
     assert set(methods) == expected
     assert len(plan.seeds()) == ((2 if what == "three_by_three" else 1) if quick else 5)
-    for name in ("rws_sgd", "nrws") if quick and what != "three_by_three" else methods:  # the quick size adds little
+    for name in methods:
+        assert {f"experiment={what}", f"algorithm={name.split('_')[0]}", "resume=auto"} < set(plan.training(name))
+    some = {
+        "fashion_mnist": methods,
+        "tfd": ("rws_sgd", "nrws"),
+        "three_by_three": ("rws", "nrws"),
+    }  # the others are alike
+    for name in ("rws_sgd", "nrws") if quick and what == "fashion_mnist" else some[what]:  # the quick size adds little
         overrides = [text for text in plan.training(name) if not text.startswith(("seed=", "hydra."))]
-        assert "resume=auto" in overrides
         with hydra.initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
             config = hydra.compose("config", overrides)
         assert config.data.name == what and config.algorithm.name == name.split("_")[0]
@@ -102,7 +108,7 @@ def test_every_method_is_composed_as_its_name_says(
         if what != "three_by_three":
             adam = name in ("rws_adam", "bihm", "ws")
             assert config.optimizer._target_ == f"torch.optim.{'Adam' if adam else 'SGD'}"
-            assert (config.trainer.batch_size, config.trainer.epochs) == (128, 0.5) or not quick
+            assert (config.trainer.batch_size, config.trainer.epochs) == (128, 1) or not quick
             assert 0 < config.optimizer.lr < 2
 
 
@@ -111,13 +117,13 @@ def test_commands(module: ModuleType, tmp_path: Path) -> None:
     plan = module.Plan("fashion_mnist", True, tmp_path / "a b", ["data.root=/d", "seed=3,7", "device=cpu"], methods)
     train, evaluate, sample = (step.command for step in plan.steps())
     assert train[:3] == [sys.executable, str(ROOT / "train.py"), "-m"]
-    assert {"data.root=/d", "seed=3,7", "resume=auto", "trainer.epochs=0.5"} < set(train)
+    assert {"data.root=/d", "seed=3,7", "resume=auto", "trainer.epochs=1"} < set(train)
     assert train[-1] == f"hydra.sweep.dir='{tmp_path}/a b/runs/nrws'" and len(plan.seeds()) == 2
     runs = [f"{tmp_path}/a b/runs/nrws/{job}" for job in (0, 1)]
     assert evaluate[2:4] == runs and "--samples 100 --data-points 1000 --device=cpu" in shlex.join(evaluate)
     assert sample[2] == runs[0] and sample[-2] == f"{tmp_path}/a b/figures/fashion_mnist_samples_nrws.png"
-    later = module.Plan("fashion_mnist", True, tmp_path, ["trainer.epochs=1"], methods)
-    assert [text for text in later.training("nrws") if text.startswith("trainer.epochs")] == ["trainer.epochs=1"]
+    later = module.Plan("fashion_mnist", True, tmp_path, ["trainer.epochs=3"], methods)
+    assert [text for text in later.training("nrws") if text.startswith("trainer.epochs")] == ["trainer.epochs=3"]
 
 
 def test_what_is_refused(reproduce: Reproduce, tmp_path: Path) -> None:
@@ -149,7 +155,7 @@ def test_faces_that_are_not_tfds_are_not_called_tfd(
     other = plan()
     assert other.title == f"stand-in for TFD (not the Toronto Face Dataset: md5 {md5})"  # type: ignore[attr-defined]
     assert other.grid("ws").name == "stand_in_for_tfd_samples_ws.png"  # type: ignore[attr-defined]
-    table = module.table(other, module.State(other), {}, [])
+    table = other.report({}).table([[] for _ in module.METHODS["tfd"]], [])  # type: ignore[attr-defined]
     assert table.startswith("# stand-in for TFD")
     monkeypatch.setattr(module, "TFD_MD5", md5)
     assert plan().title == "TFD" and plan().slug == "tfd"  # type: ignore[attr-defined]
@@ -221,7 +227,7 @@ def test_a_method_that_fails_leaves_the_others(
     module: ModuleType, reproduce: Reproduce, calls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ("three_by_three", "--quick", *TINY, "--methods", "ws,nws", "seed=4", "--output", "out")
-    monkeypatch.setattr(module, "draw", lambda *_, **__: {"png": b"a picture"})  # not what this is about
+    monkeypatch.setattr("nws.report.draw", lambda *_, **__: {"png": b"a picture"})  # not what this is about
     good = module.METHODS["three_by_three"]["ws"]
     broken = good._replace(overrides=(*good.overrides, "optimizer.lr=-1"))
     monkeypatch.setitem(module.METHODS["three_by_three"], "ws", broken)

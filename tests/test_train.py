@@ -24,7 +24,7 @@ import torch
 import yaml
 from conftest import ROOT, SMALL, Command, assert_same_run, checkpoint, flatten, metrics, snapshot
 from PIL import Image
-from scipy.io import savemat  # type: ignore[import-untyped]
+from scipy.io import savemat
 
 CONF = ROOT / "conf"
 Interrupt = Callable[[int, int | BaseException], None]
@@ -284,6 +284,32 @@ def test_a_failed_resume_leaves_the_run_as_it_was(train: Command, tmp_path: Path
     broken = train(f"resume={run}", "trainer.epochs=9", "optimizer=sgd", "optimizer.lr=1e38").message()
     assert "is not finite" in broken and "(step 12) is the last good checkpoint" in broken
     assert snapshot(run) == before and sorted(tmp_path.rglob("*")) == folders
+
+
+def test_a_solver_that_fails_over_numbers_that_are_not_finite_says_where_they_began(
+    train: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nws.wake_sleep import WakeSleep
+
+    def step(self: WakeSleep, *batches: Any) -> Any:
+        next(self.machine.parameters()).data.fill_(float("nan"))
+        raise UserError("the solver's words")
+
+    monkeypatch.setattr(WakeSleep, "step", step)
+    message = train().message()
+    assert "the parameter of generator.layers.0.weight is not finite" in message and "words" not in message
+
+
+@pytest.mark.parametrize("override", ["data.fold=1", "data.split=both", "data.size=48"])
+def test_a_resumed_run_keeps_its_faces(train: Command, data_root: Path, override: str) -> None:
+    key = override.split("=")[0]
+    run = train("data=tfd", f"data.root={data_root}", "trainer.batch_size=10", "trainer.epochs=1").run
+    before = snapshot(run)
+    refused = train(f"resume={run}", "trainer.epochs=2", override).message()
+    assert f"a resumed run keeps its {key}, got {override}" in refused and snapshot(run) == before
+    kept = yaml.safe_load((run / ".hydra" / "config.yaml").read_text())["data"][key.split(".")[1]]
+    same = train(f"resume={run}", "trainer.epochs=2", f"{key}={kept}")  # the control
+    assert same.code == 0 and len(metrics(run)) == 2, same.err
 
 
 def test_a_damaged_run_is_not_resumed(train: Command, tmp_path: Path) -> None:
