@@ -19,6 +19,7 @@ from nws.curves import Run, draw, read_run, save, with_column
 from nws.errors import UserError
 from nws.evaluation import read_rows
 from nws.files import write_atomically
+from nws.likelihood import resolves
 from nws.run import RunDirectory
 from nws.sweeps import is_finished as is_last_step
 
@@ -55,7 +56,8 @@ class Report:
         groups = {entry.title: with_column(each, self.column) for entry, each in pairs if each}
         curves: list[Path] = []
         if groups:
-            files = draw(groups, self.column, title=self.title, log=self.log)
+            ymin, ymax = (None, None) if self.log else y_range(groups, self.column)
+            files = draw(groups, self.column, title=self.title, log=self.log, ymin=ymin, ymax=ymax)
             curves = save(files, self.folder / f"{self.slug}_{self.column.replace('/', '_')}")
         write_atomically(self.folder / "table.md", self.table(runs, curves).encode())
 
@@ -86,6 +88,8 @@ class Report:
             + " The standard error over images is that of one run, mean over the seeds." * (not exact)
             + " The exact KL is that of the last evaluation." * exact
             + " log p* is that of the bidirectional machine." * star
+            + " In brackets: log Z is too small for its dreams, so it is likely estimated too low and log p* too high."
+            * any("log_z" in row and not _resolved(row) for shown in found for _, row in shown)
             + " Images are intensities as soft targets (data.binarize=none): compare with others of the kind alone."
             * soft,
             "",
@@ -116,13 +120,26 @@ def _cells(entry: Entry, shown: list[tuple[Run, dict[str, Any]]], exact: bool, s
         errors = [row["standard_error"] for row in rows if row["standard_error"] is not None]
         cells.append(f"{statistics.fmean(errors):.2f}" if errors else "-")
     if star:
-        values = [row["log_p_star"] for row in rows if "log_p_star" in row]
-        cells.append(mean(values) if values else "-")
+        known = [row for row in rows if "log_p_star" in row]
+        text = mean([row["log_p_star"] for row in known]) if known else "-"
+        cells.append(text if all(map(_resolved, known)) else f"({text})")
     if exact:
         cells.append(mean([float(run.columns["exact/kl"][-1]) for run in runs], 3))
     cells += [f"{rows[0]['samples']:,}", f"{rows[0]['data_points']:,}"]
     cells.append(f"{statistics.fmean(float(run.columns['seconds'][-1]) for run in runs):,.1f}")
     return [*cells, "; ".join(entry.machines)]
+
+
+def _resolved(row: dict[str, Any]) -> bool:
+    return resolves(row["log_z"], row["z_samples"])
+
+
+def y_range(groups: dict[str, list[Run]], column: str) -> tuple[float, float]:
+    """The ends of the y axis: down to twice as far below the best value as the worst last one, or first steps would fill it."""
+    values = [run.columns[column] for runs in groups.values() for run in runs]
+    best = max(float(each.max()) for each in values)
+    spread = max(best - min(float(each[-1]) for each in values), 0.01 * abs(best), 1e-6)
+    return best - 2 * spread, best + 0.1 * spread
 
 
 def mean(values: Sequence[float], digits: int = 2) -> str:

@@ -34,7 +34,7 @@ class Method(NamedTuple):
 
     title: str
     overrides: tuple[str, ...]
-    quick: tuple[str, ...] | None = ()  # more of them with --quick; None: not in the quick size
+    quick: bool = True  # whether it is in the quick size
 
 
 class Size(NamedTuple):
@@ -61,12 +61,12 @@ def grey(what: str) -> dict[str, Method]:
     """The methods on a set of grey images: RWS with both optimizers, the natural rules, and the plain ones beside them."""
     return {
         "rws_adam": Method("RWS, Adam", preset(what, "rws")),
-        "rws_sgd": Method("RWS, SGD", (*preset(what, "rws"), *SGD), ("optimizer.lr=0.3",)),
+        "rws_sgd": Method("RWS, SGD", (*preset(what, "rws"), *SGD)),
         "nrws": Method("NRWS", preset(what, "nrws")),
         "bihm": Method("BiHM", preset(what, "bihm")),
         "nbihm": Method("NBiHM", preset(what, "nbihm")),
-        "ws": Method("WS", preset(what, "ws"), None),
-        "nws": Method("NWS", preset(what, "nws"), None),
+        "ws": Method("WS", preset(what, "ws"), quick=False),
+        "nws": Method("NWS", preset(what, "nws"), quick=False),
     }
 
 
@@ -164,8 +164,7 @@ class Plan:
     def training(self, method: str) -> list[str]:
         """The overrides of a method's sweep: of a key given twice the later one counts, the user's last."""
         chosen = self.methods[method]
-        texts = [*chosen.overrides, *COMMON, f"seed={self.size.seeds}", *self.size.overrides]
-        texts += [*(chosen.quick or ()) * self.quick, *self.overrides]
+        texts = [*chosen.overrides, *COMMON, f"seed={self.size.seeds}", *self.size.overrides, *self.overrides]
         last = {_key(text): text for text in texts}
         sweep = str(self.runs(method)).replace("'", "\\'")
         return [*last.values(), f"hydra.sweep.dir='{sweep}'"]
@@ -388,7 +387,7 @@ def read_arguments() -> tuple[Plan, bool]:
     arguments = parser.parse_intermixed_args()
     methods = METHODS[arguments.what]
     if arguments.quick:
-        methods = {name: method for name, method in methods.items() if method.quick is not None}
+        methods = {name: method for name, method in methods.items() if method.quick}
     if arguments.methods is not None:
         unknown = [name for name in arguments.methods.split(",") if name not in methods]
         if unknown:

@@ -84,7 +84,7 @@ def test_every_method_is_composed_as_its_name_says(
     module: ModuleType, tmp_path: Path, what: str, quick: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module.Plan, "_title", lambda self: "any")  # needs no data
-    methods = {name: each for name, each in module.METHODS[what].items() if not quick or each.quick is not None}
+    methods = {name: each for name, each in module.METHODS[what].items() if not quick or each.quick}
     plan = module.Plan(what, quick, tmp_path, [], methods)
     assert len(plan.steps()) == 3 * len(methods)
     expected = {"ws", "rws", "nws", "nrws", "bihm", "nbihm"}

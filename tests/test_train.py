@@ -26,6 +26,8 @@ from conftest import ROOT, SMALL, Command, assert_same_run, checkpoint, flatten,
 from PIL import Image
 from scipy.io import savemat
 
+from nws.errors import UserError
+
 CONF = ROOT / "conf"
 Interrupt = Callable[[int, int | BaseException], None]
 
