@@ -1,7 +1,8 @@
 """Time nws on this machine: a training step, the solvers, or one large layer's time and memory. Needs only torch and nws.
 
-Every figure is a median over many repeats in one process. What is compared takes turns, so that a busy machine slows all
-of it alike: the ratios are what to read.
+Every figure is a median over repeats in one process. The steps take turns, so that a busy machine slows all of them alike:
+their ratios are what to read. The solvers are timed one after the other, and the direct ones, of seconds each, a few times
+only: their ratios are rougher.
 """
 
 import argparse
