@@ -1,182 +1,338 @@
-"""Matrix-free conjugate gradient on all units of a layer at once, and the shared eigenbasis that preconditions it.
+"""Matrix-free conjugate gradient on all units of a layer, or of a stack of layers, at once; and what preconditions it.
 
-Symbols as in nws.solvers: n rows, d parents with the bias, m units, r eigenpairs, alpha damping.
+Symbols as in nws.solvers: n rows, d parents with the bias, m units, r eigenpairs, alpha damping; ".." the layers of a stack.
 Sources: Hestenes & Stiefel 1952; Martens 2010 (matrix-free natural gradient); Halko, Martinsson & Tropp 2011 (subspace
-iteration).
+iteration); Woodbury 1950 (the rows' space).
 """
 
 import logging
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from nws.direct_solvers import DirectSolver, State, check_damping, check_finite
+from nws.direct_solvers import State, check_damping, check_finite
 from nws.errors import UserError, positive_int
 from nws.fisher import UnitFisher
 
 log = logging.getLogger(__name__)
 
 
-KEEP = 2 / 3  # of the last mean block at a refresh: one batch's rows alone are a poor guide to the next batch's
+KEEP = 2 / 3  # of the last covariance at a refresh: one batch's rows alone are a poor guide to the next batch's
+LIMIT = 100  # iterations, where their number is not given
 
 
 class Basis(NamedTuple):
-    """The r largest eigenpairs of A = sum_k w_k h_k h_k^T, w_k ~ sum_j s_kj with sum_k w_k = 1, and the mean of the rest."""
+    """The r largest eigenpairs of the rows' covariance C = sum_k w_k (h_k - c)(h_k - c)^T, and the mean of the rest."""
 
-    vectors: Tensor  # (d, r) Q
-    values: Tensor  # (r,) Lambda
-    rest: Tensor  # () mean of the other d - r eigenvalues
+    vectors: Tensor  # (.., d, r) Q
+    values: Tensor  # (.., r) Lambda
+    rest: Tensor  # (.., 1) mean of the other d - r eigenvalues
 
     def matmul(self, vectors: Tensor) -> Tensor:
-        """(Q Lambda Q^T + rest (I - Q Q^T)) V: (d, v) from V (d, v)."""
-        return self.rest * vectors + self.vectors @ ((self.values - self.rest)[:, None] * (self.vectors.T @ vectors))
+        """(Q Lambda Q^T + rest (I - Q Q^T)) V: (.., d, v) from V (.., d, v)."""
+        rest = self.rest[..., None]
+        return rest * vectors + self.vectors @ ((self.values[..., None] - rest) * (self.vectors.mT @ vectors))
 
 
-def shared_basis(fisher: UnitFisher, rank: int, last: Basis | None = None) -> Basis:
+def row_weights(fisher: UnitFisher) -> Tensor:
+    """The units' shared row weights w_k ~ sum_j s_kj, sum_k w_k = 1: (.., 1, n)."""
+    weights = fisher.weights.sum(-1)[..., None, :]
+    return weights / weights.sum(-1, keepdim=True).clamp_min_(torch.finfo(weights.dtype).tiny)
+
+
+def shared_basis(fisher: UnitFisher, rank: int, centre: Tensor | None = None, last: Basis | None = None) -> Basis:
     """The basis that preconditions all units of a layer, by subspace iteration from the rows, or from the `last` basis.
 
-    With `last`, A is its mean with the matrix that `last` stands for, in the proportion 1 - KEEP to KEEP.
+    centre: c (.., 1, d), the rows' mean say; None: zero. With `last`, C is its mean with the matrix that `last` stands for,
+    in the proportion 1 - KEEP to KEEP.
     """
     n, d, _ = fisher.shape
-    weights = fisher.weights.sum(1)
-    rows = fisher.inputs * (weights / weights.sum().clamp_min(torch.finfo(weights.dtype).tiny)).sqrt()[:, None]
-    trace = rows.square().sum()
+    rows = fisher.inputs if centre is None else fisher.inputs - centre
+    rows = rows * row_weights(fisher).sqrt_().mT
+    trace = rows.square().sum((-2, -1))[..., None]
     if last is not None:
-        trace = torch.lerp(trace, last.values.sum() + last.rest * (d - len(last.values)), KEEP)
+        trace = torch.lerp(trace, last.values.sum(-1, keepdim=True) + last.rest * (d - last.values.shape[-1]), KEEP)
 
-    def mean_block(vectors: Tensor) -> Tensor:
-        image = rows.T @ (rows @ vectors)
+    def covariance(vectors: Tensor) -> Tensor:
+        image = rows.mT @ (rows @ vectors)
         return image if last is None else torch.lerp(image, last.matmul(vectors), KEEP)
 
     if rank == 0:
-        return Basis(rows.new_zeros(d, 0), rows.new_zeros(0), trace / d)
+        return Basis(rows.mT[..., :0].clone(), rows[..., 0, :0].clone(), trace / d)
     if last is not None:
-        vectors = torch.linalg.qr(mean_block(last.vectors))[0]
+        vectors = torch.linalg.qr(covariance(last.vectors))[0]
     elif rank >= min(n, d):  # exact, no iteration needed: the row space, or everything
-        vectors = torch.linalg.qr(rows.T if n < d else torch.eye(d, dtype=rows.dtype, device=rows.device))[0]
+        everything = torch.eye(d, dtype=rows.dtype, device=rows.device).expand(*rows.shape[:-2], d, d)
+        vectors = torch.linalg.qr(rows.mT)[0] if n < d else everything
     else:
-        vectors = torch.linalg.qr(rows.T[:, :: n // rank][:, :rank])[0]
+        vectors = torch.linalg.qr(rows.mT[..., :: n // rank][..., :rank])[0]
         for _ in range(4):
-            vectors = torch.linalg.qr(mean_block(vectors))[0]
+            vectors = torch.linalg.qr(covariance(vectors))[0]
     try:
-        values, rotation = torch.linalg.eigh(vectors.T @ mean_block(vectors))
+        values, rotation = torch.linalg.eigh(vectors.mT @ covariance(vectors))
     except torch.linalg.LinAlgError as error:
         raise UserError(
-            f"{fisher.name}: its mean Fisher block has no eigenbasis ({error}); lower optimizer.lr"
+            f"{fisher.name}: the covariance of its rows has no eigenbasis ({error}); lower optimizer.lr"
         ) from error
-    rest = (trace - values.sum()).clamp_min(0) / max(1, d - len(values))
+    rest = (trace - values.sum(-1, keepdim=True)).clamp_min(0) / max(1, d - values.shape[-1])
     return Basis(vectors @ rotation, values.clamp_min(0), rest)
 
 
 class Preconditioner(NamedTuple):
-    """M_j^{-1} for all units: the inverse of sbar_j (Q Lambda Q^T + lambda_rest (I - Q Q^T)) + alpha I, sbar_j = sum_k s_kj."""
+    """M_j^{-1} for all units, M_j = sbar_j (c c^T + Q Lambda Q^T + rest (I - Q Q^T)) + alpha I, sbar_j = sum_k s_kj.
 
-    vectors: Tensor  # (d, r) Q
-    scale: Tensor  # (m, 1) on the complement of Q
-    extra: Tensor  # (m, r) beyond `scale`, on Q
+    Without c the inverse is P_j = a_j I + Q diag(e_j) Q^T, a_j = 1 / (sbar_j rest + alpha) and e_j = 1 / (sbar_j Lambda + alpha)
+    - a_j; with it P_j - k_j (P_j c) (P_j c)^T, k_j = 1 / (1 / sbar_j + c . P_j c) (Sherman & Morrison 1950). As P_j c lies in the
+    span of [Q, c], all of it is one product with [Q, c], a few numbers for each unit, and one product back.
+    """
+
+    span: Tensor  # (.., r + 1, d) [Q, c]^T
+    spread: Tensor  # (.., m, 1) 1 / sbar_j
+    scale: Tensor  # (.., m, 1) a_j
+    extra: Tensor  # (.., m, r + 1) e_j, and 0 for c
+    mean: Tensor  # (.., m, r + 1) P_j c in this span, times sqrt(k_j)
 
     @staticmethod
-    def of(basis: Basis, fisher: UnitFisher, damping: Tensor) -> "Preconditioner":
-        curvature = fisher.weights.sum(0)[:, None]  # sbar (m, 1)
-        scale = (curvature * basis.rest + damping).reciprocal()
-        return Preconditioner(basis.vectors, scale, (curvature * basis.values + damping).reciprocal() - scale)
+    def of(basis: Basis, curvature: Tensor, damping: Tensor) -> "Preconditioner":
+        """With c = 0, from sbar (.., m)."""
+        values = torch.cat([basis.values, basis.rest], dim=-1)[..., None, :]
+        inverse = (curvature[..., None] * values).add_(damping).reciprocal_()  # (.., m, r + 1)
+        scale, span = inverse[..., -1:], torch.nn.functional.pad(basis.vectors, (0, 1)).mT.contiguous()
+        return Preconditioner(
+            span, curvature[..., None].reciprocal(), scale, inverse - scale, torch.zeros_like(inverse)
+        )
+
+    def about(self, centre: Tensor) -> "Preconditioner":
+        """The same with another c (.., 1, d)."""
+        span = torch.cat([self.span[..., :-1, :], centre], dim=-2)
+        products = centre @ span.mT  # (.., 1, r + 1) c . q_i, and c . c
+        mean = self.extra * products
+        mean[..., -1:] = self.scale
+        factor = (mean @ products.mT).add_(self.spread).rsqrt_()
+        return self._replace(span=span, mean=mean.mul_(factor))
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        """M_j^{-1} v_j: (m, d) from V (m, d), two products with Q of 2 r d m flops."""
-        return torch.addmm(vectors * self.scale, (vectors @ self.vectors).mul_(self.extra), self.vectors.T)
+        """M_j^{-1} v_j: (.., m, d) from V (.., m, d), two products of 2 (r + 1) d m flops."""
+        inside = vectors @ self.span.mT
+        along = (inside * self.mean).sum(-1, keepdim=True)
+        inside.mul_(self.extra).addcmul_(self.mean, along, value=-1)
+        image = vectors * self.scale
+        return image.addmm_(inside, self.span) if image.ndim == 2 else image.baddbmm_(inside, self.span)
+
+
+class Parents(NamedTuple):
+    """The systems as they stand, (F_j + alpha I) x_j = g_j: m vectors of d parents."""
+
+    fisher: UnitFisher
+    damping: Tensor
+    precondition: Preconditioner
+    cheaper: int = 1  # iterations for each of a fixed number
+
+    def enter(self, gradient: Tensor) -> Tensor:
+        return gradient
+
+    def leave(self, gradient: Tensor, solution: Tensor) -> Tensor:
+        return solution
+
+    def matmul(self, vectors: Tensor) -> Tensor:
+        return self.fisher.matmul(vectors).addcmul_(vectors, self.damping)
+
+    def length(self, residual: Tensor) -> Tensor:
+        """|r_j| of each unit: (.., m)."""
+        return residual.norm(dim=-1)
+
+    def size(self, solution: Tensor, gradient: Tensor) -> Tensor:
+        """sum_j x_j . (F_j + alpha I) x_j near the solution, which is what the iterations' gains add up to."""
+        return (solution * gradient).sum()
+
+
+class Rows:
+    """The same systems in the span of the rows: (alpha I + R_j K R_j) y_j = R_j H g_j, x_j = (g_j - H^T R_j y_j) / alpha.
+
+    K = H H^T, R_j = diag(sqrt(s_j)): m vectors of n rows, by Woodbury's identity; an iteration costs 2 n^2 m flops.
+    Preconditioned by K ~ a 1 1^T + diag(b): what rows have in common is their mean, so a = |sum_k w_k h_k|^2 and b_k = K_kk - a.
+    With D_j = (alpha I + R_j diag(b) R_j)^{-1} and the roots r_j the inverse is D_j - c_j (D_j r_j) (D_j r_j)^T,
+    c_j = a / (1 + a r_j . D_j r_j): each unit's own row weights enter, and nothing has to be factored.
+    """
+
+    cheaper = 2  # iterations for each of a fixed number
+
+    def __init__(self, fisher: UnitFisher, damping: Tensor) -> None:
+        self.inputs, self.damping = fisher.inputs, damping
+        self.roots = fisher.weights.mT.sqrt()  # (.., m, n)
+        self.gram = fisher.inputs @ fisher.inputs.mT  # (.., n, n) K
+        mean = row_weights(fisher)  # (.., 1, n), of which the mean row is mean @ H
+        common = mean @ self.gram @ mean.mT  # (.., 1, 1) a
+        own = (self.gram.diagonal(dim1=-2, dim2=-1)[..., None, :] - common).clamp_min_(0)  # (.., 1, n) b
+        self._inverse = (fisher.weights.mT * own).add_(damping).reciprocal_()  # (.., m, n) D
+        self._scaled = self.roots * self._inverse
+        self._common = common / (1 + common * (self.roots * self._scaled).sum(-1, keepdim=True))  # (.., m, 1) c
+
+    def enter(self, gradient: Tensor) -> Tensor:
+        return (gradient @ self.inputs.mT).mul_(self.roots)
+
+    def leave(self, gradient: Tensor, solution: Tensor) -> Tensor:
+        """x_j, times the length g . x / (x . (F_j + alpha I) x) that is best along it: 1 where y_j has converged.
+
+        Before that x_j is too long where the curvature is high, g_j / alpha at the worst: an unfinished solve must not be a leap.
+        """
+        weighted = solution * self.roots
+        x = torch.sub(gradient, weighted @ self.inputs).div_(self.damping)
+        change = (gradient @ self.inputs.mT).sub_(weighted @ self.gram).div_(self.damping).mul_(self.roots)  # R_j H x_j
+        curvature = change.square_().sum(-1, keepdim=True) + self.damping * x.square().sum(-1, keepdim=True)
+        slope = (gradient * x).sum(-1, keepdim=True)
+        return x.mul_(slope / curvature.clamp_min_(torch.finfo(x.dtype).tiny))
+
+    def matmul(self, vectors: Tensor) -> Tensor:
+        return ((vectors * self.roots) @ self.gram).mul_(self.roots).addcmul_(vectors, self.damping)
+
+    def precondition(self, vectors: Tensor) -> Tensor:
+        along = (vectors * self._scaled).sum(-1, keepdim=True).mul_(self._common)
+        return (vectors * self._inverse).addcmul_(self._scaled, along, value=-1)
+
+    def length(self, residual: Tensor) -> Tensor:
+        """Length of each unit's residual among the parents, |H^T R_j r_j| / alpha: (.., m)."""
+        weighted = residual * self.roots
+        return ((weighted @ self.gram) * weighted).sum(-1).clamp_min(0).sqrt() / self.damping
+
+    def size(self, solution: Tensor, gradient: Tensor) -> Tensor:
+        """alpha^2 |x|^2, as an error e of y is one of H^T R_j e_j / alpha in x, with a square below e_j . A_j e_j / alpha^2."""
+        return (self.damping * solution).square().sum()
 
 
 class PreconditionedConjugateGradient:
-    """Matrix-free conjugate gradient on all units at once, preconditioned by one shared eigenbasis.
+    """Matrix-free conjugate gradient on all units at once, preconditioned by what the units have in common.
 
-    The m systems of a layer differ only in their row weights, so the eigenvectors of the mean block serve all of them. A stale
-    basis costs iterations, never correctness: it is refreshed every `preconditioner_every` factorings, while the Fisher
-    matrix is the one of the last `factor`. Stops after `iterations`, or earlier where `tolerance` > 0 and the worst unit's
-    relative residual is below it (this reads one number from the device an iteration; a fixed count reads none).
+    The m systems of a layer differ only in their row weights, so the rows' mean and the eigenvectors of their covariance serve
+    all of them. A stale basis costs iterations, never correctness: it is refreshed every `preconditioner_every` factorings,
+    while the Fisher matrix, and the mean, are those of the last `factor`.
+    Where a layer has fewer rows than parents the iterations run in the rows' space (`Rows`), where they are cheap.
 
-    The last of a fixed number of iterations takes the step length of the one before, which saves its product with F:
-    `iterations` cost iterations - 1 products, at nearly the error that the full number of products has.
-    Where the layer has no more rows than `rank` (and fewer than d), their span is small enough for the direct solve.
+    iterations: a fixed number, twice as many in the rows' space (reads nothing from the device); None: as many as a relative
+        error of `accuracy` in the layer's solution needs.
+    accuracy: iteration i shortens the squared error by step_i energy_i (Hestenes & Stiefel 1952, theorem 6:1), from which
+        what is left is foretold. This is looked at, and the number settled, at each refresh and in steps 1, 2, 4, 8 ..
+        after the first (reading a few numbers from the device then, and none in the other steps).
+    tolerance: > 0: stop where the worst unit's relative residual is below it (reads one number an iteration, always).
+    rank: eigenpairs kept beside the mean (0: none); 15 and the mean make 16 columns, which matrix products like.
+    warm_start: from the last solve's direction.
 
-    rank: eigenpairs kept (0: none, a scaled identity). warm_start: from the last solve's direction.
+    The last of a number of iterations takes the step length of the one before, which saves its product with F: k iterations
+    cost k - 1 products, at nearly the error that k products have.
     """
+
+    stacks = True
 
     def __init__(
         self,
-        iterations: int = 3,
+        iterations: int | None = None,
+        accuracy: float = 1e-2,
         tolerance: float = 0.0,
-        rank: int = 32,
+        rank: int = 15,
         preconditioner_every: int = 20,
         warm_start: bool = False,
     ) -> None:
-        self.iterations = positive_int("solver.iterations", iterations)
+        self.iterations = None if iterations is None else positive_int("solver.iterations", iterations)
+        self.accuracy = _fraction("solver.accuracy", accuracy)
+        self.tolerance = _fraction("solver.tolerance", tolerance)
         self.rank = positive_int("solver.rank", rank, minimum=0)
         self.preconditioner_every = positive_int("solver.preconditioner_every", preconditioner_every)
-        if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 <= tolerance < 1:
-            raise UserError(f"solver.tolerance must be a number from 0 (none) to 1, got {tolerance!r}")
-        self.tolerance = tolerance
         self.warm_start = warm_start
         self.used_iterations = 0
-        self._age = 0  # factorings since the basis was made
+        self._age = 0  # factorings so far
+        self._count = 0  # iterations that the last measured solve needed; 0: the next one measures
         self._basis: Basis | None = None
         self._last: Tensor | None = None
-        self._direct: DirectSolver | None = None
+        self._system: Parents | Rows | None = None
         self._solved: tuple[Tensor, Tensor] | None = None
 
     def factor(self, fisher: UnitFisher, damping: Tensor) -> None:
         check_damping(fisher, damping, needed=True)
         self._fisher, self._damping = fisher, damping.clone()
-        n, d, _ = fisher.shape
-        self._direct = DirectSolver("woodbury") if n <= self.rank and n < d else None
-        if self._direct is not None:
-            self._direct.factor(fisher, damping)
-        elif self._basis is None or self._age >= self.preconditioner_every:
+        due = self._age % self.preconditioner_every == 0
+        if due:
             check_finite(fisher, damping)  # between refreshes the training loop's own checks have to do
-            self._basis = shared_basis(fisher, self.rank, self._basis)
-            self._age = 0
+        if due or self._age & (self._age - 1) == 0:
+            self._count = 0
         self._age += 1
+        n, d, _ = fisher.shape
+        if n >= d and (due or self._basis is None):
+            self._basis = shared_basis(fisher, self.rank, row_weights(fisher) @ fisher.inputs, self._basis)
+            self._made_from = (fisher.weights.sum(-2), self._damping)
+            self._shared = Preconditioner.of(self._basis, *self._made_from)
+        self._system = self._make_system(fisher)
+
+    def _make_system(self, fisher: UnitFisher) -> "Parents | Rows":
+        n, d, _ = fisher.shape
+        if n < d:
+            return Rows(fisher, self._damping)
+        return Parents(fisher, self._damping, self._shared.about(row_weights(fisher) @ fisher.inputs))
 
     def solve(self, gradient: Tensor) -> Tensor:
-        solution = self._iterate(gradient) if self._direct is None else self._direct.solve(gradient)
+        system, start, right = self._system, None, gradient
+        assert system is not None
+        if self.warm_start and self._last is not None:
+            start = self._last * (gradient != 0).any(-1, keepdim=True)
+            right = gradient - _damped(self._fisher, self._damping, start)
+        target = self.tolerance * gradient.norm(dim=-1) if self.tolerance else None
+
+        def whole(part: Tensor) -> Tensor:
+            return system.leave(right, part) if start is None else system.leave(right, part) + start
+
+        def size(part: Tensor) -> float:
+            return float(system.size(whole(part), gradient))
+
+        solution = whole(self._iterate(system, system.enter(right), target, size))
         self._solved = (gradient, solution)
         self._last = solution.clone() if self.warm_start else None
         return solution
 
-    def _iterate(self, gradient: Tensor) -> Tensor:
-        assert self._basis is not None
-        fisher, damping = self._fisher, self._damping
-        precondition = Preconditioner.of(self._basis, fisher, damping)
-        tiny = torch.finfo(gradient.dtype).tiny  # a unit that is solved already has 0 / tiny = 0 as its step
-        solution, residual = None, gradient
-        if self.warm_start and self._last is not None:
-            solution = self._last * (gradient != 0).any(1, keepdim=True)
-            residual = gradient - _damped(fisher, damping, solution)
-        direction, energy, step = None, None, None
-        for iteration in range(1, self.iterations + 1):
+    def _iterate(
+        self, system: "Parents | Rows", right: Tensor, target: Tensor | None, size: Callable[[Tensor], float]
+    ) -> Tensor:
+        """Conjugate gradient from zero. target: the length of residual at which each unit is done (.., m)."""
+        tiny = torch.finfo(right.dtype).tiny  # a unit that is solved already has 0 / tiny = 0 as its step
+        limit = self._count or LIMIT if self.iterations is None else self.iterations * system.cheaper
+        measured = self.iterations is None and not self._count and target is None
+        gain = 0.0
+        residual, solution, direction, energy, step = right, None, None, None, None
+        for iteration in range(1, limit + 1):
             self.used_iterations = iteration
-            steepest = precondition(residual)
-            new_energy = (residual * steepest).sum(1, keepdim=True)
+            steepest = system.precondition(residual)
+            new_energy = (residual * steepest).sum(-1, keepdim=True)
             if direction is None or energy is None:
                 direction = steepest
             else:
-                direction = steepest.addcmul_(new_energy / energy.clamp_min(tiny), direction)
+                direction = steepest.addcmul_(new_energy / energy.clamp_min_(tiny), direction)
             energy = new_energy
-            if iteration == self.iterations and step is not None and not self.tolerance:
-                assert solution is not None
-                return solution.addcmul_(step, direction)
-            image = _damped(fisher, damping, direction)
-            step = energy / (direction * image).sum(1, keepdim=True).clamp_min(tiny)
+            if step is not None and solution is not None and target is None:
+                last = iteration == limit
+                if measured:  # this iteration gains about `now`, and all that follow it now^2 / gain
+                    now = float((step * energy).sum())
+                    last = last or not now**2 > self.accuracy**2 * gain * size(solution)
+                    self._count = iteration if last else 0
+                if last:
+                    return solution.addcmul_(step, direction)
+            image = system.matmul(direction)
+            step = energy / (direction * image).sum(-1, keepdim=True).clamp_min_(tiny)
+            if measured:
+                gain = float((step * energy).sum())
             solution = step * direction if solution is None else solution.addcmul_(step, direction)
-            residual = torch.addcmul(residual, step, image, value=-1)
-            if self.tolerance and worst_ratio(residual, gradient) < self.tolerance:
+            if residual is right:
+                residual = torch.addcmul(right, step, image, value=-1)
+            else:
+                residual.addcmul_(step, image, value=-1)
+            if target is not None and (system.length(residual) <= target).all():
                 return solution
         assert solution is not None
-        if self.tolerance:
+        if target is not None:
+            worst = self.tolerance * float(torch.where(target == 0, 0.0, system.length(residual) / target).max())
             log.warning(
                 "%s: conjugate gradient stopped after %d iterations with a relative residual of %.1e in its worst unit, above "
                 "solver.tolerance %.1e; raise solver.iterations or damping.value",
-                fisher.name, self.iterations, worst_ratio(residual, gradient), self.tolerance,
+                self._fisher.name, limit, worst, self.tolerance,
             )  # fmt: skip
         return solution
 
@@ -187,28 +343,41 @@ class PreconditionedConjugateGradient:
         gradient, solution = self._solved
         residual = gradient - _damped(self._fisher, self._damping, solution)
         return {
-            "iterations": 0 if self._direct else self.used_iterations,
+            "iterations": self.used_iterations,
             "residual": float(worst_ratio(residual, gradient)),
         }
 
     def state_dict(self) -> State:
-        state = {"age": torch.tensor(self._age)}
+        state = {"age": torch.tensor(self._age), "count": torch.tensor(self._count)}
         if self._basis is not None:
-            state |= self._basis._asdict()
+            curvature, damping = self._made_from
+            state |= self._basis._asdict() | {"curvature": curvature, "damping": damping}
         if self._last is not None:
             state["last"] = self._last
         return state
 
     def load_state_dict(self, state: State) -> None:
-        self._age = int(state["age"])
-        self._basis = Basis(*(state[name] for name in Basis._fields)) if "vectors" in state else None
+        self._age, self._count = int(state["age"]), int(state["count"])
         self._last = state.get("last")
+        self._basis = None
+        if "vectors" in state:
+            self._basis = Basis(*(state[name] for name in Basis._fields))
+            self._made_from = (state["curvature"], state["damping"])
+            self._shared = Preconditioner.of(self._basis, *self._made_from)
+        if self._system is not None:  # rows that were taken in before the state
+            self._system = self._make_system(self._fisher)
 
 
 def worst_ratio(residual: Tensor, gradient: Tensor) -> Tensor:
     """max_j |r_j| / |g_j| over the units whose gradient is not zero."""
-    lengths = gradient.norm(dim=1)
-    return torch.where(lengths == 0, 0.0, residual.norm(dim=1) / lengths).max()
+    lengths = gradient.norm(dim=-1)
+    return torch.where(lengths == 0, 0.0, residual.norm(dim=-1) / lengths).max()
+
+
+def _fraction(name: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise UserError(f"{name} must be a number from 0 (none) to 1, got {value!r}")
+    return value
 
 
 def _damped(fisher: UnitFisher, damping: Tensor, vectors: Tensor) -> Tensor:

@@ -105,6 +105,8 @@ class DirectSolver:
     The factors are held for further solves where one chunk holds all units, and made anew at each solve otherwise.
     """
 
+    stacks = False
+
     def __init__(self, method: str, max_bytes: int = 2**30, block: int = 1) -> None:
         self._method = DIRECT[method]
         self.max_bytes = positive_int("solver.max_bytes", max_bytes)
@@ -146,6 +148,8 @@ class RunningInverse:
     Each factor call scales the old inverses and folds in the new rows, and d more rows that hold the damping up:
     M' = f M + (1 - f) (F + alpha I). All m inverses (d, d) are state. Raises `UserError` where they exceed `max_bytes`.
     """
+
+    stacks = False
 
     def __init__(self, forgetting: float, max_bytes: int = 2**30, block: int = 1) -> None:
         if not 0 < forgetting < 1:

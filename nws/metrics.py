@@ -6,9 +6,11 @@ Sources: Amari 1998 (natural gradient); Ay 2002 (its blocks here); Martens 2010 
 other data); Varady, Volpi, Malago & Ay 2022 (natural reweighted wake-sleep).
 """
 
+import bisect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -17,10 +19,13 @@ from torch import Tensor
 from nws.belief_network import Edge, SigmoidBeliefNetwork
 from nws.damping import Damping
 from nws.errors import UserError, positive_int
-from nws.fisher import UnitFisher, with_bias
+from nws.fisher import UnitFisher, padded, with_bias
 from nws.helmholtz import HelmholtzMachine, Trace
 from nws.solvers import Approximate, Solver
 
+# Weights of a layer, by which small ones are solved together with neighbours of their size: alone, their calls cost more
+# than their arithmetic; with much larger ones, the zeros around them would.
+SMALL = (2048, 8192)
 KINDS = ("fisher", "empirical", "diagonal", "kronecker")
 
 
@@ -65,10 +70,9 @@ class NaturalMetric:
         like = next(network.parameters())
         self.network, self.settings, self.damping = network, settings, damping.to(like)
         self.learning_rate = torch.zeros_like(self.damping.alpha)
-        self.solvers = [
-            Approximate(settings.kind) if settings.kind in ("diagonal", "kronecker") else solver()
-            for _ in network.layers
-        ]
+        make = partial(Approximate, settings.kind) if settings.kind in ("diagonal", "kronecker") else solver
+        self.groups = _groups(network) if make().stacks else [slice(i, i + 1) for i in range(len(network.layers))]
+        self.solvers = [make() for _ in self.groups]
         self.fishers: list[UnitFisher] = []  # of the last refresh, as network.layers is ordered
         self._alpha = self.damping.alpha.clone()  # of the last refresh
         self._step = 0
@@ -90,12 +94,16 @@ class NaturalMetric:
         if self.refreshes:
             self._alpha.copy_(self.damping.alpha)
             self.fishers = self._estimate(trace, row_weights)
-            for solver, fisher in zip(self.solvers, self.fishers, strict=True):
-                solver.factor(fisher, self._alpha)
-        gradients = [_joined(edge.layer.weight.grad, edge.layer.bias.grad) for edge in _layers(self.network)]
+            self._factor()
+        gradients: list[Tensor] = []
+        directions: list[Tensor] = []
+        for solver, group in zip(self.solvers, self.groups, strict=True):
+            gradients += [
+                _joined(edge.layer.weight.grad, edge.layer.bias.grad) for edge in _layers(self.network)[group]
+            ]
+            directions += _solve(solver, gradients[group])
         if self.damping.measures(self._step):
             self._measured = _Step(terms, gradients, _parameters(self.network))
-        directions = [solver.solve(gradient) for solver, gradient in zip(self.solvers, gradients, strict=True)]
         scale = 1 + self._alpha
         if self.settings.max_kl is not None:
             lengths = [fisher.quadratic(v) for fisher, v in zip(self.fishers, directions, strict=True)]
@@ -130,6 +138,10 @@ class NaturalMetric:
             self.damping.adapt(float(actual / predicted))
         elif actual < 0:  # too long a step for the model to say anything, and a bad one
             self.damping.adapt(-math.inf)
+
+    def _factor(self) -> None:
+        for solver, group in zip(self.solvers, self.groups, strict=True):
+            solver.factor(UnitFisher.stack(self.fishers[group]), self._alpha)
 
     def _estimate(self, trace: Trace, row_weights: Tensor) -> list[UnitFisher]:
         stride = 1
@@ -184,13 +196,17 @@ class NaturalMetric:
             self.damping.load_state_dict(state["damping"])
         if fresh_solvers:
             return
+        if len(state["solvers"]) != len(self.solvers):
+            raise UserError(
+                f"the checkpoint's {self.network.name} metric has {len(state['solvers'])} solvers, {len(self.solvers)} were "
+                "expected: it was written by another version of nws; go on with another solver or metric, or start anew"
+            )
         if "fishers" in state and self.settings.refresh_every > 1:
             self._alpha.copy_(state["alpha"])
             self.fishers = [
                 UnitFisher(inputs.to(like), weights.to(like), name) for inputs, weights, name in state["fishers"]
             ]
-            for solver, fisher in zip(self.solvers, self.fishers, strict=True):
-                solver.factor(fisher, self._alpha)
+            self._factor()
         for solver, solver_state in zip(self.solvers, state["solvers"], strict=True):
             solver.load_state_dict({key: _to(value, like) for key, value in solver_state.items()})
 
@@ -199,6 +215,25 @@ class _Step(NamedTuple):
     terms: list[tuple[Trace, Tensor]]
     gradients: list[Tensor]  # of minus the objective, (m, d) a layer
     parameters: list[Tensor]  # before the step, (m, d) a layer
+
+
+def _groups(network: SigmoidBeliefNetwork) -> list[slice]:
+    """Layers that are solved together: small neighbours of about one size form a stack, every other layer stands alone."""
+    sizes = [bisect.bisect_left(SMALL, edge.layer.weight.numel()) for edge in _layers(network)]
+    groups: list[slice] = []
+    for i, size in enumerate(sizes):
+        if i > 0 and size == sizes[i - 1] < len(SMALL):
+            groups[-1] = slice(groups[-1].start, i + 1)
+        else:
+            groups.append(slice(i, i + 1))
+    return groups
+
+
+def _solve(solver: Solver, gradients: list[Tensor]) -> list[Tensor]:
+    if len(gradients) == 1:
+        return [solver.solve(gradients[0])]
+    solution = solver.solve(padded(gradients))
+    return [each[: len(g), : g.shape[1]] for each, g in zip(solution, gradients, strict=True)]
 
 
 def _layers(network: SigmoidBeliefNetwork) -> list[Edge]:

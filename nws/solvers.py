@@ -25,7 +25,11 @@ from nws.fisher import UnitFisher
 
 
 class Solver(Protocol):
-    """What all solvers share. There is one object for each layer, since some keep state from step to step."""
+    """What all solvers share. There is one object for each layer or stack of layers, since some keep state from step to step."""
+
+    @property
+    def stacks(self) -> bool:
+        """Whether it takes several layers at once, as `UnitFisher.stack` makes them; then m, d here stand for (.., m, d)."""
 
     def factor(self, fisher: UnitFisher, damping: Tensor) -> None:
         """Take in a layer's Fisher matrix and alpha. Raises `UserError` where a block cannot be factored."""
@@ -50,6 +54,8 @@ class Approximate:
     kronecker: F_j ~ sbar_j A, one shared block A = sum_k w_k h_k h_k^T scaled by each unit's mean curvature sbar_j.
     """
 
+    stacks = False
+
     def __init__(self, kind: str) -> None:
         self.kind = kind
 
@@ -59,7 +65,7 @@ class Approximate:
         if self.kind == "diagonal":
             self._diagonal = fisher.diagonal() + damping
         else:
-            self._shared = Preconditioner.of(shared_basis(fisher, fisher.shape[1]), fisher, damping)
+            self._shared = Preconditioner.of(shared_basis(fisher, fisher.shape[1]), fisher.weights.sum(0), damping)
 
     def solve(self, gradient: Tensor) -> Tensor:
         return gradient / self._diagonal if self.kind == "diagonal" else self._shared(gradient)
@@ -80,9 +86,16 @@ class AutoSolver:
     `solves` is the number of solves that a factor serves (metric.refresh_every).
     """
 
-    def __init__(self, iterations: int = 3, max_bytes: int = 2**30, solves: int = 1) -> None:
-        self._options = {"pcg": {"iterations": iterations}, "cholesky": {"max_bytes": max_bytes}}
-        self._options["woodbury"] = self._options["cholesky"]
+    stacks = False  # each layer has its own choice
+
+    def __init__(
+        self, iterations: int | None = None, accuracy: float = 1e-2, max_bytes: int = 2**30, solves: int = 1
+    ) -> None:
+        self._options: dict[str, dict[str, Any]] = {
+            "pcg": {"iterations": iterations, "accuracy": accuracy},
+            "cholesky": {"max_bytes": max_bytes},
+            "woodbury": {"max_bytes": max_bytes},
+        }
         self.max_bytes, self.solves = positive_int("solver.max_bytes", max_bytes), solves
         self._solver: Solver | None = None
         self._waiting: State | None = None  # a state that came before the choice of a solver
@@ -90,7 +103,7 @@ class AutoSolver:
 
     def factor(self, fisher: UnitFisher, damping: Tensor) -> None:
         if self._solver is None:
-            costs = solver_costs(*fisher.shape, self._options["pcg"]["iterations"], self.solves)
+            costs = solver_costs(*fisher.shape, self._options["pcg"]["iterations"] or 3, self.solves)
             name = min(costs, key=costs.__getitem__)
             self._solver = make_solver(name, **self._options[name])
             if self._waiting is not None:

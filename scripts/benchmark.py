@@ -1,8 +1,7 @@
 """Time nws on this machine: a training step, the solvers, or one large layer's time and memory. Needs only torch and nws.
 
-Every figure is a median over repeats in one process. The steps take turns, so that a busy machine slows all of them alike:
-their ratios are what to read. The solvers are timed one after the other, and the direct ones, of seconds each, a few times
-only: their ratios are rougher.
+Every figure is a median over repeats in one process. What is compared takes turns, so that a busy machine slows all of it
+alike: the ratios are what to read.
 """
 
 import argparse
@@ -198,43 +197,39 @@ def make_system(n: int, d: int, m: int, device: torch.device, dtype: torch.dtype
 
 def benchmark_solvers(arguments: argparse.Namespace) -> list[Row]:
     device, dtype = torch.device(arguments.device), getattr(torch, arguments.dtype)
-    candidates: list[tuple[str, int | None, dict[str, Any]]] = [
-        ("pcg", k, {"iterations": k, "rank": arguments.rank}) for k in (1, 2, 3, 4, 5, 6, 8)
+    candidates: list[tuple[str, dict[str, Any]]] = [
+        ("pcg", {"iterations": k, "rank": arguments.rank}) for k in (1, 2, 3, 4, 5, 6, 8)
     ]
-    candidates += [("cholesky", None, {}), ("woodbury", None, {}), ("sherman_morrison", None, {"block": 32})]
+    candidates += [("pcg", {"accuracy": accuracy, "rank": arguments.rank}) for accuracy in (1e-2, 1e-3)]
+    candidates += [("cholesky", {}), ("woodbury", {}), ("sherman_morrison", {"block": 32})]
+    turns = max(5, arguments.repeats // 20)  # the direct solvers take seconds on a CPU
     rows = []
     for n, d, m in SHAPES:
         fisher, gradient = make_system(n, d, m, device, dtype)
         for damping in (0.2, 0.05):
             alpha = torch.tensor(damping, device=device, dtype=dtype)
             expected = reference(fisher, alpha, gradient)
-            for name, iterations, options in candidates:
-                solver = make_solver(name, **options)
-                rows.append(measure(solver, fisher, alpha, gradient, expected, arguments) | {
-                    "solver": name, "n": n, "d": d, "m": m, "damping": damping, "iterations": iterations
+            solvers = [make_solver(name, **options) for name, options in candidates]
+            tasks: dict[str, Callable[[], object]] = {}
+            for i, solver in enumerate(solvers):
+                tasks[str(i)] = partial(solve, solver, fisher, alpha, gradient)
+            times = interleaved(tasks, turns, device)
+            for i, ((name, options), solver) in enumerate(zip(candidates, solvers, strict=True)):
+                wrong = solve(solver, fisher, alpha, gradient).double() - expected
+                units = wrong.norm(dim=1) / expected.norm(dim=1).clamp_min(torch.finfo(torch.float64).tiny)
+                rows.append({
+                    "solver": name, "n": n, "d": d, "m": m, "damping": damping,
+                    "iterations": solver.report().get("iterations"), "accuracy": options.get("accuracy"),
+                    "ms": statistics.median(times[str(i)]),
+                    "relative_error": float(wrong.norm() / expected.norm()), "worst_unit_error": float(units.max()),
                 })  # fmt: skip
     return rows
 
 
-def measure(
-    solver: Solver, fisher: UnitFisher, alpha: Tensor, gradient: Tensor, expected: Tensor, arguments: argparse.Namespace
-) -> Row:
-    """A factoring and a solve: median milliseconds, and the errors of the layer and of its worst unit."""
-
-    def run() -> Tensor:
-        solver.factor(fisher, alpha)
-        return solver.solve(gradient)
-
-    slow = isinstance(solver, DirectSolver) and alpha.device.type == "cpu"  # seconds each
-    repeats = max(2, arguments.repeats // 50) if slow else arguments.repeats
-    times = interleaved({"": run}, repeats, fisher.inputs.device)[""]
-    wrong = run().double() - expected
-    units = wrong.norm(dim=1) / expected.norm(dim=1).clamp_min(torch.finfo(torch.float64).tiny)
-    return {
-        "ms": statistics.median(times),
-        "relative_error": float(wrong.norm() / expected.norm()),
-        "worst_unit_error": float(units.max()),
-    }
+def solve(solver: Solver, fisher: UnitFisher, alpha: Tensor, gradient: Tensor) -> Tensor:
+    """One fresh solve of a layer, the factoring included."""
+    solver.factor(fisher, alpha)
+    return solver.solve(gradient)
 
 
 # --- one large layer -----------------------------------------------------------------------------------------------
@@ -294,11 +289,14 @@ def main() -> None:
     parser.add_argument("--damping", type=float, default=0.2, help="of the natural rules (default 0.2)")
     parser.add_argument("--solver", default="pcg", help="of the natural rules (default pcg)")
     parser.add_argument("--iterations", type=int, help="of pcg (default: its own)")
-    parser.add_argument("--rank", type=int, default=32, help="of pcg's preconditioner (default 32)")
+    parser.add_argument(
+        "--accuracy", type=float, default=1e-2, help="that pcg aims at without --iterations (default 0.01)"
+    )
+    parser.add_argument("--rank", type=int, default=15, help="of pcg's preconditioner (default 15)")
     parser.add_argument("--visible", type=numbers, default=[784, 2304, 4096, 9216], help="sizes for scale")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     arguments = parser.parse_args()
-    arguments.options = {"rank": arguments.rank} if arguments.solver == "pcg" else {}
+    arguments.options = {"rank": arguments.rank, "accuracy": arguments.accuracy} if arguments.solver == "pcg" else {}
     if arguments.iterations:
         arguments.options["iterations"] = arguments.iterations
     if arguments.threads:

@@ -125,7 +125,7 @@ def test_every_choice_trains_and_says_so_in_the_table(train: Command) -> None:
             assert float(row[f"{network}/damping"]) > 0
             assert (f"{network}/reduction_ratio" in row) == (damping == "levenberg_marquardt")
             if iterative:
-                assert float(row[f"{network}/iterations"]) == group("solver", "pcg")["iterations"]
+                assert float(row[f"{network}/iterations"]) >= 2  # as many as the accuracy needs
                 assert 0 < float(row[f"{network}/residual"]) < 0.5
             elif solver != "auto":  # which may have picked pcg
                 assert f"{network}/iterations" not in row and f"{network}/residual" not in row
