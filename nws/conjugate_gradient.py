@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 KEEP = 2 / 3  # of the last covariance at a refresh: one batch's rows alone are a poor guide to the next batch's
 LIMIT = 100  # iterations, where their number is not given
+FEW = 4  # a layer with so many times more parents than rows is solved in the rows' space
 
 
 class Basis(NamedTuple):
@@ -149,7 +150,7 @@ class Parents(NamedTuple):
 
 
 class Rows:
-    """The same systems in the span of the rows: (alpha I + R_j K R_j) y_j = R_j H g_j, x_j = (g_j - H^T R_j y_j) / alpha.
+    """The same systems in the span of few rows: (alpha I + R_j K R_j) y_j = R_j H g_j, x_j = (g_j - H^T R_j y_j) / alpha.
 
     K = H H^T, R_j = diag(sqrt(s_j)): m vectors of n rows, by Woodbury's identity; an iteration costs 2 n^2 m flops.
     Preconditioned by K ~ a 1 1^T + diag(b): what rows have in common is their mean, so a = |sum_k w_k h_k|^2 and b_k = K_kk - a.
@@ -208,7 +209,7 @@ class PreconditionedConjugateGradient:
     The m systems of a layer differ only in their row weights, so the rows' mean and the eigenvectors of their covariance serve
     all of them. A stale basis costs iterations, never correctness: it is refreshed every `preconditioner_every` factorings,
     while the Fisher matrix, and the mean, are those of the last `factor`.
-    Where a layer has fewer rows than parents the iterations run in the rows' space (`Rows`), where they are cheap.
+    Where a layer has few rows (`FEW`) the iterations run in their space (`Rows`), where they are cheap.
 
     iterations: a fixed number, twice as many in the rows' space (reads nothing from the device); None: as many as a relative
         error of `accuracy` in the layer's solution needs.
@@ -257,16 +258,14 @@ class PreconditionedConjugateGradient:
         if due or self._age & (self._age - 1) == 0:
             self._count = 0
         self._age += 1
-        n, d, _ = fisher.shape
-        if n >= d and (due or self._basis is None):
+        if not _has_few_rows(fisher) and (due or self._basis is None):
             self._basis = shared_basis(fisher, self.rank, row_weights(fisher) @ fisher.inputs, self._basis)
             self._made_from = (fisher.weights.sum(-2), self._damping)
             self._shared = Preconditioner.of(self._basis, *self._made_from)
         self._system = self._make_system(fisher)
 
     def _make_system(self, fisher: UnitFisher) -> "Parents | Rows":
-        n, d, _ = fisher.shape
-        if n < d:
+        if _has_few_rows(fisher):
             return Rows(fisher, self._damping)
         return Parents(fisher, self._damping, self._shared.about(row_weights(fisher) @ fisher.inputs))
 
@@ -372,6 +371,11 @@ def worst_ratio(residual: Tensor, gradient: Tensor) -> Tensor:
     """max_j |r_j| / |g_j| over the units whose gradient is not zero."""
     lengths = gradient.norm(dim=-1)
     return torch.where(lengths == 0, 0.0, residual.norm(dim=-1) / lengths).max()
+
+
+def _has_few_rows(fisher: UnitFisher) -> bool:
+    n, d, _ = fisher.shape
+    return FEW * n <= d
 
 
 def _fraction(name: str, value: float) -> float:

@@ -6,7 +6,7 @@ Every solver has one interface: `factor` once, `solve` many times. n rows, d par
     cholesky          form the m blocks, batched Cholesky                             m (n d^2 + d^3/3)           m d^2
     woodbury          n x n capacitance matrices from one Gram matrix of all units    n^2 d + m n^3/3             m n^2
     sherman_morrison  fold the rows into all m inverses, `block` at a time            m n d^2                     m d^2
-    pcg               conjugate gradient, all units at once, one shared eigenbasis    iterations 4 (n + r) d m    n (d + m)
+    pcg               conjugate gradient, all units at once, shared preconditioner    iterations 4 (n + r) d m    n (d + m)
 
 alpha comes as a tensor of one element on the device, so that a schedule can change it without a synchronisation.
 Sources: Woodbury 1950; Sherman & Morrison 1950; Hestenes & Stiefel 1952; Martens 2010 (damped, matrix-free).
@@ -132,7 +132,7 @@ def solver_costs(n: int, d: int, m: int, iterations: int, solves: int) -> dict[s
 
     Factoring many small matrices runs at a fifth of a large product's rate; a call of any kernel costs as much as 2e5.
     """
-    rank = min(32, n, d)
+    rank = min(16, n, d)
     return {
         "pcg": solves * iterations * (2 * (n + rank) * d * m + 15 * 2e5),
         "cholesky": m * (n * d**2 + 5 * d**3 / 3) + solves * 2 * m * d**2 + (10 + 2 * solves) * 2e5,

@@ -244,7 +244,7 @@ def benchmark_scale(arguments: argparse.Namespace) -> list[Row]:
         learner, x = make_learner(arguments, "nrws")
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        times = interleaved({"": partial(learner.step, x)}, 5, device)[""]
+        times = interleaved({"": partial(learner.step, x)}, 15, device)[""]
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # of the process so far
         if device.type == "cuda":
             peak = torch.cuda.max_memory_allocated(device)

@@ -11,7 +11,7 @@ from solving import dense, error, factored, mean_block, pcg, residual, saved, so
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nws.conjugate_gradient import KEEP, Preconditioner, Rows, row_weights, shared_basis, worst_ratio
+from nws.conjugate_gradient import FEW, KEEP, Preconditioner, Rows, row_weights, shared_basis, worst_ratio
 from nws.fisher import UnitFisher, padded, with_bias
 
 
@@ -89,10 +89,10 @@ def test_pcg_takes_the_textbooks_iterations_and_reuses_the_last_step_length(
     assert_close(factored(solver, REALISTIC).solve(REALISTIC.gradient()), textbook.reused, EXACT)
 
 
-FEW_ROWS = SolverCase(20, 33, 6, 0.2)
+FEW_ROWS = SolverCase(20, 90, 6, 0.2)
 
 
-@pytest.mark.parametrize("case", [FEW_ROWS, SolverCase(60, 101, 5, 0.05, "bipolar")], ids=str)
+@pytest.mark.parametrize("case", [FEW_ROWS, SolverCase(25, 101, 5, 0.05, "bipolar")], ids=str)
 @pytest.mark.parametrize("iterations", [1, 2, 4])
 def test_few_rows_take_twice_the_textbooks_iterations_in_their_own_space(iterations: int, case: SolverCase) -> None:
     """(alpha I + R K R) y = R H g preconditioned by K ~ a 1 1^T + diag(b), x = (g - H^T R y) / alpha at its best length."""
@@ -299,14 +299,16 @@ def relative_error(case: SolverCase, solution: Tensor) -> float:
     blocks = dense(case.fisher()) + case.alpha * torch.eye(case.d, dtype=torch.float64)
     expected = torch.linalg.solve(blocks, case.gradient())
     wrong = solution - expected
-    if case.n < case.d:
+    if FEW * case.n <= case.d:
         return float(wrong.norm() / expected.norm())
     return float(((wrong * _apply(blocks, wrong)).sum() / (expected * _apply(blocks, expected)).sum()).sqrt())
 
 
 @pytest.mark.parametrize("accuracy", [0.1, 1e-2, 1e-4])
 @pytest.mark.parametrize("alpha", [0.2, 0.01])
-@pytest.mark.parametrize("shape", [(320, 101, 60), (320, 301, 40), (60, 301, 40), (32, 785, 30)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(320, 101, 60), (320, 301, 40), (200, 301, 40), (60, 301, 40), (32, 785, 30)], ids=str
+)
 def test_iterations_follow_the_accuracy(shape: tuple[int, int, int], alpha: float, accuracy: float) -> None:
     """Within a factor of 3 above, since the last iteration's gain is foretold, and not done for nothing: two fewer miss it."""
     case = SolverCase(*shape, alpha)
@@ -354,7 +356,7 @@ STACKS = {
         SolverCase(1, 1, 4, 0.2),
         SolverCase(60, 6, 7, 0.2),
     ],
-    "few rows": [SolverCase(20, 33, 6, 0.2), SolverCase(20, 25, 3, 0.2), SolverCase(1, 1, 4, 0.2)],
+    "few rows": [SolverCase(20, 90, 6, 0.2), SolverCase(20, 81, 3, 0.2), SolverCase(1, 1, 4, 0.2)],
 }
 
 

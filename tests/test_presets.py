@@ -47,7 +47,7 @@ TUNED = {
     "fashion_mnist": ((ADAM, 0.003), (SGD, 0.1)),
     "tfd": ((ADAM, 0.003), (SGD, 0.1)),
 }
-SEARCHED = {"rws": 0.022, "nrws": 0.35}  # on Fashion-MNIST, whose rates MNIST and TFD take
+SEARCHED = {"rws": 0.022, "nrws": 0.3}  # on Fashion-MNIST, whose rates MNIST and TFD take
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -69,7 +69,7 @@ def test_tuned(name: str) -> None:
 
 
 def test_the_learning_rate_follows_batch_and_algorithm() -> None:
-    rates = {"rws": {32: 0.022, 128: 0.09, 512: 0.09, 64: 0.022}, "nrws": {32: 0.35, 128: 0.9, 512: 1.0, 64: 0.35}}
+    rates = {"rws": {32: 0.022, 128: 0.09, 512: 0.09, 64: 0.022}, "nrws": {32: 0.3, 128: 0.6, 512: 1.4, 64: 0.3}}
     for algorithm, by_batch in rates.items():
         for batch, rate in by_batch.items():
             batch_size = {"trainer.batch_size": batch}
