@@ -356,10 +356,10 @@ class PreconditionedConjugateGradient:
         return state
 
     def load_state_dict(self, state: State) -> None:
-        self._age, self._count = int(state["age"]), int(state["count"])
+        self._age, self._count = int(state["age"]), int(state.get("count", 0))
         self._last = state.get("last")
         self._basis = None
-        if "vectors" in state:
+        if "curvature" in state:
             self._basis = Basis(*(state[name] for name in Basis._fields))
             self._made_from = (state["curvature"], state["damping"])
             self._shared = Preconditioner.of(self._basis, *self._made_from)
