@@ -134,7 +134,7 @@ class Parents(NamedTuple):
     def enter(self, gradient: Tensor) -> Tensor:
         return gradient
 
-    def leave(self, gradient: Tensor, solution: Tensor) -> Tensor:
+    def leave(self, gradient: Tensor, entered: Tensor, solution: Tensor) -> Tensor:
         return solution
 
     def matmul(self, vectors: Tensor) -> Tensor:
@@ -174,14 +174,14 @@ class Rows:
     def enter(self, gradient: Tensor) -> Tensor:
         return (gradient @ self.inputs.mT).mul_(self.roots)
 
-    def leave(self, gradient: Tensor, solution: Tensor) -> Tensor:
+    def leave(self, gradient: Tensor, entered: Tensor, solution: Tensor) -> Tensor:
         """x_j, times the length g . x / (x . (F_j + alpha I) x) that is best along it: 1 where y_j has converged.
 
         Before that x_j is too long where the curvature is high, g_j / alpha at the worst: an unfinished solve must not be a leap.
         """
         weighted = solution * self.roots
         x = torch.sub(gradient, weighted @ self.inputs).div_(self.damping)
-        change = (gradient @ self.inputs.mT).sub_(weighted @ self.gram).div_(self.damping).mul_(self.roots)  # R_j H x_j
+        change = torch.addcmul(entered, weighted @ self.gram, self.roots, value=-1).div_(self.damping)  # R_j H x_j
         curvature = change.square_().sum(-1, keepdim=True) + self.damping * x.square().sum(-1, keepdim=True)
         slope = (gradient * x).sum(-1, keepdim=True)
         return x.mul_(slope / curvature.clamp_min_(torch.finfo(x.dtype).tiny))
@@ -277,13 +277,16 @@ class PreconditionedConjugateGradient:
             right = gradient - _damped(self._fisher, self._damping, start)
         target = self.tolerance * gradient.norm(dim=-1) if self.tolerance else None
 
+        entered = system.enter(right)
+
         def whole(part: Tensor) -> Tensor:
-            return system.leave(right, part) if start is None else system.leave(right, part) + start
+            x = system.leave(right, entered, part)
+            return x if start is None else x + start
 
         def size(part: Tensor) -> float:
             return float(system.size(whole(part), gradient))
 
-        solution = whole(self._iterate(system, system.enter(right), target, size))
+        solution = whole(self._iterate(system, entered, target, size))
         self._solved = (gradient, solution)
         self._last = solution.clone() if self.warm_start else None
         return solution

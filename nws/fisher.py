@@ -50,7 +50,7 @@ class UnitFisher:
 
     @staticmethod
     def stack(fishers: "Sequence[UnitFisher]") -> "UnitFisher":
-        """Several layers as one: rows, parents and units that a layer lacks are zeros, and stay zeros in every solution."""
+        """Several layers as one: the rows, parents and units that a layer lacks are zeros, as they are in the solution."""
         if len(fishers) == 1:
             return fishers[0]
         name = f"{fishers[0].name} to {fishers[-1].name}"
@@ -74,7 +74,7 @@ class UnitFisher:
 
     def trace(self) -> Tensor:
         """The traces of all blocks: (.., m)."""
-        return self.diagonal().sum(-1)
+        return (self.weights.mT @ self.inputs.square().sum(-1, keepdim=True))[..., 0]
 
     def blocks(self, units: slice = slice(None)) -> Tensor:
         """Dense blocks of some units: (.., units, d, d)."""

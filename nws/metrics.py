@@ -95,13 +95,12 @@ class NaturalMetric:
             self._alpha.copy_(self.damping.alpha)
             self.fishers = self._estimate(trace, row_weights)
             self._factor()
-        gradients: list[Tensor] = []
-        directions: list[Tensor] = []
-        for solver, group in zip(self.solvers, self.groups, strict=True):
-            gradients += [
-                _joined(edge.layer.weight.grad, edge.layer.bias.grad) for edge in _layers(self.network)[group]
-            ]
-            directions += _solve(solver, gradients[group])
+        gradients = [_joined(edge.layer.weight.grad, edge.layer.bias.grad) for edge in _layers(self.network)]
+        directions = [
+            direction
+            for solver, group in zip(self.solvers, self.groups, strict=True)
+            for direction in _solve(solver, gradients[group])
+        ]
         if self.damping.measures(self._step):
             self._measured = _Step(terms, gradients, _parameters(self.network))
         scale = 1 + self._alpha

@@ -334,6 +334,18 @@ def test_the_number_is_looked_at_again_early_and_at_refreshes_and_costs_no_read_
     assert looked == [0, 1, 2, 4, 8, 16, 20, 32, 40]
 
 
+@pytest.mark.parametrize("case", [REALISTIC, FEW_ROWS], ids=["basis", "few rows"])
+def test_the_number_goes_on_from_the_state(case: SolverCase) -> None:
+    solver, other = pcg(None), pcg(None)
+    for step in range(6):
+        factored(solver, case, seed=step).solve(case.gradient())
+    other.load_state_dict(saved(solver))
+    factored(other, case, seed=6)
+    with NoReads():  # step 6 does not look
+        solution = other.solve(case.gradient())
+    assert torch.equal(solution, factored(solver, case, seed=6).solve(case.gradient()))
+
+
 def test_a_warm_start_counts_towards_the_accuracy() -> None:
     nearly = REALISTIC.gradient() + 1e-3 * REALISTIC.gradient(5)
     used = []
