@@ -211,7 +211,7 @@ def check_finite(fisher: UnitFisher, damping: Tensor) -> None:
 
 
 def unfactorable(fisher: UnitFisher, damping: Tensor, reason: str) -> UserError:
-    n, d, _ = fisher.shape
+    n, d, _ = fisher.size or fisher.shape
     what = f"cannot factor a Fisher block from n={n} rows of d={d} parents with damping {float(damping):g}"
     return UserError(f"{fisher.name}: {what}: {reason}")
 

@@ -19,13 +19,14 @@ from torch import Tensor
 from nws.belief_network import Edge, SigmoidBeliefNetwork
 from nws.damping import Damping
 from nws.errors import UserError, positive_int
-from nws.fisher import UnitFisher, padded, with_bias
+from nws.fisher import FisherStack, UnitFisher, zeros
 from nws.helmholtz import HelmholtzMachine, Trace
 from nws.solvers import Approximate, Solver
 
 # Weights of a layer, by which small ones are solved together with neighbours of their size: alone, their calls cost more
 # than their arithmetic; with much larger ones, the zeros around them would.
 SMALL = (2048, 8192)
+ALIGNED = 8  # sizes are rounded up to a multiple: products run up to a tenth faster where rows start at whole 32 bytes
 KINDS = ("fisher", "empirical", "diagonal", "kronecker")
 
 
@@ -71,17 +72,25 @@ class NaturalMetric:
         self.network, self.settings, self.damping = network, settings, damping.to(like)
         self.learning_rate = torch.zeros_like(self.damping.alpha)
         make = partial(Approximate, settings.kind) if settings.kind in ("diagonal", "kronecker") else solver
-        self.groups = _groups(network) if make().stacks else [slice(i, i + 1) for i in range(len(network.layers))]
-        self.solvers = [make() for _ in self.groups]
-        self.fishers: list[UnitFisher] = []  # of the last refresh, as network.layers is ordered
+        self._edges = sorted(network.edges, key=lambda edge: edge.position)
+        self._groups = [_Group(edges, make()) for edges in _neighbours(self._edges, make().stacks)]
         self._alpha = self.damping.alpha.clone()  # of the last refresh
         self._step = 0
         self._measured: _Step | None = None
 
     @property
+    def fishers(self) -> list[UnitFisher]:
+        """Of the last refresh, in memory that the next one fills anew; ordered as network.layers, empty before the first."""
+        return [fisher for group in self._groups if group.fisher is not None for fisher in group.fisher.layers]
+
+    @property
+    def solvers(self) -> list[Solver]:
+        return [group.solver for group in self._groups]
+
+    @property
     def refreshes(self) -> bool:
         """Whether this step estimates the Fisher matrix anew."""
-        return self._step % self.settings.refresh_every == 0 or not self.fishers
+        return self._step % self.settings.refresh_every == 0 or self._groups[0].fisher is None
 
     @torch.no_grad()
     def precondition(self, trace: Trace, row_weights: Tensor, terms: list[tuple[Trace, Tensor]]) -> None:
@@ -93,25 +102,19 @@ class NaturalMetric:
         self.damping.start_step(self._step)
         if self.refreshes:
             self._alpha.copy_(self.damping.alpha)
-            self.fishers = self._estimate(trace, row_weights)
+            self._estimate(trace, row_weights)
             self._factor()
-        gradients = [_joined(edge.layer.weight.grad, edge.layer.bias.grad) for edge in _layers(self.network)]
-        directions = [
-            direction
-            for solver, group in zip(self.solvers, self.groups, strict=True)
-            for direction in _solve(solver, gradients[group])
-        ]
+        directions = [group.solve() for group in self._groups]
         if self.damping.measures(self._step):
-            self._measured = _Step(terms, gradients, _parameters(self.network))
+            gradients = [gradient for group in self._groups for gradient in group.gradients]
+            self._measured = _Step(terms, gradients, _parameters(self._edges))
         scale = 1 + self._alpha
         if self.settings.max_kl is not None:
-            lengths = [fisher.quadratic(v) for fisher, v in zip(self.fishers, directions, strict=True)]
+            lengths = [fisher.quadratic(v) for fisher, v in zip(self._wholes, directions, strict=True)]
             kl = 0.5 * (self.learning_rate * scale).square() * torch.stack(lengths).sum()
             scale = scale * (self.settings.max_kl / kl).sqrt().clamp(max=1)
-        for edge, direction in zip(_layers(self.network), directions, strict=True):
-            assert edge.layer.weight.grad is not None and edge.layer.bias.grad is not None
-            torch.mul(direction[:, :-1], scale, out=edge.layer.weight.grad)
-            torch.mul(direction[:, -1], scale, out=edge.layer.bias.grad)
+        for group, direction in zip(self._groups, directions, strict=True):
+            group.write(direction, scale)
         self._step += 1
 
     @torch.no_grad()
@@ -124,7 +127,7 @@ class NaturalMetric:
             return
         terms, gradients, before = self._measured
         self._measured = None
-        steps = [after - old for after, old in zip(_parameters(self.network), before, strict=True)]
+        steps = [after - old for after, old in zip(_parameters(self._edges), before, strict=True)]
         slopes = [-(gradient * step).sum() for gradient, step in zip(gradients, steps, strict=True)]
         curvatures = [fisher.quadratic(step) for fisher, step in zip(self.fishers, steps, strict=True)]
         predicted = torch.stack(slopes).sum() - torch.stack(curvatures).sum() / 2
@@ -138,11 +141,15 @@ class NaturalMetric:
         elif actual < 0:  # too long a step for the model to say anything, and a bad one
             self.damping.adapt(-math.inf)
 
-    def _factor(self) -> None:
-        for solver, group in zip(self.solvers, self.groups, strict=True):
-            solver.factor(UnitFisher.stack(self.fishers[group]), self._alpha)
+    @property
+    def _wholes(self) -> list[UnitFisher]:
+        return [group.fisher.whole for group in self._groups if group.fisher is not None]
 
-    def _estimate(self, trace: Trace, row_weights: Tensor) -> list[UnitFisher]:
+    def _factor(self) -> None:
+        for solver, fisher in zip(self.solvers, self._wholes, strict=True):
+            solver.factor(fisher, self._alpha)
+
+    def _estimate(self, trace: Trace, row_weights: Tensor) -> None:
         stride = 1
         if self.settings.max_rows is not None:
             stride = math.ceil(len(row_weights) / self.settings.max_rows)
@@ -153,18 +160,25 @@ class NaturalMetric:
         else:
             curvature = torch.addcmul(probabilities, probabilities, probabilities, value=-1)
         blocks = curvature.mul_(row_weights[:, None]).split(self.network.units, dim=1)
-        return [self._layer_fisher(trace, edge, blocks[edge.position], stride) for edge in _layers(self.network)]
+        self._fill([self._rows(trace, edge, block, stride) for edge, block in zip(self._edges, blocks, strict=True)])
 
-    def _layer_fisher(self, trace: Trace, edge: Edge, weights: Tensor, stride: int) -> UnitFisher:
-        name = f"{self.network.name} layer {edge.position}"
+    def _rows(self, trace: Trace, edge: Edge, weights: Tensor, stride: int) -> tuple[Tensor, Tensor]:
+        """Parents' states (n, d - 1) and row weights (n, m) of one layer."""
         if edge.parent is None:  # F_j = sigma'(b_j) exactly, for any rows
             if self.settings.kind != "empirical":
                 probabilities = torch.sigmoid(edge.layer.bias)
                 weights = (probabilities * (1 - probabilities))[None]
-            return UnitFisher(torch.ones_like(weights[:, :1]), weights, name)
+            return weights[:, :0], weights
         if edge.parent == 0 and stride == 1:  # K rows share x: one row for all of them, with their summed weight
-            return UnitFisher(with_bias(trace.visible), weights.unflatten(0, (-1, trace.samples)).sum(1), name)
-        return UnitFisher(with_bias(trace.state_blocks[edge.parent][::stride]), weights, name)
+            return trace.visible, weights.unflatten(0, (-1, trace.samples)).sum(1)
+        return trace.state_blocks[edge.parent][::stride], weights
+
+    def _fill(self, rows: list[tuple[Tensor, Tensor]]) -> None:
+        for group in self._groups:
+            positions = [edge.position for edge in group.edges]
+            group.fill(
+                [rows[position] for position in positions], [f"{self.network.name} layer {i}" for i in positions]
+            )
 
     def report(self) -> dict[str, float]:
         """Damping, and of the solver the iterations and the worst layer's residual, named for the log (synchronises)."""
@@ -183,7 +197,7 @@ class NaturalMetric:
             "solvers": [solver.state_dict() for solver in self.solvers],
         }
         if self.settings.refresh_every > 1:
-            state["fishers"] = [(fisher.inputs, fisher.weights, fisher.name) for fisher in self.fishers]
+            state["fishers"] = [(fisher.inputs.clone(), fisher.weights.clone(), fisher.name) for fisher in self.fishers]
             state["alpha"] = self._alpha
         return state
 
@@ -202,9 +216,7 @@ class NaturalMetric:
             )
         if "fishers" in state and self.settings.refresh_every > 1:
             self._alpha.copy_(state["alpha"])
-            self.fishers = [
-                UnitFisher(inputs.to(like), weights.to(like), name) for inputs, weights, name in state["fishers"]
-            ]
+            self._fill([(inputs[:, :-1], weights) for inputs, weights, _ in state["fishers"]])
             self._factor()
         for solver, solver_state in zip(self.solvers, state["solvers"], strict=True):
             solver.load_state_dict({key: _to(value, like) for key, value in solver_state.items()})
@@ -216,36 +228,60 @@ class _Step(NamedTuple):
     parameters: list[Tensor]  # before the step, (m, d) a layer
 
 
-def _groups(network: SigmoidBeliefNetwork) -> list[slice]:
+class _Group:
+    """Layers that one solver solves together, and the memory that every step fills anew: zeros around them stay zeros."""
+
+    def __init__(self, edges: list[Edge], solver: Solver) -> None:
+        self.edges, self.solver = edges, solver
+        self._multiple = ALIGNED if solver.stacks else 1
+        weights = [edge.layer.weight for edge in edges]
+        shapes = [(units, parents + 1) for units, parents in (weight.shape for weight in weights)]
+        self._gradient, self.gradients = zeros(shapes, weights[0], self._multiple)  # `gradients`: (m, d) of each layer
+        self._direction, directions = zeros(shapes, weights[0], self._multiple)
+        self._parameters = [parameter for edge in edges for parameter in (edge.layer.weight, edge.layer.bias)]
+        self._gradient_parts = [part for each in self.gradients for part in (each[:, :-1], each[:, -1])]
+        self._direction_parts = [part for each in directions for part in (each[:, :-1], each[:, -1])]
+        self.fisher: FisherStack | None = None
+
+    def fill(self, rows: list[tuple[Tensor, Tensor]], names: list[str]) -> None:
+        shapes = [(len(weights), states.shape[1] + 1, weights.shape[1]) for states, weights in rows]
+        if self.fisher is None or self.fisher.shapes != shapes:
+            self.fisher = FisherStack(shapes, names, self._gradient, self._multiple)
+        self.fisher.fill(rows)
+
+    def solve(self) -> Tensor:
+        """(F_j + alpha I)^{-1} g_j of every layer, in one tensor."""
+        for part, parameter in zip(self._gradient_parts, self._parameters, strict=True):
+            part.copy_(_gradient(parameter))
+        return self.solver.solve(self._gradient)
+
+    def write(self, direction: Tensor, scale: Tensor) -> None:
+        torch.mul(direction, scale, out=self._direction)
+        for part, parameter in zip(self._direction_parts, self._parameters, strict=True):
+            _gradient(parameter).copy_(part)
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+def _neighbours(edges: list[Edge], stacks: bool) -> list[list[Edge]]:
     """Layers that are solved together: small neighbours of about one size form a stack, every other layer stands alone."""
-    sizes = [bisect.bisect_left(SMALL, edge.layer.weight.numel()) for edge in _layers(network)]
-    groups: list[slice] = []
-    for i, size in enumerate(sizes):
-        if i > 0 and size == sizes[i - 1] < len(SMALL):
-            groups[-1] = slice(groups[-1].start, i + 1)
+    groups: list[list[Edge]] = []
+    last = len(SMALL)
+    for edge in edges:
+        size = bisect.bisect_left(SMALL, edge.layer.weight.numel())
+        if stacks and size == last < len(SMALL):
+            groups[-1].append(edge)
         else:
-            groups.append(slice(i, i + 1))
+            groups.append([edge])
+        last = size
     return groups
 
 
-def _solve(solver: Solver, gradients: list[Tensor]) -> list[Tensor]:
-    if len(gradients) == 1:
-        return [solver.solve(gradients[0])]
-    solution = solver.solve(padded(gradients))
-    return [each[: len(g), : g.shape[1]] for each, g in zip(solution, gradients, strict=True)]
-
-
-def _layers(network: SigmoidBeliefNetwork) -> list[Edge]:
-    return sorted(network.edges, key=lambda edge: edge.position)
-
-
-def _joined(weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    assert weight is not None and bias is not None
-    return torch.cat([weight, bias[:, None]], dim=1)
-
-
-def _parameters(network: SigmoidBeliefNetwork) -> list[Tensor]:
-    return [_joined(edge.layer.weight.detach(), edge.layer.bias.detach()) for edge in _layers(network)]
+def _parameters(edges: list[Edge]) -> list[Tensor]:
+    return [torch.cat([edge.layer.weight.detach(), edge.layer.bias.detach()[:, None]], dim=1) for edge in edges]
 
 
 def _to(value: Tensor, like: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nws.belief_network import Units, encode
-from nws.fisher import UnitFisher, with_bias
+from nws.fisher import UnitFisher
 from nws.helmholtz import HelmholtzMachine
 from nws.wake_sleep import Rule
 
@@ -25,6 +25,15 @@ STANDARD_ERRORS = 5
 
 def tolerance(dtype: torch.dtype) -> float:
     return EXACT if dtype == torch.float64 else FLOAT32
+
+
+def with_bias(states: Tensor) -> Tensor:
+    """Parents' states (n, d - 1) and the bias as the last parent: (n, d)."""
+    return (
+        torch.cat([states, torch.ones_like(states[:, :1])], dim=1)
+        if states.shape[1]
+        else states.new_ones(len(states), 1)
+    )
 
 
 def assert_close(actual: Tensor, expected: Tensor, bound: float = EXACT) -> None:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from cases import EXACT, REALISTIC, SolverCase, assert_close
+from cases import EXACT, REALISTIC, SolverCase, assert_close, with_bias
 from solving import dense, error, factored, mean_block, pcg, residual, saved, solve_dense
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nws.conjugate_gradient import FEW, KEEP, Preconditioner, Rows, row_weights, shared_basis, worst_ratio
-from nws.fisher import UnitFisher, padded, with_bias
+from nws.fisher import FisherStack, UnitFisher, zeros
 
 
 def mean_row(fisher: UnitFisher) -> Tensor:
@@ -372,15 +372,30 @@ STACKS = {
 }
 
 
+def stacked(cases: list[SolverCase], seed: int, multiple: int = 1) -> UnitFisher:
+    fishers = [case.fisher(seed) for case in cases]
+    stack = FisherStack([fisher.shape for fisher in fishers], ["layer"] * len(cases), fishers[0].inputs, multiple)
+    stack.fill([(fisher.inputs[:, :-1], fisher.weights) for fisher in fishers])
+    return stack.whole
+
+
+def stacked_gradient(cases: list[SolverCase], multiple: int = 1) -> Tensor:
+    gradient, parts = zeros([(case.m, case.d) for case in cases], cases[0].gradient(), multiple)
+    for part, case in zip(parts, cases, strict=True):
+        part.copy_(case.gradient())
+    return gradient
+
+
+@pytest.mark.parametrize("multiple", [1, 8])
 @pytest.mark.parametrize("settings", [{}, {"rank": 3}, {"rank": 0}, {"warm_start": True}], ids=str)
 @pytest.mark.parametrize("cases", STACKS.values(), ids=STACKS)
-def test_a_stack_of_layers_has_the_dense_solution_of_each(cases: list[SolverCase], settings: dict[str, Any]) -> None:
+def test_a_stack_of_layers_has_the_dense_solution_of_each(
+    cases: list[SolverCase], settings: dict[str, Any], multiple: int
+) -> None:
     solver = pcg(1000, 1e-13, **settings)
     for seed in (3, 0):  # the second time from the first one's basis, and direction
-        fisher = UnitFisher.stack([case.fisher(seed) for case in cases])
-        assert fisher.shape == (max(c.n for c in cases), max(c.d for c in cases), max(c.m for c in cases))
-        solver.factor(fisher, cases[0].damping)
-        solution = solver.solve(padded([case.gradient() for case in cases]))
+        solver.factor(stacked(cases, seed, multiple), cases[0].damping)
+        solution = solver.solve(stacked_gradient(cases, multiple))
     for layer, case in zip(solution, cases, strict=True):
         expected = solve_dense(dense(case.fisher()), case.alpha, case.gradient())
         assert error(layer[: case.m, : case.d], expected) < EXACT
@@ -390,20 +405,15 @@ def test_a_stack_of_layers_has_the_dense_solution_of_each(cases: list[SolverCase
 def test_a_stack_that_goes_on_from_its_state_is_bit_for_bit_the_same() -> None:
     cases = STACKS["many rows"]
     solver, other = pcg(None, warm_start=True), pcg(None, warm_start=True)
-    gradient = padded([case.gradient() for case in cases])
+    gradient = stacked_gradient(cases)
     for seed in range(6):
-        solver.factor(UnitFisher.stack([case.fisher(seed) for case in cases]), cases[0].damping)
+        solver.factor(stacked(cases, seed), cases[0].damping)
         solution = solver.solve(gradient)
         if seed == 2:
             other.load_state_dict(saved(solver))
         elif seed > 2:
-            other.factor(UnitFisher.stack([case.fisher(seed) for case in cases]), cases[0].damping)
+            other.factor(stacked(cases, seed), cases[0].damping)
             assert torch.equal(other.solve(gradient), solution)
-
-
-def test_one_layer_is_no_stack() -> None:
-    fisher = REALISTIC.fisher()
-    assert UnitFisher.stack([fisher]) is fisher
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

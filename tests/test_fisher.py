@@ -7,12 +7,12 @@ from typing import Literal
 import pytest
 import reference
 import torch
-from cases import EACH_UNITS, EXACT, STANDARD_ERRORS, assert_close, random_machine, seeded
+from cases import EACH_UNITS, EXACT, STANDARD_ERRORS, assert_close, random_machine, seeded, with_bias
 from torch import Tensor
 
 from nws.belief_network import Edge, SigmoidBeliefNetwork, Units, encode
 from nws.errors import UserError
-from nws.fisher import UnitFisher, with_bias
+from nws.fisher import FisherStack, UnitFisher, zeros
 from nws.helmholtz import HelmholtzMachine, Trace
 
 # Sums of a few hundred products of two gradients that cancel: entries of size 1, a few hundred times 2e-16.
@@ -226,10 +226,40 @@ def test_every_operation_is_that_of_the_dense_blocks(shape: tuple[int, int, int]
         assert torch.equal(before, after)  # nothing is written in place
 
 
-def test_the_bias_is_the_last_parent() -> None:
-    states = torch.tensor([[0.0, -1.0], [1.0, 0.5]])
-    assert torch.equal(with_bias(states), torch.tensor([[0.0, -1.0, 1.0], [1.0, 0.5, 1.0]]))
-    assert torch.equal(with_bias(states[:, :0]), torch.ones(2, 1))
+SHAPES = [(6, 4, 5), (1, 1, 2), (3, 9, 1)]  # n, d, m of the layers of a stack
+
+
+@pytest.mark.parametrize("multiple", [1, 4, 8])
+@pytest.mark.parametrize("shapes", [SHAPES, SHAPES[:1]], ids=["three layers", "one layer"])
+def test_a_stack_holds_each_layer_and_zeros_around_it(shapes: list[tuple[int, int, int]], multiple: int) -> None:
+    stack = FisherStack(shapes, list("abc")[: len(shapes)], torch.zeros((), dtype=torch.float64), multiple)
+    rng = seeded(0)
+    for _ in range(2):  # the second time over the first
+        rows = [(torch.randn(n, d - 1, generator=rng).double(), torch.rand(n, m).double()) for n, d, m in shapes]
+        stack.fill(rows)
+        whole = stack.whole
+        for i, (fisher, (states, weights)) in enumerate(zip(stack.layers, rows, strict=True)):
+            assert torch.equal(fisher.inputs, with_bias(states)) and torch.equal(fisher.weights, weights)
+            inside = whole.inputs if len(shapes) == 1 else whole.inputs[i]
+            assert torch.equal(inside[: fisher.shape[0], : fisher.shape[1]], fisher.inputs)
+        for of_whole, of_layers in zip(
+            (whole.inputs, whole.weights), zip(*((f.inputs, f.weights) for f in stack.layers), strict=True), strict=True
+        ):
+            assert of_whole.abs().sum() == pytest.approx(float(sum(part.abs().sum() for part in of_layers)))
+    assert whole.inputs.ndim == (2 if len(shapes) == 1 else 3)
+    assert whole.size == tuple(max(sizes) for sizes in zip(*shapes, strict=True))
+    assert all(size - multiple < real <= size for size, real in zip(whole.shape, whole.size, strict=True))
+    assert all(size % multiple == 0 for size in whole.shape)
+    assert (whole.name, stack.layers[0].name) == ("a" if len(shapes) == 1 else "a to c", "a")
+
+
+def test_parts_of_zeros_are_written_through() -> None:
+    batch, parts = zeros([(2, 3), (4, 1)], torch.zeros(()), multiple=2)
+    assert batch.shape == (2, 4, 4) and not batch.any()
+    for i, part in enumerate(parts):
+        part.fill_(i + 1)
+    assert batch.sum() == 1 * 6 + 2 * 4
+    assert torch.equal(batch[1, :, 0], torch.full((4,), 2.0)) and batch[0, 1, 2] == 1
 
 
 @pytest.mark.parametrize(("inputs", "weights"), [((4, 3), (5, 2)), ((4,), (4, 2)), ((4, 3), (4,)), ((4, 3, 1), (4, 2))])

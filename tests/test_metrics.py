@@ -286,6 +286,44 @@ def test_a_huge_alpha_gives_the_plain_gradient() -> None:
             assert (error < 0.01) == near
 
 
+# --- layers that are solved together ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("small", [(2048, 8192), (12, 40), (0, 0)], ids=["all", "by size", "none"])
+def test_layers_solved_together_have_their_own_directions(
+    small: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Conjugate gradient on stacks against Cholesky layer by layer, over batches of changing size."""
+    monkeypatch.setattr("nws.metrics.SMALL", small)
+    machine, rule = random_machine((9, 7, 5, 2, 3)), make_rule("rws", CASE.samples)
+    solvers = {
+        "pcg": lambda: make_solver("pcg", iterations=1000, tolerance=1e-13),
+        "cholesky": lambda: make_solver("cholesky"),
+    }
+    learning = {
+        name: WakeSleep(
+            machine,
+            rule,
+            seeded(SEED),
+            [NaturalMetric(network, MetricSettings(), make, Damping(ALPHA)) for network in machine.networks],
+        )
+        for name, make in solvers.items()
+    }
+    together = [len(metric.solvers) for metric in learning["pcg"].metrics]
+    assert together == {(2048, 8192): [1, 1], (12, 40): [3, 3], (0, 0): [5, 4]}[small]
+    assert [len(metric.solvers) for metric in learning["cholesky"].metrics] == [5, 4]
+    optimizer = torch.optim.SGD(machine.parameters(), lr=0.3)
+    for step, batch in enumerate((4, 3, 4)):
+        x = (torch.rand(batch, 9, generator=seeded(step), dtype=torch.float64) < 0.4).double()
+        found = {}
+        for name, each in learning.items():
+            each.step(x)
+            found[name] = directions(machine)
+        for one, other in zip(found["pcg"], found["cholesky"], strict=True):
+            assert_close(one, other, SOLVED)
+        optimizer.step()
+
+
 # --- refreshed every K steps ----------------------------------------------------------------------------------------
 
 
