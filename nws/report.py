@@ -5,7 +5,6 @@ Units: log-likelihoods, their standard errors and the exact KL in nats per image
 
 import importlib.metadata
 import math
-import platform
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from nws.errors import UserError
 from nws.evaluation import read_rows
 from nws.files import write_atomically
 from nws.likelihood import resolves
+from nws.processor import processor
 from nws.run import RunDirectory
 from nws.sweeps import is_finished as is_last_step
 
@@ -162,9 +162,5 @@ def machine(device: str) -> str:
     version = f"torch {importlib.metadata.version('torch')}"
     if device != "cpu" and torch.cuda.is_available():
         return f"{torch.cuda.get_device_name()}, {version}"
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     threads = torch.get_num_threads()
-    name = names[0] if names else platform.processor() or platform.machine()
-    return f"{name}, {threads} thread{'s' * (threads > 1)}, {version}"
+    return f"{processor()}, {threads} thread{'s' * (threads > 1)}, {version}"

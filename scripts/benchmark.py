@@ -6,7 +6,6 @@ alike: the ratios are what to read.
 
 import argparse
 import json
-import platform
 import resource
 import statistics
 import sys
@@ -28,6 +27,7 @@ from nws.errors import UserError
 from nws.fisher import UnitFisher
 from nws.helmholtz import HelmholtzMachine
 from nws.metrics import MetricSettings, NaturalMetric
+from nws.processor import processor
 from nws.solvers import Solver, make_solver
 from nws.wake_sleep import Rule, WakeSleep
 
@@ -314,14 +314,6 @@ def main() -> None:
         print(json.dumps(report))
     else:
         print(f"{device}, {arguments.dtype}, {report['threads']} CPU threads, torch {torch.__version__}\n{table(rows)}")
-
-
-def processor() -> str:
-    """The CPU's name, as far as the system tells it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":
