@@ -213,9 +213,9 @@ class PreconditionedConjugateGradient:
 
     iterations: a fixed number, twice as many in the rows' space (reads nothing from the device); None: as many as a relative
         error of `accuracy` in the layer's solution needs.
-    accuracy: iteration i shortens the squared error by step_i energy_i (Hestenes & Stiefel 1952, theorem 6:1), from which
-        what is left is foretold. This is looked at, and the number settled, at each refresh and in steps 1, 2, 4, 8 ..
-        after the first (reading a few numbers from the device then, and none in the other steps).
+    accuracy: iteration i shortens a unit's squared error by step_i energy_i (Hestenes & Stiefel 1952, theorem 6:1), from which
+        what is left of it is foretold, and summed over the units. This is looked at, and the number settled, at each refresh
+        and in steps 1, 2, 4, 8 .. after the first (reading a few numbers from the device then, and none in the other steps).
     tolerance: > 0: stop where the worst unit's relative residual is below it (reads one number an iteration, always).
     rank: eigenpairs kept beside the mean (0: none); 15 and the mean make 16 columns, which matrix products like.
     warm_start: from the last solve's direction.
@@ -298,8 +298,7 @@ class PreconditionedConjugateGradient:
         tiny = torch.finfo(right.dtype).tiny  # a unit that is solved already has 0 / tiny = 0 as its step
         limit = self._count or LIMIT if self.iterations is None else self.iterations * system.cheaper
         measured = self.iterations is None and not self._count and target is None
-        gain = 0.0
-        residual, solution, direction, energy, step = right, None, None, None, None
+        residual, solution, direction, energy, step, gain = right, None, None, None, None, None
         for iteration in range(1, limit + 1):
             self.used_iterations = iteration
             steepest = system.precondition(residual)
@@ -311,16 +310,18 @@ class PreconditionedConjugateGradient:
             energy = new_energy
             if step is not None and solution is not None and target is None:
                 last = iteration == limit
-                if measured:  # this iteration gains about `now`, and all that follow it now^2 / gain
-                    now = float((step * energy).sum())
-                    last = last or not now**2 > self.accuracy**2 * gain * size(solution)
+                if (
+                    gain is not None
+                ):  # this iteration gains step x energy in a unit, all that follow about its square / gain
+                    left = float(((step * energy).square_() / gain.clamp_min_(tiny)).sum())
+                    last = last or not left > self.accuracy**2 * size(solution)
                     self._count = iteration if last else 0
                 if last:
                     return solution.addcmul_(step, direction)
             image = system.matmul(direction)
             step = energy / (direction * image).sum(-1, keepdim=True).clamp_min_(tiny)
             if measured:
-                gain = float((step * energy).sum())
+                gain = step * energy
             solution = step * direction if solution is None else solution.addcmul_(step, direction)
             if residual is right:
                 residual = torch.addcmul(right, step, image, value=-1)
