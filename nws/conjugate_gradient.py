@@ -251,6 +251,7 @@ class PreconditionedConjugateGradient:
 
     def factor(self, fisher: UnitFisher, damping: Tensor) -> None:
         check_damping(fisher, damping, needed=True)
+        self._check_state(fisher)
         self._fisher, self._damping = fisher, damping.clone()
         due = self._age % self.preconditioner_every == 0
         if due:
@@ -263,6 +264,16 @@ class PreconditionedConjugateGradient:
             self._made_from = (fisher.weights.sum(-2), self._damping)
             self._shared = Preconditioner.of(self._basis, *self._made_from)
         self._system = self._make_system(fisher)
+
+    def _check_state(self, fisher: UnitFisher) -> None:
+        widths = [] if self._basis is None else [self._basis.vectors.shape[-2]]
+        widths += [] if self._last is None else [self._last.shape[-1]]
+        d = fisher.inputs.shape[-1]
+        if any(width != d for width in widths):
+            raise UserError(
+                f"{fisher.name}: pcg goes on from a state of {widths[0]} parents, these rows have {d}; a checkpoint of another "
+                "version of nws may say so: start anew, or go on with another solver"
+            )
 
     def _make_system(self, fisher: UnitFisher) -> "Parents | Rows":
         if _has_few_rows(fisher):
@@ -310,9 +321,8 @@ class PreconditionedConjugateGradient:
             energy = new_energy
             if step is not None and solution is not None and target is None:
                 last = iteration == limit
-                if (
-                    gain is not None
-                ):  # this iteration gains step x energy in a unit, all that follow about its square / gain
+                if gain is not None:
+                    # Of a unit's squared error this iteration takes step x energy, all that follow about its square / gain.
                     left = float(((step * energy).square_() / gain.clamp_min_(tiny)).sum())
                     last = last or not left > self.accuracy**2 * size(solution)
                     self._count = iteration if last else 0

@@ -41,7 +41,7 @@ class MetricSettings:
     kind: str = "fisher"
     generator_rows: str = "model"  # model: dreams, the definition; posterior: importance-weighted wake rows
     batch: str = "same"  # rows from the batch of the gradient (same), another one (other), or unlabeled (recognition's)
-    max_rows: int | None = None  # at most so many rows, evenly spaced; None: all
+    max_rows: int | None = None  # at most so many rows a layer, evenly spaced (the K that share x are one); None: all
     refresh_every: int = 1  # steps between new Fisher matrices (and factors)
     max_kl: float | None = None  # half the squared Fisher length that a step may have; None: no bound
 
@@ -150,27 +150,40 @@ class NaturalMetric:
             solver.factor(fisher, self._alpha)
 
     def _estimate(self, trace: Trace, row_weights: Tensor) -> None:
-        stride = 1
-        if self.settings.max_rows is not None:
-            stride = math.ceil(len(row_weights) / self.settings.max_rows)
-            row_weights = row_weights[::stride] / row_weights[::stride].sum() * row_weights.sum()
-        probabilities = trace.probabilities(self.network)[::stride]
+        stride = self._stride(len(row_weights))
+        blocks = self._weights(trace, _thinned(row_weights, stride), stride).split(self.network.units, dim=1)
+        rows = [self._rows(trace, row_weights, edge, block) for edge, block in zip(self._edges, blocks, strict=True)]
+        self._fill(rows)
+
+    def _stride(self, rows: int) -> int:
+        return 1 if self.settings.max_rows is None else math.ceil(rows / self.settings.max_rows)
+
+    def _weights(self, trace: Trace, row_weights: Tensor, stride: int, units: int | None = None) -> Tensor:
+        """s_kj = w_k sigma'(a_kj) of every row that counts, and of the network's first so many units (None: all)."""
+        probabilities = trace.probabilities(self.network)[::stride, :units]
         if self.settings.kind == "empirical":
-            curvature = (probabilities - trace.targets(self.network)[::stride]).square_()
+            curvature = (probabilities - trace.targets(self.network)[::stride, :units]).square_()
         else:
             curvature = torch.addcmul(probabilities, probabilities, probabilities, value=-1)
-        blocks = curvature.mul_(row_weights[:, None]).split(self.network.units, dim=1)
-        self._fill([self._rows(trace, edge, block, stride) for edge, block in zip(self._edges, blocks, strict=True)])
+        return curvature.mul_(row_weights[:, None])
 
-    def _rows(self, trace: Trace, edge: Edge, weights: Tensor, stride: int) -> tuple[Tensor, Tensor]:
+    def _rows(self, trace: Trace, row_weights: Tensor, edge: Edge, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Parents' states (n, d - 1) and row weights (n, m) of one layer."""
+        stride = self._stride(len(row_weights))
         if edge.parent is None:  # F_j = sigma'(b_j) exactly, for any rows
             if self.settings.kind != "empirical":
                 probabilities = torch.sigmoid(edge.layer.bias)
                 weights = (probabilities * (1 - probabilities))[None]
             return weights[:, :0], weights
-        if edge.parent == 0 and stride == 1:  # K rows share x: one row for all of them, with their summed weight
-            return trace.visible, weights.unflatten(0, (-1, trace.samples)).sum(1)
+        if edge.parent == 0:  # K rows share x: one row for all of them, with their summed weight
+            shared = row_weights.unflatten(0, (-1, trace.samples)).sum(1)
+            if stride > 1:
+                weights = self._weights(trace, row_weights, 1, weights.shape[1])
+            weights = weights.unflatten(0, (-1, trace.samples)).sum(1)
+            stride = self._stride(len(shared))
+            if stride > 1:
+                weights = weights[::stride] * (shared.sum() / shared[::stride].sum())
+            return trace.visible[::stride], weights
         return trace.state_blocks[edge.parent][::stride], weights
 
     def _fill(self, rows: list[tuple[Tensor, Tensor]]) -> None:
@@ -220,6 +233,11 @@ class NaturalMetric:
             self._factor()
         for solver, solver_state in zip(self.solvers, state["solvers"], strict=True):
             solver.load_state_dict({key: _to(value, like) for key, value in solver_state.items()})
+
+
+def _thinned(row_weights: Tensor, stride: int) -> Tensor:
+    """The weights of evenly spaced rows, with the sum of all."""
+    return row_weights if stride == 1 else row_weights[::stride] / row_weights[::stride].sum() * row_weights.sum()
 
 
 class _Step(NamedTuple):

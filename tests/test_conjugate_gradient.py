@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nws.conjugate_gradient import FEW, KEEP, Preconditioner, Rows, row_weights, shared_basis, worst_ratio
+from nws.errors import UserError
 from nws.fisher import FisherStack, UnitFisher, zeros
 
 
@@ -360,6 +361,17 @@ def test_the_number_goes_on_from_the_state(case: SolverCase) -> None:
     with NoReads():  # step 6 does not look
         solution = other.solve(case.gradient())
     assert torch.equal(solution, factored(solver, case, seed=6).solve(case.gradient()))
+
+
+@pytest.mark.parametrize("case", [REALISTIC, FEW_ROWS], ids=["basis", "few rows"])
+def test_the_state_of_another_layer_is_an_error(case: SolverCase) -> None:
+    solver, other = pcg(warm_start=True), pcg(warm_start=True)
+    factored(solver, case).solve(case.gradient())
+    other.load_state_dict(saved(solver))
+    narrower = SolverCase(case.n, case.d - 3, case.m, case.alpha)
+    with pytest.raises(UserError, match=rf"state of {case.d} parents, these rows have {case.d - 3}; .* start anew"):
+        factored(other, narrower)
+    factored(other, case)
 
 
 def test_a_warm_start_counts_towards_the_accuracy() -> None:

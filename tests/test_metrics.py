@@ -133,6 +133,7 @@ def expected_directions(
     kind: str = "fisher",
     generator_rows: str = "model",
     kept: Sequence[int] | None = None,  # rows used; None: all
+    images: Sequence[int] | None = None,  # whose rows the first recognition layer uses; None: of all
 ) -> list[Tensor]:
     rule, rng = make_rule(rule_name, case.samples), case.rng(SEED)
     rows = Rows.of(machine, x, case.samples, rng, rule.exponent)
@@ -142,10 +143,16 @@ def expected_directions(
     result = []
     for which, gradient in enumerate(gradients):
         bits, weights = rows.of_network(which, generator_rows)
-        if kept is not None:
-            bits, weights = [y[kept] for y in bits], weights[kept] / weights[kept].sum()
-        network = network_of(machine, which)
-        result.append(natural(network, dense_blocks(network, bits, weights, kind), gradient, alpha))
+        network, every = network_of(machine, which), range(len(weights))
+
+        def blocks(chosen: Sequence[int]) -> list[list[Tensor]]:
+            some = weights[chosen] / weights[chosen].sum()  # noqa: B023
+            return dense_blocks(network, [y[chosen] for y in bits], some, kind)  # noqa: B023
+
+        layers = blocks(every if kept is None else kept)
+        if which == 1:
+            layers[0] = blocks([k for k in every if images is None or k // case.samples in images])[0]
+        result.append(natural(network, layers, gradient, alpha))
     return result
 
 
@@ -195,17 +202,37 @@ def test_rows_from_another_batch(rows: str) -> None:
 
 @pytest.mark.parametrize("rows", ["model", "posterior"])
 @pytest.mark.parametrize(
-    ("max_rows", "kept"), [(5, [0, 3, 6, 9]), (6, [0, 2, 4, 6, 8, 10]), (11, [0, 2, 4, 6, 8, 10]), (1, [0])], ids=str
+    ("max_rows", "kept", "images"),
+    [
+        (11, [0, 2, 4, 6, 8, 10], [0, 1, 2, 3]),
+        (6, [0, 2, 4, 6, 8, 10], [0, 1, 2, 3]),
+        (5, [0, 3, 6, 9], [0, 1, 2, 3]),
+        (3, [0, 4, 8], [0, 2]),
+        (1, [0], [0]),
+    ],
+    ids=str,
 )
-def test_max_rows_takes_evenly_spaced_rows_whose_weights_sum_to_one(max_rows: int, kept: list[int], rows: str) -> None:
+def test_max_rows_takes_evenly_spaced_rows_whose_weights_sum_to_one(
+    max_rows: int, kept: list[int], images: list[int], rows: str
+) -> None:
+    """In the first recognition layer the K rows of an image are one, so fewer images are left out there, or none."""
     machine, x = CASE.machine(), CASE.data()
     learner(CASE, machine, max_rows=max_rows, generator_rows=rows).step(x)
     actual = directions(machine)
-    expected = expected_directions(CASE, machine, x, kept=kept, generator_rows=rows)
+    expected = expected_directions(CASE, machine, x, kept=kept, images=images, generator_rows=rows)
     every = expected_directions(CASE, machine, x, generator_rows=rows)
     for which in BOTH:
         assert_close(actual[which], expected[which], SOLVED)
         assert relative_error(actual[which], every[which]) > 0.01
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_max_rows_with_every_kind_of_matrix(kind: str) -> None:
+    machine, x = CASE.machine(), CASE.data()
+    learner(CASE, machine, max_rows=3, kind=kind).step(x)
+    expected = expected_directions(CASE, machine, x, kept=[0, 4, 8], images=[0, 2], kind=kind)
+    for which in BOTH:
+        assert_close(directions(machine)[which], expected[which], SOLVED)
 
 
 @pytest.mark.parametrize("max_rows", [12, 100])
