@@ -378,6 +378,7 @@ class PreconditionedConjugateGradient:
             self._made_from = (state["curvature"], state["damping"])
             self._shared = Preconditioner.of(self._basis, *self._made_from)
         if self._system is not None:  # rows that were taken in before the state
+            self._check_state(self._fisher)
             self._system = self._make_system(self._fisher)
 
 

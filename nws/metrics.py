@@ -61,8 +61,8 @@ class MetricSettings:
 class NaturalMetric:
     """The metric of one network: turns its `.grad` into c (F_j + alpha I)^{-1} g_j, once a step.
 
-    `solver` makes a new solver for each layer (`make_solver`). `learning_rate` is the following optimizer's, a tensor that
-    the trust region reads.
+    `solver` makes a new solver (`make_solver`) for each layer, or stack of small ones. `learning_rate` is the following
+    optimizer's, a tensor that the trust region reads.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class NaturalMetric:
         self.learning_rate = torch.zeros_like(self.damping.alpha)
         make = partial(Approximate, settings.kind) if settings.kind in ("diagonal", "kronecker") else solver
         self._edges = sorted(network.edges, key=lambda edge: edge.position)
-        self._groups = [_Group(edges, make()) for edges in _neighbours(self._edges, make().stacks)]
+        self._groups = [_Group(network.name, edges, make()) for edges in _neighbours(self._edges, make().stacks)]
         self._alpha = self.damping.alpha.clone()  # of the last refresh
         self._step = 0
         self._measured: _Step | None = None
@@ -175,23 +175,22 @@ class NaturalMetric:
                 probabilities = torch.sigmoid(edge.layer.bias)
                 weights = (probabilities * (1 - probabilities))[None]
             return weights[:, :0], weights
-        if edge.parent == 0:  # K rows share x: one row for all of them, with their summed weight
-            shared = row_weights.unflatten(0, (-1, trace.samples)).sum(1)
+        if (
+            edge.parent == 0
+        ):  # K rows share x: one row for all of them, with their summed weight, and the cap is on these
             if stride > 1:
                 weights = self._weights(trace, row_weights, 1, weights.shape[1])
             weights = weights.unflatten(0, (-1, trace.samples)).sum(1)
-            stride = self._stride(len(shared))
+            stride = self._stride(len(weights))
             if stride > 1:
+                shared = row_weights.unflatten(0, (-1, trace.samples)).sum(1)
                 weights = weights[::stride] * (shared.sum() / shared[::stride].sum())
             return trace.visible[::stride], weights
         return trace.state_blocks[edge.parent][::stride], weights
 
     def _fill(self, rows: list[tuple[Tensor, Tensor]]) -> None:
         for group in self._groups:
-            positions = [edge.position for edge in group.edges]
-            group.fill(
-                [rows[position] for position in positions], [f"{self.network.name} layer {i}" for i in positions]
-            )
+            group.fill([rows[edge.position] for edge in group.edges])
 
     def report(self) -> dict[str, float]:
         """Damping, and of the solver the iterations and the worst layer's residual, named for the log (synchronises)."""
@@ -249,8 +248,9 @@ class _Step(NamedTuple):
 class _Group:
     """Layers that one solver solves together, and the memory that every step fills anew: zeros around them stay zeros."""
 
-    def __init__(self, edges: list[Edge], solver: Solver) -> None:
+    def __init__(self, network: str, edges: list[Edge], solver: Solver) -> None:
         self.edges, self.solver = edges, solver
+        self._names = [f"{network} layer {edge.position}" for edge in edges]  # for messages
         self._multiple = ALIGNED if solver.stacks else 1
         weights = [edge.layer.weight for edge in edges]
         shapes = [(units, parents + 1) for units, parents in (weight.shape for weight in weights)]
@@ -261,10 +261,10 @@ class _Group:
         self._direction_parts = [part for each in directions for part in (each[:, :-1], each[:, -1])]
         self.fisher: FisherStack | None = None
 
-    def fill(self, rows: list[tuple[Tensor, Tensor]], names: list[str]) -> None:
+    def fill(self, rows: list[tuple[Tensor, Tensor]]) -> None:
         shapes = [(len(weights), states.shape[1] + 1, weights.shape[1]) for states, weights in rows]
         if self.fisher is None or self.fisher.shapes != shapes:
-            self.fisher = FisherStack(shapes, names, self._gradient, self._multiple)
+            self.fisher = FisherStack(shapes, self._names, self._gradient, self._multiple)
         self.fisher.fill(rows)
 
     def solve(self) -> Tensor:

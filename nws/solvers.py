@@ -29,7 +29,7 @@ class Solver(Protocol):
 
     @property
     def stacks(self) -> bool:
-        """Whether it takes several layers at once, as `UnitFisher.stack` makes them; then m, d here stand for (.., m, d)."""
+        """Whether it takes several layers at once, as a `FisherStack` holds them; then m, d here stand for (.., m, d)."""
 
     def factor(self, fisher: UnitFisher, damping: Tensor) -> None:
         """Take in a layer's Fisher matrix and alpha. Raises `UserError` where a block cannot be factored."""

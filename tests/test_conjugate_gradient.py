@@ -369,8 +369,11 @@ def test_the_state_of_another_layer_is_an_error(case: SolverCase) -> None:
     factored(solver, case).solve(case.gradient())
     other.load_state_dict(saved(solver))
     narrower = SolverCase(case.n, case.d - 3, case.m, case.alpha)
-    with pytest.raises(UserError, match=rf"state of {case.d} parents, these rows have {case.d - 3}; .* start anew"):
+    message = rf"state of {case.d} parents, these rows have {case.d - 3}; .* start anew"
+    with pytest.raises(UserError, match=message):
         factored(other, narrower)
+    with pytest.raises(UserError, match=message):  # with the rows there first, as between two refreshes
+        factored(pcg(warm_start=True), narrower).load_state_dict(saved(solver))
     factored(other, case)
 
 

@@ -123,6 +123,13 @@ def natural(network: reference.Network, blocks: list[list[Tensor]], gradient: Te
     return result
 
 
+def blocks_of_some(
+    network: reference.Network, bits: reference.Bits, weights: Tensor, chosen: Sequence[int], kind: str
+) -> list[list[Tensor]]:
+    """`dense_blocks` of the chosen rows alone, whose weights sum to 1 again."""
+    return dense_blocks(network, [y[chosen] for y in bits], weights[chosen] / weights[chosen].sum(), kind)
+
+
 def expected_directions(
     case: Case,
     machine: HelmholtzMachine,
@@ -144,14 +151,10 @@ def expected_directions(
     for which, gradient in enumerate(gradients):
         bits, weights = rows.of_network(which, generator_rows)
         network, every = network_of(machine, which), range(len(weights))
-
-        def blocks(chosen: Sequence[int]) -> list[list[Tensor]]:
-            some = weights[chosen] / weights[chosen].sum()  # noqa: B023
-            return dense_blocks(network, [y[chosen] for y in bits], some, kind)  # noqa: B023
-
-        layers = blocks(every if kept is None else kept)
+        layers = blocks_of_some(network, bits, weights, every if kept is None else kept, kind)
         if which == 1:
-            layers[0] = blocks([k for k in every if images is None or k // case.samples in images])[0]
+            first = [k for k in every if images is None or k // case.samples in images]
+            layers[0] = blocks_of_some(network, bits, weights, first, kind)[0]
         result.append(natural(network, layers, gradient, alpha))
     return result
 
