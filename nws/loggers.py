@@ -97,15 +97,18 @@ class WandbLogger:
     def finish(self, summary: Row, exit_code: int) -> None:
         self._try(lambda run: run.summary.update(summary))
         self._try(lambda run: run.finish(exit_code=exit_code))
+        # W&B returns from finish() before its service has written the run; teardown() waits for that. W&B would do it
+        # itself when the process exits, but not in the processes of a parallel sweep.
+        self._try(lambda _: self._wandb.teardown())
 
     def _try(self, call: Callable[[Any], object]) -> None:
         if self._run is None:
             return
         try:
             call(self._run)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # teardown() exits where W&B's service failed
             self._give_up(error)
 
-    def _give_up(self, error: Exception) -> None:
+    def _give_up(self, error: BaseException) -> None:
         log.warning("Weights & Biases failed (%s: %s); going on without it", type(error).__name__, error)
         self._run = None

@@ -40,6 +40,7 @@ class FakeRun:
         self.rows: list[dict[str, Any]] = []
         self.summary: dict[str, Any] = {}
         self.exit_code: int | None = None
+        self.written = False
         self.failures = 0
 
     def define_metric(self, *_: Any, **__: Any) -> None: ...
@@ -54,6 +55,11 @@ class FakeRun:
         if self.fail == "finish":
             raise ConnectionError("the network is gone")
         self.exit_code = exit_code
+
+    def teardown(self) -> None:
+        if self.fail == "teardown":
+            raise SystemExit(1)  # as wandb.teardown() does when its service failed
+        self.written = self.exit_code is not None
 
 
 Fake = Callable[..., list[FakeRun]]
@@ -73,6 +79,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
             return runs[-1]
 
         monkeypatch.setattr(wandb, "init", init)
+        monkeypatch.setattr(wandb, "teardown", lambda: runs[-1].teardown())
         return runs
 
     return install
@@ -94,7 +101,7 @@ def test_what_goes_to_wandb(train: Command, fake: Fake) -> None:
     images = [name for row in run.rows for name in row if name.startswith("images/")]
     assert sorted(set(images)) == ["images/generated", "images/reconstructed"] and len(images) == 4
     assert run.summary["steps"] == 12 and run.summary["best/log_likelihood"] == checkpoint(path)["best"]
-    assert run.exit_code == 0
+    assert run.exit_code == 0 and run.written
 
     train("resume=run", "trainer.epochs=3")
     assert runs[1].options["id"] == run.id == "new-id" and runs[1].options["resume"] == "allow"
@@ -114,7 +121,7 @@ def test_jobs_of_a_sweep_share_a_group(train: Command, fake: Fake, tmp_path: Pat
     assert len({run.options["name"] for run in runs}) == 4
 
 
-@pytest.mark.parametrize("fail", ["init", "log", "finish"])
+@pytest.mark.parametrize("fail", ["init", "log", "finish", "teardown"])
 def test_a_failure_warns_once_and_training_goes_on(train: Command, fake: Fake, fail: str) -> None:
     runs = fake(fail)
     outcome = train(ON, "trainer.epochs=4")
