@@ -5,7 +5,7 @@ import math
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,14 @@ from nws.run import (
     checked,
     derive_seed,
     open_run,
+    overridden,
     override,
     pick_device,
     plain,
     resume_arguments,
     save_config,
     saved_choices,
+    unused_options,
 )
 from nws.sweeps import (
     auto_arguments,
@@ -89,6 +91,8 @@ def train(
         settings, data, machine, learner, optimizer, scheduler, run, config.seed, config.progress, keep_config
     )
     if state is None:
+        if not run.config.is_file():
+            run.claim()
         keep_config()
     else:
         trainer.load_state_dict(state, changed)
@@ -121,11 +125,12 @@ def starting_point(
         state, config.resume = left_state(run, config), None
         return run, config, state, set()
     if config.resume is None:
+        run.check_free()
         return run, config, None, set()
     run, saved = open_run(config.resume)
     as_before = {f"{name}={choice}" for name, choice in saved_choices(run).items()}
     overrides = [text for text in hydra_config.overrides.task if text not in as_before]
-    changed = {text.split("=")[0].split(".")[0] for text in overrides}
+    changed = {overridden(text).split(".")[0] for text in overrides}
     return run, override(saved, config, overrides), load_checkpoint(run.last), changed
 
 
@@ -140,6 +145,8 @@ def alone(hydra_config: HydraConf) -> Iterator[None]:
             log.info("error: %s", error)  # for the log file
         else:
             directory.rmdir()
+            with suppress(OSError):  # holds other runs
+                directory.parent.rmdir()
         sys.exit(f"error: {error}")
 
 
@@ -162,6 +169,9 @@ def main(config: DictConfig) -> float:
             print(f"finished already: step {state['step']} of {state['total_steps']}")
             best = float(state["best"])
         else:
+            unused = unused_options(config, hydra_config.overrides.task) if state is None else []
+            if unused:
+                log.warning("without effect with metric=%s: %s", config.metric.kind, ", ".join(unused))
             best, stopped = train(config, run, state, changed, choices, group)
         if stopped is not None and not sweep:
             print(f"stopped by signal {stopped}; go on with\n  python train.py {shlex.quote(f'resume={run.path}')}")

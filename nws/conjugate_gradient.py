@@ -75,7 +75,7 @@ def shared_basis(fisher: UnitFisher, rank: int, centre: Tensor | None = None, la
         values, rotation = torch.linalg.eigh(vectors.mT @ covariance(vectors))
     except torch.linalg.LinAlgError as error:
         raise UserError(
-            f"{fisher.name}: the covariance of its rows has no eigenbasis ({error}); lower optimizer.lr"
+            f"{fisher.name}: the covariance of n={n} rows of d={d} parents has no eigenbasis ({error}); lower optimizer.lr"
         ) from error
     rest = (trace - values.sum(-1, keepdim=True)).clamp_min(0) / max(1, d - values.shape[-1])
     return Basis(vectors @ rotation, values.clamp_min(0), rest)
@@ -199,7 +199,7 @@ class Rows:
         return ((weighted @ self.gram) * weighted).sum(-1).clamp_min(0).sqrt() / self.damping
 
     def size(self, solution: Tensor, gradient: Tensor) -> Tensor:
-        """alpha^2 |x|^2, as an error e of y is one of H^T R_j e_j / alpha in x, with a square below e_j . A_j e_j / alpha^2."""
+        """alpha^2 |x|^2, as an error e of y is one of H^T R_j e_j / alpha in x, its square below e_j . A_j e_j / alpha^2."""
         return (self.damping * solution).square().sum()
 
 
@@ -211,17 +211,19 @@ class PreconditionedConjugateGradient:
     while the Fisher matrix, and the mean, are those of the last `factor`.
     Where a layer has few rows (`FEW`) the iterations run in their space (`Rows`), where they are cheap.
 
-    iterations: a fixed number, twice as many in the rows' space (reads nothing from the device); None: as many as a relative
-        error of `accuracy` in the layer's solution needs.
+    iterations: a fixed number, twice as many in the rows' space (reads nothing from the device, but for the eigenvectors at
+        a refresh); None: as many as a relative error of `accuracy` in the solution needs (of a stack of layers: of all).
     accuracy: iteration i shortens a unit's squared error by step_i energy_i (Hestenes & Stiefel 1952, theorem 6:1), from which
-        what is left of it is foretold, and summed over the units. This is looked at, and the number settled, at each refresh
-        and in steps 1, 2, 4, 8 .. after the first (reading a few numbers from the device then, and none in the other steps).
+        what is left of it is foretold, and summed over the units. This is looked at, and the number settled, at each
+        refresh and in steps 1, 2, 4, 8 .. after the first (reading a few numbers from the device then, and none in the others).
     tolerance: > 0: stop where the worst unit's relative residual is below it (reads one number an iteration, always).
     rank: eigenpairs kept beside the mean (0: none); 15 and the mean make 16 columns, which matrix products like.
     warm_start: from the last solve's direction.
 
-    The last of a number of iterations takes the step length of the one before, which saves its product with F: k iterations
-    cost k - 1 products, at nearly the error that k products have.
+    The last iteration of a number that was found reuses a step length, the least of those before, which saves its product with
+    F: k iterations cost k - 1 products, at nearly the error that k products have. A step of twice the right length would gain
+    nothing, and a longer one do harm, as may happen where alpha is small: so when the number is looked at the product is made,
+    and a length reused until the next look only if it keeps the foretold error below `accuracy`.
     """
 
     stacks = True
@@ -244,6 +246,7 @@ class PreconditionedConjugateGradient:
         self.used_iterations = 0
         self._age = 0  # factorings so far
         self._count = 0  # iterations that the last measured solve needed; 0: the next one measures
+        self._reuse = False  # whether the last iteration takes a step length of those before
         self._basis: Basis | None = None
         self._last: Tensor | None = None
         self._system: Parents | Rows | None = None
@@ -253,14 +256,14 @@ class PreconditionedConjugateGradient:
         check_damping(fisher, damping, needed=True)
         self._check_state(fisher)
         self._fisher, self._damping = fisher, damping.clone()
+        self._centre = row_weights(fisher) @ fisher.inputs  # (.., 1, d) the rows' mean
+        check_finite(fisher, damping, self._centre)
         due = self._age % self.preconditioner_every == 0
-        if due:
-            check_finite(fisher, damping)  # between refreshes the training loop's own checks have to do
         if due or self._age & (self._age - 1) == 0:
             self._count = 0
         self._age += 1
         if not _has_few_rows(fisher) and (due or self._basis is None):
-            self._basis = shared_basis(fisher, self.rank, row_weights(fisher) @ fisher.inputs, self._basis)
+            self._basis = shared_basis(fisher, self.rank, self._centre, self._basis)
             self._made_from = (fisher.weights.sum(-2), self._damping)
             self._shared = Preconditioner.of(self._basis, *self._made_from)
         self._system = self._make_system(fisher)
@@ -278,7 +281,7 @@ class PreconditionedConjugateGradient:
     def _make_system(self, fisher: UnitFisher) -> "Parents | Rows":
         if _has_few_rows(fisher):
             return Rows(fisher, self._damping)
-        return Parents(fisher, self._damping, self._shared.about(row_weights(fisher) @ fisher.inputs))
+        return Parents(fisher, self._damping, self._shared.about(self._centre))
 
     def solve(self, gradient: Tensor) -> Tensor:
         system, start, right = self._system, None, gradient
@@ -294,8 +297,8 @@ class PreconditionedConjugateGradient:
             x = system.leave(right, entered, part)
             return x if start is None else x + start
 
-        def size(part: Tensor) -> float:
-            return float(system.size(whole(part), gradient))
+        def size(part: Tensor) -> Tensor:
+            return system.size(whole(part), gradient)
 
         solution = whole(self._iterate(system, entered, target, size))
         self._solved = (gradient, solution)
@@ -303,13 +306,15 @@ class PreconditionedConjugateGradient:
         return solution
 
     def _iterate(
-        self, system: "Parents | Rows", right: Tensor, target: Tensor | None, size: Callable[[Tensor], float]
+        self, system: "Parents | Rows", right: Tensor, target: Tensor | None, size: Callable[[Tensor], Tensor]
     ) -> Tensor:
         """Conjugate gradient from zero. target: the length of residual at which each unit is done (.., m)."""
         tiny = torch.finfo(right.dtype).tiny  # a unit that is solved already has 0 / tiny = 0 as its step
         limit = self._count or LIMIT if self.iterations is None else self.iterations * system.cheaper
         measured = self.iterations is None and not self._count and target is None
-        residual, solution, direction, energy, step, gain = right, None, None, None, None, None
+        reuse = self.iterations is None and self._reuse and target is None
+        residual, solution, direction, energy, least, gain = right, None, None, None, None, None
+        step = left = allowed = right.new_zeros(())
         for iteration in range(1, limit + 1):
             self.used_iterations = iteration
             steepest = system.precondition(residual)
@@ -319,20 +324,25 @@ class PreconditionedConjugateGradient:
             else:
                 direction = steepest.addcmul_(new_energy / energy.clamp_min_(tiny), direction)
             energy = new_energy
-            if step is not None and solution is not None and target is None:
-                last = iteration == limit
-                if gain is not None:
-                    # Of a unit's squared error this iteration takes step x energy, all that follow about its square / gain.
-                    left = float(((step * energy).square_() / gain.clamp_min_(tiny)).sum())
-                    last = last or not left > self.accuracy**2 * size(solution)
-                    self._count = iteration if last else 0
-                if last:
-                    return solution.addcmul_(step, direction)
+            if solution is not None and least is not None and gain is not None:
+                # Of a unit's squared error this iteration takes step x energy, all that follow about its square / gain.
+                left = ((step * energy).square_() / gain.clamp_min_(tiny)).sum()
+                allowed = self.accuracy**2 * size(solution)
+                if iteration == limit or not left > allowed:
+                    self._count = iteration
+            elif solution is not None and least is not None and reuse and iteration == limit:
+                return solution.addcmul_(least, direction)
             image = system.matmul(direction)
             step = energy / (direction * image).sum(-1, keepdim=True).clamp_min_(tiny)
+            solution = step * direction if solution is None else solution.addcmul_(step, direction)
             if measured:
                 gain = step * energy
-            solution = step * direction if solution is None else solution.addcmul_(step, direction)
+                if self._count and least is not None:
+                    lost = ((step - least).square_() * energy / step.clamp_min(tiny)).sum()
+                    self._reuse = bool(left + lost <= allowed)
+                    return solution
+            if measured or reuse:
+                least = step if least is None else torch.minimum(least, step)
             if residual is right:
                 residual = torch.addcmul(right, step, image, value=-1)
             else:
@@ -361,7 +371,7 @@ class PreconditionedConjugateGradient:
         }
 
     def state_dict(self) -> State:
-        state = {"age": torch.tensor(self._age), "count": torch.tensor(self._count)}
+        state = {name: torch.tensor(getattr(self, f"_{name}")) for name in ("age", "count", "reuse")}
         if self._basis is not None:
             curvature, damping = self._made_from
             state |= self._basis._asdict() | {"curvature": curvature, "damping": damping}
@@ -371,6 +381,7 @@ class PreconditionedConjugateGradient:
 
     def load_state_dict(self, state: State) -> None:
         self._age, self._count = int(state["age"]), int(state.get("count", 0))
+        self._reuse = bool(state.get("reuse", False))
         self._last = state.get("last")
         self._basis = None
         if "curvature" in state:

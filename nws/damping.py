@@ -28,10 +28,7 @@ class Damping:
         if schedule is not None and not callable(schedule):
             raise UserError(f"damping.schedule must be a function of the step (see conf/damping/), got {schedule!r}")
         self.schedule = schedule
-        try:
-            self._at(0)  # what is wrong with a schedule is found here, not at the first step
-        except (TypeError, ArithmeticError) as error:
-            raise UserError(f"damping.schedule cannot be followed: {error}") from error
+        self._at(0)  # what is wrong with a schedule is found here, not at the first step
         self.alpha = torch.tensor(self.initial, dtype=torch.float64)
 
     def to(self, like: Tensor) -> "Damping":
@@ -40,12 +37,15 @@ class Damping:
         return self
 
     def start_step(self, step: int) -> None:
-        """Set alpha for a step. Raises `UserError` where the schedule has come to 0 or below."""
+        """Set alpha for a step. Raises `UserError` where the schedule has no value, or has come to 0 or below."""
         if self.schedule is not None:
             self.alpha.fill_(self._at(step))
 
     def _at(self, step: int) -> float:
-        factor = 1.0 if self.schedule is None else self.schedule(step)
+        try:
+            factor = 1.0 if self.schedule is None else self.schedule(step)
+        except (TypeError, ValueError, ArithmeticError) as error:
+            raise UserError(f"damping.schedule cannot be followed at step {step}: {error}") from error
         return _positive(f"the damping at step {step}", self.initial * factor)
 
     def measures(self, step: int) -> bool:

@@ -13,6 +13,7 @@ from nws.errors import UserError, positive_int
 from nws.fisher import UnitFisher
 
 State = dict[str, Tensor]
+SINGULAR = "it is singular to working precision; raise damping.value"
 
 
 class Cholesky:
@@ -20,8 +21,13 @@ class Cholesky:
 
     @staticmethod
     def numbers(n: int, d: int, block: int) -> int:
-        """Numbers that the work on one unit holds at its peak."""
+        """Numbers that the work on one unit holds at its peak, its factor among them."""
         return n * d + 3 * d * d
+
+    @staticmethod
+    def held(n: int, d: int) -> int:
+        """Numbers of one unit's factor."""
+        return d * d
 
     @staticmethod
     def factor(fisher: UnitFisher, damping: Tensor, units: slice, block: int) -> Tensor:
@@ -40,6 +46,10 @@ class Woodbury:
     @staticmethod
     def numbers(n: int, d: int, block: int) -> int:
         return 3 * n * n
+
+    @staticmethod
+    def held(n: int, d: int) -> int:
+        return n * n
 
     @staticmethod
     def factor(fisher: UnitFisher, damping: Tensor, units: slice, block: int) -> Tensor:
@@ -64,11 +74,22 @@ class ShermanMorrison:
         return 3 * d * d + 4 * d * block + 3 * block * block
 
     @staticmethod
+    def held(n: int, d: int) -> int:
+        return d * d
+
+    @staticmethod
     def factor(fisher: UnitFisher, damping: Tensor, units: slice, block: int) -> Tensor:
         d = fisher.inputs.shape[1]
         identity = torch.eye(d, dtype=fisher.inputs.dtype, device=fisher.inputs.device)
         inverses = (identity / damping).repeat(fisher.weights[:, units].shape[1], 1, 1)
-        return fold(inverses, fisher.inputs, fisher.weights[:, units], block)
+        fold(inverses, fisher.inputs, fisher.weights[:, units], block)
+        if damping.device.type == "cpu":  # the inner factors do not say where I / alpha has swallowed the rows
+            probe = torch.ones_like(inverses[:, 0])
+            part = UnitFisher(fisher.inputs, fisher.weights[:, units])
+            x = (inverses @ probe[:, :, None])[:, :, 0]
+            if not (part.matmul(x) + damping * x - probe).norm(dim=1).max() < 0.1 * math.sqrt(d):
+                raise unfactorable(fisher, damping, SINGULAR)
+        return inverses
 
     @staticmethod
     def solve(fisher: UnitFisher, damping: Tensor, units: slice, factor: Tensor, gradient: Tensor) -> Tensor:
@@ -92,17 +113,25 @@ def fold(inverses: Tensor, inputs: Tensor, weights: Tensor, block: int) -> Tenso
     return inverses
 
 
-DIRECT: dict[str, type[Cholesky] | type[Woodbury] | type[ShermanMorrison]] = {
+Method = type[Cholesky] | type[Woodbury] | type[ShermanMorrison]
+DIRECT: dict[str, Method] = {
     "cholesky": Cholesky,
     "woodbury": Woodbury,
     "sherman_morrison": ShermanMorrison,
 }
 
 
+def units_at_once(method: Method, n: int, d: int, m: int, block: int, room: int) -> tuple[int, bool]:
+    """How many of m units to work on at once where `room` numbers fit in memory, and whether all their factors fit beside."""
+    work, held = method.numbers(n, d, block), method.held(n, d)
+    beside = (room - m * held) // (work - held)
+    return min(m, max(1, beside if beside > 0 else room // work)), beside > 0
+
+
 class DirectSolver:
     """Cholesky, Woodbury or Sherman-Morrison: factors unit by unit, in chunks of units that keep within `max_bytes`.
 
-    The factors are held for further solves where one chunk holds all units, and made anew at each solve otherwise.
+    The factors are held for further solves where all of them and the work on a chunk fit, and made anew at each solve otherwise.
     """
 
     stacks = False
@@ -116,17 +145,18 @@ class DirectSolver:
         check_damping(fisher, damping, needed=self._method is not Cholesky)
         check_finite(fisher, damping)
         self._fisher, self._damping = fisher, damping.clone()
+        self._held: list[Tensor] = []  # the last ones' memory is free before new ones are made
         n, d, m = fisher.shape
-        size = max(1, self.max_bytes // (self._method.numbers(n, d, self.block) * fisher.inputs.element_size()))
+        size, fits = units_at_once(self._method, n, d, m, self.block, self.max_bytes // fisher.inputs.element_size())
         self._chunks = [slice(start, min(start + size, m)) for start in range(0, m, size)]
-        self._held = self._factor(self._chunks[0]) if len(self._chunks) == 1 else None
+        if fits:
+            self._held = [self._factor(units) for units in self._chunks]
 
     def solve(self, gradient: Tensor) -> Tensor:
+        factors = self._held or map(self._factor, self._chunks)
         return torch.cat([
-            self._method.solve(
-                self._fisher, self._damping, units, self._factor(units) if self._held is None else self._held, gradient[units]
-            )
-            for units in self._chunks
+            self._method.solve(self._fisher, self._damping, units, factor, gradient[units])
+            for units, factor in zip(self._chunks, factors, strict=True)
         ])  # fmt: skip
 
     def _factor(self, units: slice) -> Tensor:
@@ -146,7 +176,8 @@ class RunningInverse:
     """Sherman-Morrison across batches: the inverses of (1 - f) sum_t f^{T - t} F_t + alpha I, with f = `forgetting`.
 
     Each factor call scales the old inverses and folds in the new rows, and d more rows that hold the damping up:
-    M' = f M + (1 - f) (F + alpha I). All m inverses (d, d) are state. Raises `UserError` where they exceed `max_bytes`.
+    M' = f M + (1 - f) (F + alpha I). So where alpha changes, its running mean damps. All m inverses (d, d) are state. Raises
+    `UserError` where they exceed `max_bytes`.
     """
 
     stacks = False
@@ -177,6 +208,8 @@ class RunningInverse:
         fold(self._inverses, fisher.inputs, new * fisher.weights, self.block)
         identity = torch.eye(d, dtype=fisher.inputs.dtype, device=fisher.inputs.device)
         fold(self._inverses, identity, (new * damping).expand(d, m), self.block)
+        # What rounding makes unsymmetric no fold takes back, and every division by the forgetting would let it grow.
+        self._inverses = (self._inverses + self._inverses.mT).mul_(0.5)
 
     def solve(self, gradient: Tensor) -> Tensor:
         assert self._inverses is not None
@@ -204,9 +237,12 @@ def check_damping(fisher: UnitFisher, damping: Tensor, needed: bool) -> None:
             raise unfactorable(fisher, damping, "set damping.value > 0; only cholesky with n >= d does without")
 
 
-def check_finite(fisher: UnitFisher, damping: Tensor) -> None:
-    """Raise `UserError` for rows that are not finite; on the CPU only, as `check_damping`."""
-    if fisher.inputs.device.type == "cpu" and not math.isfinite(float(fisher.inputs.sum() + fisher.weights.sum())):
+def check_finite(fisher: UnitFisher, damping: Tensor, mean: Tensor | None = None) -> None:
+    """Raise `UserError` for rows that are not finite; on the CPU only, as `check_damping`. Their `mean` tells as well."""
+    if fisher.inputs.device.type == "cpu":
+        total = fisher.inputs.sum() + fisher.weights.sum() if mean is None else mean.sum()
+        if math.isfinite(float(total)):
+            return
         raise unfactorable(fisher, damping, "its rows are not finite; lower optimizer.lr")
 
 
@@ -223,6 +259,5 @@ def _cholesky(matrices: Tensor, fisher: UnitFisher, damping: Tensor) -> Tensor:
     lost = (pivots.amin(1) < floor) if damping == 0 else failed > 0  # without damping a pivot may be rounding alone
     if failed.any() or lost.any() or not torch.isfinite(pivots).all():
         finite = bool(fisher.inputs.isfinite().all() and fisher.weights.isfinite().all())
-        singular = "it is singular to working precision; raise damping.value"
-        raise unfactorable(fisher, damping, singular if finite else "its rows are not finite; lower optimizer.lr")
+        raise unfactorable(fisher, damping, SINGULAR if finite else "its rows are not finite; lower optimizer.lr")
     return factors

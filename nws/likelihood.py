@@ -115,6 +115,11 @@ def _all_log_sums(
     """`log_sums` of all rows of x, as many at once as `max_rows` allows with all their samples: (exponents, N)."""
     if len(x) == 0:
         raise UserError("a log-likelihood needs at least one data point, got none")
+    if not ((x >= 0) & (x <= 1)).all():
+        raise UserError(
+            f"data points must be bits or intensities in [0, 1], got {float(x.min()):g} .. {float(x.max()):g}; divide bytes"
+            " by 255"
+        )
     parts = x.split(max(1, max_rows // samples))
     return torch.cat([log_sums(machine, rows, samples, rng, exponents, max_rows) for rows in parts], dim=1)
 

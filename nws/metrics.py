@@ -27,7 +27,8 @@ from nws.solvers import Approximate, Solver
 # than their arithmetic; with much larger ones, the zeros around them would.
 SMALL = (2048, 8192)
 ALIGNED = 8  # sizes are rounded up to a multiple: products run up to a tenth faster where rows start at whole 32 bytes
-KINDS = ("fisher", "empirical", "diagonal", "kronecker")
+SOLVED = ("fisher", "empirical")  # kinds that need a solver; the others are inverted in closed form
+KINDS = (*SOLVED, "diagonal", "kronecker")
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class NaturalMetric:
         like = next(network.parameters())
         self.network, self.settings, self.damping = network, settings, damping.to(like)
         self.learning_rate = torch.zeros_like(self.damping.alpha)
-        make = partial(Approximate, settings.kind) if settings.kind in ("diagonal", "kronecker") else solver
+        make = solver if settings.kind in SOLVED else partial(Approximate, settings.kind)
         self._edges = sorted(network.edges, key=lambda edge: edge.position)
         self._groups = [_Group(network.name, edges, make()) for edges in _neighbours(self._edges, make().stacks)]
         self._alpha = self.damping.alpha.clone()  # of the last refresh
@@ -200,6 +201,10 @@ class NaturalMetric:
             values = [each[key] for each in solved if key in each]
             row |= {key: max(values)} if values else {}
         return {f"{self.network.name}/{key}": value for key, value in row.items()}
+
+    def start_at(self, step: int) -> None:
+        """Take the next step as the run's `step`, counted from 0, in the damping's schedule and for refreshes."""
+        self._step = step
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that later directions depend on. The rows are kept only where they outlive a step."""

@@ -2,7 +2,7 @@
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from nws.datasets import Dataset, load_dataset
 from nws.errors import UserError
 from nws.files import write_atomically
 from nws.helmholtz import HelmholtzMachine
-from nws.metrics import MetricSettings, NaturalMetric
+from nws.metrics import KINDS, SOLVED, MetricSettings, NaturalMetric
 from nws.solvers import make_solver
 from nws.wake_sleep import Rule
 
@@ -32,9 +32,14 @@ log = logging.getLogger(__name__)
 
 #: what a resumed run cannot change: where it stands in its data and draws would lose its meaning
 FIXED = (
-    "seed", "name", "algorithm.name", "trainer.batch_size",
+    "seed", "name", "algorithm.name", "trainer.batch_size", "model.units",
     "data.name", "data.binarize", "data.fold", "data.split", "data.size",
 )  # fmt: skip
+
+
+def overridden(text: str) -> str:
+    """The key of an override, as in model.layers; of a whole group, as in optimizer."""
+    return text.split("=", 1)[0].lstrip("+~").split("@")[0].replace("/", ".")
 
 
 #: the groups of options that every run has
@@ -50,6 +55,21 @@ class RunDirectory:
     @property
     def config(self) -> Path:
         return self.path / ".hydra" / "config.yaml"
+
+    def check_free(self) -> None:
+        """Raise `UserError` where the directory holds a run already: two that write one directory would mix their files."""
+        if self.config.parent.exists():
+            raise UserError(
+                f"{self.path} holds a run already, nothing was changed; go on with it by resume={self.path}, or give another "
+                "hydra.run.dir (hydra.sweep.dir for a sweep), or remove it"
+            )
+
+    def claim(self) -> None:
+        """Make the directory this run's own, which only one of several that start at once can. Raises as `check_free`."""
+        try:
+            self.config.parent.mkdir(parents=True)
+        except FileExistsError:
+            self.check_free()
 
     @property
     def choices(self) -> Path:
@@ -120,8 +140,11 @@ def resume_arguments(arguments: list[str]) -> list[str]:
     """
     given = [argument.partition("=") for argument in arguments]
     for key, _, value in given:
-        if key in (*GROUPS, "experiment", "debug") and value == "null":  # Hydra answers this with a traceback
-            raise UserError(f"{key} needs the name of a file in conf/{key}/, got null; leave it out for the default")
+        if key in (*GROUPS, "experiment", "debug") and any(map(_is_no_name, value.split(","))):
+            raise UserError(  # Hydra answers this with a traceback
+                f"{key} needs the name of a file in conf/{key}/, got {value}; leave it out for the default. Numbers go to the "
+                f"options of a group, as in damping.value=0.1"
+            )
         if key.lstrip("+") == "resume" and value not in ("", "null", "auto"):
             if {"-m", "--multirun"} & set(arguments):
                 raise UserError("resume=RUN takes one run and no sweep (-m); resume=auto goes on with a sweep")
@@ -133,6 +156,15 @@ def resume_arguments(arguments: list[str]) -> list[str]:
             resume = [*groups, f"resume={quoted}", f"hydra.run.dir={quoted}"]
             return [*arguments[:here], *resume, *arguments[here + 1 :]]
     return arguments
+
+
+def _is_no_name(value: str) -> bool:
+    """Whether Hydra reads an override's value as something other than text: null, a truth value or a number."""
+    try:
+        float(value)
+    except ValueError:
+        return value in ("null", "true", "false")
+    return True
 
 
 def saved_choices(run: RunDirectory) -> dict[str, str]:
@@ -147,7 +179,7 @@ def override(saved: DictConfig, composed: DictConfig, overrides: list[str]) -> D
     """
     config = saved.copy()
     for text in overrides:
-        key = text.split("=", 1)[0].lstrip("+~").split("@")[0].replace("/", ".")
+        key = overridden(text)
         if key == "resume":
             continue
         value = OmegaConf.select(composed, key, default=None)
@@ -205,6 +237,14 @@ def build_machine(config: DictConfig, data: Dataset) -> HelmholtzMachine:
     return checked(HelmholtzMachine, "model", [visible, *layers], rng=rng, **options)
 
 
+def unused_options(config: DictConfig, overrides: Sequence[str]) -> list[str]:
+    """Those of a run's overrides that can have no effect: of the solver or the damping, where the metric takes none."""
+    kind = OmegaConf.select(config, "metric.kind")
+    takers = {"damping": KINDS, "solver": SOLVED}
+    keys = [(text, overridden(text).split(".")[0]) for text in overrides]
+    return [text for text, key in keys if key in takers and kind not in takers[key]]
+
+
 def build_rule(config: DictConfig) -> Rule:
     """The learning rule of the `algorithm` group."""
     return checked(Rule, "algorithm", **plain(config.algorithm))
@@ -231,6 +271,8 @@ def build_metrics(config: DictConfig, total_steps: int, machine: HelmholtzMachin
         damping = build(config.damping, total_steps)
         if not isinstance(damping, Damping):
             raise UserError(f"damping._target_ must be a class of nws.damping, got {config.damping._target_}")
+        for step in (total_steps - 1, 0):
+            damping.start_step(step)  # a schedule that falls to 0 is found here, not in the middle of a run
         metrics.append(NaturalMetric(network, settings, solver, damping))
     return metrics
 
@@ -267,6 +309,8 @@ def build(section: DictConfig, total_steps: int, *arguments: Any) -> Any:
         filled = OmegaConf.create(_fill(plain(section), total_steps))
         return hydra.utils.instantiate(filled, *arguments)
     except (InstantiationException, OmegaConfBaseException) as error:
+        if isinstance(error.__cause__, UserError):
+            raise error.__cause__ from None
         options = plain(section)
         target = options.pop("_target_", "an object without _target_")
         cause = (str(error.__cause__) or str(error)).splitlines()[0]

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from nws.conjugate_gradient import PreconditionedConjugateGradient, Preconditioner, shared_basis
-from nws.direct_solvers import DirectSolver, RunningInverse, State, check_damping, check_finite
+from nws.direct_solvers import DIRECT, DirectSolver, RunningInverse, State, check_damping, check_finite, units_at_once
 from nws.errors import UserError, positive_int
 from nws.fisher import UnitFisher
 
@@ -103,7 +103,8 @@ class AutoSolver:
 
     def factor(self, fisher: UnitFisher, damping: Tensor) -> None:
         if self._solver is None:
-            costs = solver_costs(*fisher.shape, self._options["pcg"]["iterations"] or 3, self.solves)
+            room = self.max_bytes // fisher.inputs.element_size()
+            costs = solver_costs(*fisher.shape, self._options["pcg"]["iterations"] or 3, self.solves, room)
             name = min(costs, key=costs.__getitem__)
             self._solver = make_solver(name, **self._options[name])
             if self._waiting is not None:
@@ -119,7 +120,7 @@ class AutoSolver:
 
     def load_state_dict(self, state: State) -> None:
         if self._solver is None:
-            self._waiting = state
+            self._waiting = state or None
         else:
             self._solver.load_state_dict(state)
 
@@ -127,17 +128,22 @@ class AutoSolver:
         return {} if self._solver is None else self._solver.report()
 
 
-def solver_costs(n: int, d: int, m: int, iterations: int, solves: int) -> dict[str, float]:
+def solver_costs(n: int, d: int, m: int, iterations: int, solves: int, room: int = 2**28) -> dict[str, float]:
     """Cost of one factoring and `solves` solves in multiply-adds of a large product, from the table at the top.
 
     Factoring many small matrices runs at a fifth of a large product's rate; a call of any kernel costs as much as 2e5.
+    room: numbers that solver.max_bytes holds; factors that do not fit are made anew at each solve.
     """
     rank = min(16, n, d)
-    return {
-        "pcg": solves * iterations * (2 * (n + rank) * d * m + 15 * 2e5),
-        "cholesky": m * (n * d**2 + 5 * d**3 / 3) + solves * 2 * m * d**2 + (10 + 2 * solves) * 2e5,
-        "woodbury": n**2 * d + 5 * m * n**3 / 3 + solves * m * (2 * n * d + 2 * n**2) + (10 + 5 * solves) * 2e5,
+    factors = {
+        "cholesky": m * (n * d**2 + 5 * d**3 / 3) + 10 * 2e5,
+        "woodbury": n**2 * d + 5 * m * n**3 / 3 + 10 * 2e5,
     }
+    uses = {"cholesky": 2 * m * d**2 + 2 * 2e5, "woodbury": m * (2 * n * d + 2 * n**2) + 5 * 2e5}
+    costs = {"pcg": solves * iterations * (2 * (n + rank) * d * m + 15 * 2e5)}
+    for name, factor in factors.items():
+        costs[name] = (1 if units_at_once(DIRECT[name], n, d, m, 1, room)[1] else solves) * factor + solves * uses[name]
+    return costs
 
 
 def make_solver(name: str = "pcg", solves: int = 1, **options: Any) -> Solver:

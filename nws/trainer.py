@@ -248,6 +248,12 @@ class Trainer:
             f" ({valid.samples} samples)  train bound {train['log_likelihood']:9.3f}  ess {train['ess']:5.2f}"
             f"{exact}  {self.seconds:7.1f} s"
         )
+        coins = -math.log(2) * math.prod(self.data.shape)
+        if self.step == self.total_steps and valid.mean < coins:
+            log.warning(
+                "the run ended at %.4g nats, below what a fair coin a pixel reaches (%.1f): lower optimizer.lr, or train longer",
+                valid.mean, coins,
+            )  # fmt: skip
         better = valid.mean > self.best
         self.best = max(valid.mean, self.best)
         self._save(better)
@@ -318,6 +324,9 @@ class Trainer:
         fresh_solvers = bool(changed & {"metric", "solver"})
         for metric, metric_state in zip(self.learner.metrics, state["metrics"], strict=False):
             metric.load_state_dict(metric_state, "damping" in changed, fresh_solvers)
+        if not state["metrics"]:  # the run had none so far; a schedule of the damping goes by the run's steps
+            for metric in self.learner.metrics:
+                metric.start_at(self.step)
         if state["rng_device"] == self.device.type:
             self.learner.rng.set_state(state["rng"])
         else:

@@ -128,7 +128,9 @@ class WakeSleep:
 
     @torch.no_grad()
     def step(self, x: Tensor, other: Tensor | None = None) -> StepResult:
-        """Gradients of one batch x (B, n_0), bits or intensities in [0, 1], into `.grad`; no device-to-host synchronisation.
+        """Gradients of one batch x (B, n_0), bits or intensities in [0, 1], into `.grad`.
+
+        No device-to-host synchronisation, but for a metric's solver where it reads numbers (see nws.conjugate_gradient).
 
         `other`: another batch, of which metrics take their rows instead: both networks' (metric.batch=other), or the
         recognition network's alone (metric.batch=unlabeled).
@@ -151,7 +153,9 @@ class WakeSleep:
             write_gradients(network, [(trace, residuals(network, trace, weights)) for trace, weights in parts])
         if self.metrics:
             rows = MetricRows((wake, uniform), (dream, uniform), (wake, row_weights))
-            self._precondition(terms, rows if other is None else self._other_rows(rows, other))
+            if other is not None and any(metric.refreshes for metric in self.metrics):
+                rows = self._other_rows(rows, other)
+            self._precondition(terms, rows)
 
         layer_losses = -torch.cat([wake_p @ row_weights, dream_q.mean(1)])
         wake_loss, dream_loss = (part.sum() for part in layer_losses.split([len(wake_p), len(dream_q)]))

@@ -48,6 +48,12 @@ def main() -> None:
                 f"got {'; '.join(arguments.label)}"
             )
         groups = dict(zip(arguments.label, groups.values(), strict=True))
+    bands = {name: by_epochs(group, arguments.column) for name, group in groups.items()}
+    apart = [name for name, band in bands.items() if not len(band.x)]
+    if apart:
+        raise UserError(
+            f"the runs of {', '.join(apart)} share no epochs, so they have no mean; tell them apart with --group, or give fewer"
+        )
     for name, group in groups.items():
         unlike = differences(group)
         if unlike:
@@ -69,7 +75,7 @@ def main() -> None:
     )  # fmt: skip
     paths = save(files, arguments.output or Path(f"curves_{arguments.column.replace('/', '_')}.png"))
     for name, group in groups.items():
-        band = by_epochs(group, arguments.column)
+        band = bands[name]
         spread = f" ± {band.deviation[-1]:.3f}" if len(group) > 1 else ""
         print(f"{name} ({count(group)}): {band.mean[-1]:.3f}{spread} after {band.x[-1]:g} epochs")
     for path in paths:

@@ -57,7 +57,9 @@ def main() -> None:
     parser.add_argument("--binary", action="store_true", help="binary draws instead of the pixels' probabilities")
     parser.add_argument("--columns", type=int, help="of the grid (default: as square as can be)")
     parser.add_argument("--checkpoint", choices=["best", "last"], default="best", help="default: best")
-    parser.add_argument("--output", type=Path, help="file to write (default: RUN/images/WHAT_seed_SEED.png or .gif)")
+    parser.add_argument(
+        "--output", type=Path, help="file to write (default: RUN/images/, named after WHAT, the seed and these options)"
+    )
     parser.add_argument(
         "--wandb", choices=["online", "offline"], help="add the image to the run's Weights & Biases run too"
     )
@@ -83,7 +85,7 @@ def main() -> None:
     resampling = partial(ResamplingChain, samples=arguments.samples)
     chain: Any = GibbsChain if gibbs else resampling  # Callable[..., Chain], which mypy does not see in a class
     kind = f"{'binary_' * arguments.binary}{'samples' if what == 'generate' else what}"
-    path = arguments.output or run.images / f"{kind}_seed_{arguments.seed}{suffix}"
+    path = arguments.output or run.images / f"{kind}{named(arguments)}_seed_{arguments.seed}{suffix}"
     missing = read_mask(arguments.mask, data) if what == "inpaint" else None
     originals = (data.test if arguments.split == "test" else data.valid).batch()[:count]
 
@@ -128,6 +130,16 @@ def main() -> None:
         logger.images(f"samples/{kind}", path, state["step"])
         logger.finish({}, 0)
     print(run.path)
+
+
+def named(arguments: argparse.Namespace) -> str:
+    """What tells this request's file from those of others: the mask, and options that were given another value."""
+    mask = [Path(arguments.mask).stem] if arguments.what == "inpaint" else []
+    steps = [] if arguments.steps is None else [f"{arguments.steps}_steps"]
+    others = {"auto": arguments.chain, "test": arguments.split, "best": arguments.checkpoint}
+    return "".join(
+        f"_{each}" for each in [*mask, *steps, *(other for usual, other in others.items() if other != usual)]
+    )
 
 
 def run_chain(chain: Chain, steps: int) -> list[Tensor]:

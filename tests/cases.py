@@ -187,15 +187,20 @@ _solver_cases = [
 ]
 _solver_cases += [
     SolverCase(n, d, 4, alpha, units, kind, dtype)
-    for n, d in [(60, 9), (20, 33), (48, 70)]
+    for n, d in [(60, 9), (20, 33), (48, 70), (20, 90)]  # the last is solved in the rows' space
     for kind in ("plain", "saturated", "degenerate")
     for alpha, units in [(1e-4, "bipolar"), (1e-2, "binary"), (0.2, "binary")]
     for dtype in (torch.float64, torch.float32)
     if (kind, dtype) != ("plain", torch.float64)
 ]
 _solver_cases += [
+    SolverCase(n, d, m, alpha, "binary", "plain", torch.float32)
+    for n, d, m, alpha in [(12, 12, 4, 0.2), (33, 6, 1, 1e-2), (60, 9, 5, 10.0), (20, 90, 5, 10.0)]
+]
+_solver_cases += [SolverCase(30, 121, 6, 0.2, "bipolar")]
+_solver_cases += [
     SolverCase(n, d, 6, 0.2, "bipolar", "plain", dtype, "cuda")
-    for n, d in [(60, 9), (20, 33), (48, 70)]
+    for n, d in [(60, 9), (20, 33), (48, 70), (20, 90)]
     for dtype in (torch.float64, torch.float32)
 ]
 SOLVER_CASES = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import logging
 import os
 import runpy
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -125,6 +127,15 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int | BaseExcep
         monkeypatch.setattr(WakeSleep, "step", step)
 
     return arm
+
+
+def load_script(name: str) -> ModuleType:
+    """A program of scripts/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def metrics(run: Path) -> list[dict[str, str]]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from nws.conjugate_gradient import PreconditionedConjugateGradient
 from nws.direct_solvers import DirectSolver, RunningInverse
 from nws.fisher import UnitFisher
-from nws.solvers import Solver
+from nws.solvers import AutoSolver, Solver
 
 # A backward stable solve loses about eps times the condition number |F_j + alpha I| / alpha of its block; the products
 # before and after it, of at most a hundred terms, lose a few eps more each. Woodbury's and Sherman-Morrison's differences of
@@ -49,6 +49,7 @@ SOLVERS: dict[str, Callable[[SolverCase], Solver]] = {
     "sherman_morrison": lambda case: DirectSolver("sherman_morrison"),
     "sherman_morrison, block 16": lambda case: DirectSolver("sherman_morrison", block=16),
     "running, first batch": lambda case: RunningInverse(0.9, block=16),
+    "auto": lambda case: AutoSolver(iterations=200),
     "pcg": converged,
     "pcg, rank 3": lambda case: converged(case, rank=3),
     "pcg, full rank": lambda case: converged(case, rank=1000),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from cases import EXACT, REALISTIC, SolverCase, assert_close, with_bias
-from solving import dense, error, factored, mean_block, pcg, residual, saved, solve_dense
+from cases import EXACT, REALISTIC, SolverCase, assert_close, tolerance, with_bias
+from solving import dense, error, factored, mean_block, pcg, residual, saved, solve_dense, tight
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -55,10 +56,8 @@ class Textbook:
 
     @property
     def reused(self) -> Tensor:
-        """The last iterate where its product is saved: with the step length of the one before, if there is one."""
-        if len(self.steps) == 1:
-            return self.iterates[-1]
-        return self.iterates[-2] + self.steps[-2] * self.directions[-1]
+        """The last iterate where its product is saved: with the least step length of those before."""
+        return self.iterates[-2] + torch.stack(self.steps[:-1]).amin(0) * self.directions[-1]
 
     @staticmethod
     def of(case: SolverCase, rank: int, iterations: int, start: Tensor | None = None) -> Textbook:
@@ -70,24 +69,42 @@ def _apply(matrices: Tensor, vectors: Tensor) -> Tensor:
     return torch.einsum("mij,mj->mi", matrices, vectors)
 
 
-NEVER = 1e-300  # a tolerance that no residual meets: every iteration is a full one
+NEVER = 1e-300  # a tolerance that no residual meets
 
 
 @pytest.mark.parametrize("warm_start", [False, True], ids=["cold", "warm"])
 @pytest.mark.parametrize("rank", [0, 8, 101])
 @pytest.mark.parametrize("iterations", [1, 2, 3, 5])
-def test_pcg_takes_the_textbooks_iterations_and_reuses_the_last_step_length(
-    iterations: int, rank: int, warm_start: bool
+@pytest.mark.parametrize("tolerance", [0.0, NEVER])
+def test_a_fixed_number_takes_the_textbooks_iterations(
+    tolerance: float, iterations: int, rank: int, warm_start: bool
 ) -> None:
-    solver, full = pcg(iterations, rank=rank, warm_start=warm_start), pcg(iterations, NEVER, rank=rank)
+    solver = pcg(iterations, tolerance, rank=rank, warm_start=warm_start)
     start = None
     if warm_start:
         start = factored(solver, REALISTIC).solve(REALISTIC.gradient(seed=4)).clone()
-        full = pcg(iterations, NEVER, rank=rank, warm_start=True)
-        full.load_state_dict(saved(solver))
     textbook = Textbook.of(REALISTIC, rank, iterations, start)
-    assert_close(factored(full, REALISTIC).solve(REALISTIC.gradient()), textbook.iterates[-1], EXACT)
-    assert_close(factored(solver, REALISTIC).solve(REALISTIC.gradient()), textbook.reused, EXACT)
+    assert_close(factored(solver, REALISTIC).solve(REALISTIC.gradient()), textbook.iterates[-1], EXACT)
+
+
+def test_a_number_that_was_found_reuses_the_last_step_length_after_a_look() -> None:
+    """Where it is looked at the product is made, so that the reused length can be judged."""
+    solver = factored(pcg(None, rank=8), REALISTIC)
+    looked, then = (solver.solve(REALISTIC.gradient()) for _ in range(2))
+    textbook = Textbook.of(REALISTIC, 8, solver.used_iterations)
+    assert solver.used_iterations > 1
+    assert_close(looked, textbook.iterates[-1], EXACT)
+    assert_close(then, textbook.reused, EXACT)
+
+
+@pytest.mark.parametrize(("accuracy", "rank", "reuse"), [(0.1, 0, False), (1e-2, 8, True)], ids=str)
+def test_a_step_length_is_reused_only_where_that_keeps_the_accuracy(accuracy: float, rank: int, reuse: bool) -> None:
+    solver, gradient = factored(pcg(None, accuracy=accuracy, rank=rank), REALISTIC), REALISTIC.gradient(2)
+    for _ in range(2):  # the look, and after it
+        assert relative_error(REALISTIC, solver.solve(gradient), gradient) < accuracy
+    assert solver.used_iterations > 1 and solver._reuse == reuse
+    solver._reuse = True  # what it decided against would do harm
+    assert (relative_error(REALISTIC, solver.solve(gradient), gradient) < accuracy) == reuse
 
 
 FEW_ROWS = SolverCase(20, 90, 6, 0.2)
@@ -105,7 +122,7 @@ def test_few_rows_take_twice_the_textbooks_iterations_in_their_own_space(iterati
     identity = case.alpha * torch.eye(case.n, dtype=torch.float64)
     inverses = torch.linalg.inv(pairs * guess + identity)
     textbook = Textbook(pairs * gram + identity, inverses, (gradient @ inputs.T) * roots, 2 * iterations)
-    expected = (gradient - (textbook.reused * roots) @ inputs) / case.alpha
+    expected = (gradient - (textbook.iterates[-1] * roots) @ inputs) / case.alpha
     blocks = dense(fisher) + case.alpha * torch.eye(case.d, dtype=torch.float64)
     length = (expected * gradient).sum(1) / (expected * _apply(blocks, expected)).sum(1)
     solver = factored(pcg(iterations), case)
@@ -123,9 +140,8 @@ def test_the_iteration_without_a_product_is_worth_it(iterations: int, alpha: flo
     """It halves the error, at least, of the iterations with a product that it costs as much as."""
     case = SolverCase(320, 101, 60, alpha)
     expected = solve_dense(dense(case.fisher()), alpha, case.gradient())
-    solution = factored(pcg(iterations, rank=32), case).solve(case.gradient())
-    plain = Textbook.of(case, 32, iterations - 1).iterates[-1]
-    assert error(solution, expected) < 0.5 * error(plain, expected)
+    textbook = Textbook.of(case, 32, iterations)
+    assert error(textbook.reused, expected) < 0.5 * error(textbook.iterates[-2], expected)
 
 
 def test_one_iteration_misses_what_more_of_them_meet() -> None:
@@ -143,8 +159,8 @@ def test_more_iterations_than_needed_do_no_harm() -> None:
         case = SolverCase(60, 9, 5, 0.2, dtype=dtype)
         gradient = case.gradient()
         gradient[2] *= 1e-18  # its squares leave the range of float32
-        for tolerance in (0.0, NEVER):
-            solution = factored(pcg(300, tolerance), case).solve(gradient)
+        for never in (0.0, NEVER):
+            solution = factored(pcg(300, never), case).solve(gradient)
             normal = [0, 1, 3, 4]
             assert error(solution[normal], solve_dense(dense(case.fisher())[normal], 0.2, gradient[normal])) < bound
             assert solution.isfinite().all() and solution[2].norm() <= gradient[2].norm() / 0.19
@@ -292,13 +308,26 @@ def test_a_fixed_count_reads_no_number_from_the_device(rank: int, case: SolverCa
         factored(pcg(4, 1e-6), case).solve(case.gradient())  # the check sees what it is there for
 
 
+@pytest.mark.parametrize("case", [REALISTIC, FEW_ROWS], ids=["basis", "few rows"])
+def test_taking_in_the_next_rows_reads_no_number_from_the_device(
+    case: SolverCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solver, fisher, damping = factored(pcg(4), case), case.fisher(1), case.damping
+    with pytest.raises(AssertionError, match="reads from the device"), NoReads():
+        solver.factor(fisher, damping)  # the checks of alpha and of the rows, which only tensors on the CPU have
+    for check in ("check_damping", "check_finite"):
+        monkeypatch.setattr(f"nws.conjugate_gradient.{check}", lambda *_, **__: None)
+    with NoReads():
+        solver.factor(fisher, damping)
+
+
 # --- as many iterations as the accuracy needs -----------------------------------------------------------------------
 
 
-def relative_error(case: SolverCase, solution: Tensor) -> float:
+def relative_error(case: SolverCase, solution: Tensor, gradient: Tensor | None = None) -> float:
     """Of the whole layer, in the norm that the solver aims at: among few rows |x|, otherwise |x|^2 = sum_j x_j . A_j x_j."""
     blocks = dense(case.fisher()) + case.alpha * torch.eye(case.d, dtype=torch.float64)
-    expected = torch.linalg.solve(blocks, case.gradient())
+    expected = torch.linalg.solve(blocks, case.gradient() if gradient is None else gradient)
     wrong = solution - expected
     if FEW * case.n <= case.d:
         return float(wrong.norm() / expected.norm())
@@ -417,20 +446,22 @@ def stacked_gradient(cases: list[SolverCase], multiple: int = 1) -> Tensor:
     return gradient
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("multiple", [1, 8])
 @pytest.mark.parametrize("settings", [{}, {"rank": 3}, {"rank": 0}, {"warm_start": True}], ids=str)
 @pytest.mark.parametrize("cases", STACKS.values(), ids=STACKS)
 def test_a_stack_of_layers_has_the_dense_solution_of_each(
-    cases: list[SolverCase], settings: dict[str, Any], multiple: int
+    cases: list[SolverCase], settings: dict[str, Any], multiple: int, dtype: torch.dtype
 ) -> None:
-    solver = pcg(1000, 1e-13, **settings)
+    cases, bound = [replace(case, dtype=dtype) for case in cases], tolerance(dtype)
+    solver = pcg(1000, tight(cases[0]), **settings)
     for seed in (3, 0):  # the second time from the first one's basis, and direction
         solver.factor(stacked(cases, seed, multiple), cases[0].damping)
         solution = solver.solve(stacked_gradient(cases, multiple))
     for layer, case in zip(solution, cases, strict=True):
         expected = solve_dense(dense(case.fisher()), case.alpha, case.gradient())
-        assert error(layer[: case.m, : case.d], expected) < EXACT
-        assert layer[case.m :].abs().sum() == 0 and layer[:, case.d :].norm() < EXACT
+        assert error(layer[: case.m, : case.d], expected) < bound
+        assert layer[case.m :].abs().sum() == 0 and layer[:, case.d :].norm() < bound
 
 
 def test_a_stack_that_goes_on_from_its_state_is_bit_for_bit_the_same() -> None:

@@ -222,3 +222,13 @@ def test_options(make: Make, command: Command, tmp_path: Path, monkeypatch: pyte
     )
     assert "there are epoch, step" in command(PLOT, "one", "--column", "nope").message()
     assert "does not exist" in command(PLOT, "nowhere").message()
+
+
+def test_runs_without_a_common_epoch_are_an_error_before_anything_is_written(
+    make: Make, command: Command, tmp_path: Path
+) -> None:
+    make("a", [(0.1, 1, -50), (0.2, 2, -40)])
+    make("b", [(3, 30, -30), (4, 40, -20)], seed=1)
+    message = command(PLOT, str(tmp_path), "--output", "curves.png").message()
+    assert "the runs of rws share no epochs" in message and "--group" in message
+    assert not list(tmp_path.glob("curves*"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from cases import EXACT, SolverCase, assert_close
+from cases import EXACT, SolverCase, assert_close, tolerance
 from solving import ROUNDING, dense, error, factored, saved, solve_dense
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -67,9 +67,35 @@ def test_chunks_of_units_keep_within_max_bytes_and_change_nothing(
     assert_close(solver.solve(case.gradient()), expected, EXACT)
     assert all(chunk.stop - chunk.start <= units for chunk in chunks)
     assert {j for chunk in chunks for j in range(case.m)[chunk]} == set(range(case.m))
-    if units == case.m:  # one chunk: the factor is held, so another solve does not make it again
-        solver.solve(case.gradient(2))
-        assert len(chunks) == 1
+
+
+@each_direct
+@pytest.mark.parametrize(("room", "made"), [(1.0, 3), (0.99, 1)], ids=["held", "too large to hold"])
+def test_factors_are_made_once_where_all_fit_beside_the_work_on_a_chunk(
+    method: str, room: float, made: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, kind = SolverCase(30, 24, 6, 0.2), DIRECT[method]
+    work, held = kind.numbers(case.n, case.d, 1), kind.held(case.n, case.d)
+    calls: list[slice] = []
+    original = kind.factor
+
+    def record(fisher: UnitFisher, damping: Tensor, chunk: slice, block: int) -> Tensor:
+        calls.append(chunk)
+        factor = original(fisher, damping, chunk, block)
+        assert factor[0].numel() == held
+        return factor
+
+    monkeypatch.setattr(kind, "factor", staticmethod(record))
+    solver = DirectSolver(
+        method, max_bytes=int(room * 8 * (6 * held + 2 * (work - held)))
+    )  # the work on two units at once
+    for seed in range(2):
+        calls.clear()
+        solver.factor(case.fisher(seed), case.damping)
+        expected = dense(case.fisher(seed))
+        for gradient in (case.gradient(2), case.gradient(3)):
+            assert error(solver.solve(gradient), solve_dense(expected, 0.2, gradient)) < EXACT
+        assert len(calls) >= 3 and (len(calls) == 3) == (made == 3)
 
 
 @each_direct
@@ -102,8 +128,9 @@ def test_the_memory_in_use_at_once_stays_below_max_bytes(
     beside = (case.n**2 + 2 * case.d**2 + 3 * case.m * (case.n + case.d)) * 8
     solver = DirectSolver(method, max_bytes=limit, block=block)
     with PeakBytes() as memory:
-        solver.factor(fisher, case.damping)
-        solver.solve(gradient)
+        for _ in range(2):  # the second time beside the first one's factors, if they were kept
+            solver.factor(fisher, case.damping)
+            solver.solve(gradient)
     assert memory.peak > 0.3 * units * min(case.n, case.d) ** 2 * 8, "nothing was measured"
     assert memory.peak <= limit + beside
 
@@ -145,6 +172,30 @@ def test_a_running_inverse_is_that_of_the_exponential_average(
         solver.factor(case.fisher(seed=batch), case.damping)
         expected = solve_dense(running_average(case, forgetting, batch + 1), 0.05, case.gradient())
         assert error(solver.solve(case.gradient()), expected) < EXACT
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("block", [1, 16])
+def test_a_running_inverse_stays_true_over_many_batches(block: int, dtype: torch.dtype) -> None:
+    """Symmetric, too: what rounding makes unsymmetric would double every 14 batches, and be all there is after 400."""
+    case = SolverCase(30, 9, 4, 0.2, dtype=dtype)
+    solver, average = RunningInverse(0.95, block=block), dense(case.fisher(0))
+    for batch in range(800):
+        solver.factor(case.fisher(batch), case.damping)
+        average = 0.95 * average + 0.05 * dense(case.fisher(batch))
+    expected = solve_dense(average, 0.2, case.gradient())
+    assert error(solver.solve(case.gradient()), expected) < tolerance(dtype)
+
+
+def test_where_alpha_changes_its_running_mean_damps() -> None:
+    case, solver = SolverCase(20, 12, 4, 0.1), RunningInverse(0.8, block=5)
+    alphas = [0.1, 0.5, 0.02]
+    for batch, alpha in enumerate(alphas):
+        solver.factor(case.fisher(seed=batch), torch.tensor(alpha, dtype=case.dtype))
+    mean = 0.8 * (0.8 * alphas[0] + 0.2 * alphas[1]) + 0.2 * alphas[2]
+    average = running_average(case, 0.8, 3)
+    assert error(solver.solve(case.gradient()), solve_dense(average, mean, case.gradient())) < EXACT
+    assert error(solver.solve(case.gradient()), solve_dense(average, alphas[2], case.gradient())) > 1e-2
 
 
 def test_a_running_inverse_goes_on_bit_for_bit_from_its_state() -> None:

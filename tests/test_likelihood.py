@@ -382,3 +382,12 @@ def test_divergence_is_its_formula_and_not_negative(seed: int) -> None:
     expected = sum(p.item() * (math.log(p) - q.item()) for p, q in zip(p_data, log_p, strict=True))
     assert kl_divergence(machine, images, p_data) == pytest.approx(expected, abs=EXACT)
     assert expected > 0
+
+
+@pytest.mark.parametrize("value", [255.0, -1.0, float("nan")])
+def test_data_that_are_no_intensities_are_an_error(value: float) -> None:
+    machine = HelmholtzMachine([4, 3], rng=torch.Generator().manual_seed(0))
+    x = torch.full((2, 4), 0.5)
+    x[1, 2] = value
+    with pytest.raises(UserError, match=r"bits or intensities in \[0, 1\].*divide bytes by 255"):
+        log_likelihood(machine, x, 3)

@@ -248,6 +248,25 @@ def test_a_schedule_of_damping_goes_on_where_a_solver_is_overridden_at_resume(tr
     assert numbers(run, "generator/damping")[-1] == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize("solver", [None, "auto"])
+def test_a_plain_run_goes_on_with_a_metric_at_its_own_step(train: Command, solver: str | None) -> None:
+    options = ("damping=exponential", "damping.schedule.half_life=11", "damping.schedule.final=0")
+    run = train("hydra.run.dir=run", "algorithm=rws", "trainer.epochs=1").run
+    resumed = train("resume=run", "trainer.epochs=2", "metric=fisher", *options, *[f"solver={solver}"] * bool(solver))
+    assert resumed.code == 0 and resumed.err == "", resumed.err
+    assert float(metrics(run)[-1]["generator/damping"]) == pytest.approx(0.1)
+
+
+def test_auto_goes_on_where_other_rows_make_another_solver_the_cheapest(train: Command) -> None:
+    """Few rows: woodbury, which has no state; many: pcg."""
+    small = ("algorithm=nrws", "solver=auto", "model.layers=[20]", "trainer.batch_size=20")
+    run = train("hydra.run.dir=run", *small, "algorithm.samples=1", "trainer.epochs=0.1").run
+    assert not any(each for metric in checkpoint(run)["metrics"] for each in metric["solvers"])
+    resumed = train("resume=run", "algorithm.samples=20", "trainer.epochs=0.2")
+    assert resumed.code == 0 and resumed.err == "", resumed.err
+    assert any(each for metric in checkpoint(run)["metrics"] for each in metric["solvers"])
+
+
 # --- bad input ------------------------------------------------------------------------------------------------------
 
 BAD = {
@@ -328,7 +347,8 @@ def test_bad_options_are_one_message_at_the_command_line(train: Command, tmp_pat
 def test_a_schedule_that_comes_to_zero_stops_with_a_message(train: Command) -> None:
     options = ("damping=linear", "damping.schedule.total_steps=4", "damping.schedule.final=0")
     message = train(*NRWS, *options, "hydra.run.dir=run").message()
-    assert "the damping at step 4 must be a number above 0" in message
+    assert "error: the damping at step 11 must be a number above 0" in message  # the run's last, before its first
+    assert not Path("run").exists()
 
 
 def test_rows_that_are_not_finite_name_a_layer(train: Command) -> None:

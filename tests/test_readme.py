@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shlex
@@ -17,7 +16,7 @@ from typing import Any
 import hydra
 import pytest
 import yaml
-from conftest import ROOT, SMALL, Command, checkpoint
+from conftest import ROOT, SMALL, Command, checkpoint, load_script
 from omegaconf import OmegaConf
 from test_sweeps import SBATCH, SLURM, SRUN
 from test_train import CONF, TWO_STEPS, data_root, names  # noqa: F401  a fixture
@@ -203,10 +202,7 @@ def test_reproducing(command: Command, tiny: list[str], tmp_path: Path, text: st
 
 @pytest.mark.parametrize("text", of("python scripts/benchmark.py"))
 def test_benchmarks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str) -> None:
-    spec = importlib.util.spec_from_file_location("benchmark", ROOT / "scripts" / "benchmark.py")
-    assert spec is not None and spec.loader is not None
-    benchmark = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(benchmark)
+    benchmark = load_script("benchmark")
     monkeypatch.setattr(benchmark, "SHAPES", [(8, 5, 3)])
     small = ["--layers", "12,6,3", "--batch", "4", "--repeats", "2"]
     small += ["--visible", "12,16"] if "scale" in text else []

@@ -60,7 +60,7 @@ def test_reconstructions_stand_below_their_originals(command: Command, run: Path
 def test_inpainting_leaves_the_rest_of_the_image_alone(command: Command, run: Path, chain: str) -> None:
     outcome = command(SAMPLE, str(run), "inpaint", "--mask", "left", "--count", "3", "--steps", "4", "--chain", chain)
     assert {"gibbs": "Gibbs sampling", "resampling": "importance resampling"}[chain] in outcome.out
-    grid = pixels(drawn(outcome, "inpaint_seed_0.png"))
+    grid = pixels(drawn(outcome, f"inpaint_left_4_steps_{chain}_seed_0.png"))
     for column in range(3):
         original, left, filled = (cell(grid, row, column) for row in range(3))
         assert (original[:, 3:] == left[:, 3:]).all() and (original[:, 3:] == filled[:, 3:]).all()
@@ -72,7 +72,7 @@ def test_a_mask_from_a_png(command: Command, run: Path, tmp_path: Path) -> None:
     mask[1:3, 2:4] = 255
     Image.fromarray(mask).save(tmp_path / "mask.png")
     outcome = command(SAMPLE, str(run), "inpaint", "--mask", "mask.png", "--count", "2", "--steps", "2")
-    grid = pixels(drawn(outcome, "inpaint_seed_0.png"))
+    grid = pixels(drawn(outcome, "inpaint_mask_2_steps_seed_0.png"))
     assert ((cell(grid, 1, 0) == 64) == (mask > 0)).all()
     Image.fromarray(mask[:3]).save(tmp_path / "small.png")
     Image.fromarray(0 * mask).save(tmp_path / "black.png")
@@ -89,7 +89,7 @@ def test_a_mask_from_a_png(command: Command, run: Path, tmp_path: Path) -> None:
 
 def test_a_chain_is_an_animation_with_a_frame_for_each_step(command: Command, run: Path) -> None:
     path = drawn(
-        command(SAMPLE, str(run), "chain", "--count", "4", "--steps", "6", "--columns", "2"), "chain_seed_0.gif"
+        command(SAMPLE, str(run), "chain", "--count", "4", "--steps", "6", "--columns", "2"), "chain_6_steps_seed_0.gif"
     )
     with Image.open(path) as image:
         assert image.format == "GIF" and image.n_frames == 6 and image.size == (2 + 2 * CELL, 2 + 2 * 42)
@@ -106,8 +106,8 @@ def test_refined_samples_and_walks(command: Command, run: Path) -> None:
     plain = drawn(command(SAMPLE, str(run), "--count", "4"), "samples_seed_0.png").read_bytes()
     refined = command(SAMPLE, str(run), "generate", "--count", "4", "--steps", "3", "--chain", "gibbs")
     assert "3 steps of Gibbs sampling" in refined.out
-    assert drawn(refined, "samples_seed_0.png").read_bytes() != plain
-    grid = pixels(drawn(command(SAMPLE, str(run), "walk", "--count", "2", "--steps", "5"), "walk_seed_0.png"))
+    assert drawn(refined, "samples_3_steps_gibbs_seed_0.png").read_bytes() != plain
+    grid = pixels(drawn(command(SAMPLE, str(run), "walk", "--count", "2", "--steps", "5"), "walk_5_steps_seed_0.png"))
     assert grid.shape == (2 + 2 * 42, 2 + 5 * CELL)
     assert "--steps must be a whole number of at least 1" in command(SAMPLE, str(run), "walk", "--steps", "0").message()
 

@@ -22,9 +22,10 @@ from solving import (
     solve_dense,
     tight,
 )
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nws.conjugate_gradient import PreconditionedConjugateGradient
-from nws.direct_solvers import DirectSolver, RunningInverse
+from nws.direct_solvers import DIRECT, DirectSolver, RunningInverse
 from nws.errors import UserError
 from nws.fisher import UnitFisher
 from nws.solvers import Approximate, AutoSolver, Solver, make_solver, solver_costs
@@ -41,7 +42,9 @@ def test_every_solver_gives_the_dense_solution_of_each_unit(case: SolverCase, na
     solver.factor(fisher, case.damping)
     blocks, alpha = dense(fisher), float(case.damping)
     condition = (torch.linalg.eigvalsh(blocks)[:, -1] + alpha) / alpha
-    bound = (ROUNDING * torch.finfo(case.dtype).eps + (tight(case) if name.startswith("pcg") else 0)) * condition
+    bound = (
+        ROUNDING * torch.finfo(case.dtype).eps + (tight(case) if name.startswith(("pcg", "auto")) else 0)
+    ) * condition
     for seed in (1, 2):
         gradient = case.gradient(seed)
         before = gradient.clone()
@@ -157,6 +160,69 @@ def test_auto_takes_the_cheapest_of_the_cost_table(
     assert made == [expected]
 
 
+@pytest.mark.parametrize(
+    ("n", "d", "m", "solves", "expected"),
+    [(320, 51, 75, 2, "pcg"), (320, 51, 75, 16, "cholesky"), (32, 101, 200, 1, "pcg"), (32, 101, 200, 4, "woodbury"),
+     (320, 301, 784, 1000, "cholesky"), (320, 301, 4096, 1000, "pcg")],
+)  # fmt: skip
+def test_auto_weighs_factoring_against_the_solves_that_follow(
+    n: int, d: int, m: int, solves: int, expected: str
+) -> None:
+    """The last two: factors that fit in a GiB serve all solves, others are made anew at each."""
+    costs = solver_costs(n, d, m, 3, solves)
+    assert min(costs, key=costs.__getitem__) == expected
+
+
+@pytest.mark.parametrize(("shape", "name"), [((60, 9), "cholesky"), ((4, 400), "woodbury"), ((320, 101), "pcg")])
+def test_autos_options_reach_the_solver_that_it_takes(shape: tuple[int, int], name: str) -> None:
+    solver = AutoSolver(accuracy=1e-3, max_bytes=12345)
+    factored(solver, SolverCase(*shape, 5 if name != "pcg" else 60, 0.2))
+    taken = solver._solver
+    if isinstance(taken, PreconditionedConjugateGradient):
+        assert name == "pcg" and taken.accuracy == 1e-3 and taken.iterations is None
+    else:
+        assert isinstance(taken, DirectSolver) and taken._method is DIRECT[name] and taken.max_bytes == 12345
+
+
+class Calls(TorchDispatchMode):
+    """Counts the operations called inside."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+def calls(make: Callable[[SolverCase], Solver], case: SolverCase) -> int:
+    fisher, gradient, solver = case.fisher(), case.gradient(), make(case)
+    with Calls() as counted:
+        solver.factor(fisher, case.damping)
+        solver.solve(gradient)
+    return counted.count
+
+
+FIXED: dict[str, Callable[[SolverCase], Solver]] = {
+    **{name: make for name, make in SOLVERS.items() if not name.startswith(("pcg", "auto"))},
+    "pcg": lambda case: pcg(3),
+    "diagonal": lambda case: Approximate("diagonal"),
+    "kronecker": lambda case: Approximate("kronecker"),
+}
+
+
+@pytest.mark.parametrize("name", FIXED)
+@pytest.mark.parametrize("shape", [(60, 9), (8, 40)], ids=["n>d", "n<d"])
+def test_more_units_are_no_more_calls(shape: tuple[int, int], name: str) -> None:
+    """All units are worked on at once: there is no loop over them."""
+    assert calls(FIXED[name], SolverCase(*shape, 40, 0.2)) == calls(FIXED[name], SolverCase(*shape, 2, 0.2))
+
+
+def test_rows_folded_in_together_are_fewer_calls() -> None:
+    case = SolverCase(64, 9, 5, 0.2)
+    one, many = (calls(SOLVERS[name], case) for name in ("sherman_morrison", "sherman_morrison, block 16"))
+    assert many < one / 4
+
+
 def test_auto_goes_on_bit_for_bit_from_its_state() -> None:
     """Loaded before the first Fisher matrix tells which solver it is the state of."""
     solver, other = AutoSolver(), AutoSolver()
@@ -195,7 +261,7 @@ def test_unknown_names_and_options_are_errors(name: str, options: dict[str, Any]
 
 
 def failing(case: SolverCase, solver: Solver, alpha: float, spoil: Callable[[UnitFisher], Any] | None = None) -> str:
-    """The message, which must name the layer, n, d, alpha and a way out. A factor may be made as late as in `solve`."""
+    """The message, which must name the layer, n, d, alpha and an option. A factor may be made as late as in `solve`."""
     fisher = case.fisher(name="recognition.1")
     if spoil is not None:
         spoil(fisher)
@@ -203,8 +269,9 @@ def failing(case: SolverCase, solver: Solver, alpha: float, spoil: Callable[[Uni
         solver.factor(fisher, torch.tensor(alpha, dtype=case.dtype))
         solver.solve(case.gradient())
     message = str(raised.value)
-    for part in ("recognition.1", f"n={case.n}", f"d={case.d}", f"{alpha:g}", "damping"):
+    for part in ("recognition.1: ", f"n={case.n} ", f"d={case.d} ", f"damping {alpha:g}: "):
         assert part in message, message
+    assert ("damping.value" in message) != ("optimizer.lr" in message), message
     return message
 
 
@@ -219,9 +286,19 @@ def test_damping_that_is_not_positive_is_an_error(alpha: float, name: str) -> No
 @pytest.mark.parametrize("shape", [(60, 9), (5, 9)], ids=["n>d", "n<d"])
 def test_no_damping_is_an_error_where_the_solver_needs_some(shape: tuple[int, int], name: str) -> None:
     case = SolverCase(*shape, 5, 0.2)
-    if name == "cholesky" and case.n > case.d:
+    if name in ("cholesky", "auto") and case.n > case.d:  # auto takes cholesky here
         pytest.skip("needs none")
     failing(case, SOLVERS[name](case), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "alpha", "shape"),
+    [("cholesky", 1e-9, (5, 9)), ("woodbury", 1e-10, (60, 9)), ("sherman_morrison", 1e-9, (60, 9)),
+     ("sherman_morrison, block 16", 1e-9, (60, 9)), ("running, first batch", 1e-9, (60, 9))],
+)  # fmt: skip
+def test_damping_too_small_for_the_precision_is_an_error(name: str, alpha: float, shape: tuple[int, int]) -> None:
+    case = SolverCase(*shape, 5, 0.2, dtype=torch.float32)
+    assert "singular to working precision" in failing(case, SOLVERS[name](case), alpha)
 
 
 @pytest.mark.parametrize("kind", ["diagonal", "kronecker"])
@@ -245,18 +322,21 @@ def test_chunks_that_are_not_finite_are_an_error(value: float, method: str, max_
     def spoil(fisher: UnitFisher) -> None:
         fisher.weights[3, 4] = value  # one weight, in the last unit
 
-    message = failing(SolverCase(60, 9, 5, 0.2), DirectSolver(method, max_bytes), 0.2, spoil)
-    assert "not finite" in message and "optimizer.lr" in message
+    assert "not finite" in failing(SolverCase(60, 9, 5, 0.2), DirectSolver(method, max_bytes), 0.2, spoil)
 
 
-@pytest.mark.parametrize("name", [name for name in SOLVERS if name != "pcg, warm start"])
-def test_rows_that_are_not_finite_are_an_error(name: str) -> None:
+@each_solver
+@pytest.mark.parametrize("before", [0, 1, 3], ids=lambda before: f"after {before} good ones")
+def test_rows_that_are_not_finite_are_an_error(before: int, name: str) -> None:
     case = SolverCase(60, 9, 5, 0.2)
+    solver = SOLVERS[name](case)
+    for seed in range(before):
+        factored(solver, case, seed)
 
     def spoil(fisher: UnitFisher) -> None:
         fisher.inputs[3, 1] = float("nan")
 
-    assert "not finite" in failing(case, SOLVERS[name](case), 0.2, spoil)
+    assert "not finite" in failing(case, solver, 0.2, spoil)
 
 
 BAD: list[tuple[str, Callable[[], Any]]] = [

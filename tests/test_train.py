@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import gzip
+import math
 import os
 import pty
 import re
@@ -27,6 +28,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from nws.errors import UserError
+from nws.run import RunDirectory
 
 CONF = ROOT / "conf"
 Interrupt = Callable[[int, int | BaseException], None]
@@ -45,7 +47,7 @@ def test_a_run_leaves_what_the_design_says(train: Command, tmp_path: Path) -> No
     run = outcome.run
     assert outcome.code == 0 and outcome.err == ""
     assert outcome.out.splitlines() == [str(run), str(run)]  # at start and end; nothing else where there is no terminal
-    assert re.fullmatch(r"outputs/digits_rws/\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d", str(run.relative_to(tmp_path)))
+    assert re.fullmatch(r"outputs/digits_rws/\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d-\d{6}", str(run.relative_to(tmp_path)))
 
     header = (run / "metrics.csv").read_text().splitlines()[0].split(",")
     assert header[:8] == [
@@ -74,6 +76,44 @@ def test_a_run_leaves_what_the_design_says(train: Command, tmp_path: Path) -> No
     assert checkpoint(run)["step"] == 12
     assert "epoch    2.00  step      12" in (run / "train.log").read_text()
     assert not [path for path in run.rglob("*") if path.name.endswith(".tmp") or path.name == "wandb"]
+
+
+def test_a_directory_that_holds_a_run_is_refused_and_left_alone(train: Command, tmp_path: Path) -> None:
+    run = train("hydra.run.dir=run").run
+    files = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.suffix != ".log"}
+    message = train("hydra.run.dir=run", "seed=1").message()
+    assert f"{run} holds a run already" in message and f"resume={run}" in message
+    assert files == {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.suffix != ".log"}
+    sweep = ("-m", "seed=0,1", "hydra.sweep.dir=sweep")
+    assert train(*sweep).code == 0
+    assert "holds a run already" in train(*sweep).err
+
+
+def test_of_runs_that_start_at_once_one_gets_the_directory(tmp_path: Path) -> None:
+    one, other = RunDirectory(tmp_path / "run"), RunDirectory(tmp_path / "run")
+    one.check_free()
+    other.check_free()  # neither sees the other yet
+    one.claim()
+    with pytest.raises(UserError, match="holds a run already"):
+        other.claim()
+
+
+def test_runs_of_the_same_second_have_directories_of_their_own(train: Command) -> None:
+    assert len({train("trainer.epochs=0.1").run for _ in range(3)}) == 3
+
+
+def test_options_without_effect_are_named(train: Command) -> None:
+    outcome = train("trainer.epochs=0.1", "solver=woodbury", "damping.value=3", "+damping.x=1")
+    words = "without effect with metric=euclidean: solver=woodbury, damping.value=3, +damping.x=1"
+    assert outcome.code == 0 and outcome.err.splitlines() == [f"WARNING: {words}"]
+    outcome = train("trainer.epochs=0.1", "algorithm=nrws", "metric=kronecker", "solver.rank=3", "damping.value=3")
+    assert outcome.code == 0 and outcome.err == "WARNING: without effect with metric=kronecker: solver.rank=3\n"
+
+
+def test_an_end_below_coin_flips_is_warned_of(train: Command) -> None:
+    outcome = train("optimizer=sgd", "optimizer.lr=3e3", "scheduler=constant")
+    assert outcome.code == 0 and "WARNING: the run ended at" in outcome.err and "lower optimizer.lr" in outcome.err
+    assert float(metrics(outcome.run)[-1]["valid/log_likelihood"]) < -64 * math.log(2)
 
 
 def test_the_seed_fixes_a_run(train: Command) -> None:
@@ -240,6 +280,14 @@ def test_new_options_of_the_optimizer_are_applied(train: Command) -> None:
     assert before["/optimizer/param_groups/0/lr"] == 0.05  # the control
 
 
+@pytest.mark.parametrize("sign", ["", "++"])
+def test_options_written_with_plus_signs_are_applied_too(train: Command, sign: str) -> None:
+    run = train("hydra.run.dir=run", "optimizer=sgd", "scheduler=constant", "trainer.epochs=1").run
+    assert train("resume=run", "trainer.epochs=2", f"{sign}optimizer.lr=0.001", "+optimizer.weight_decay=0.5").code == 0
+    (group,) = checkpoint(run)["optimizer"]["param_groups"]
+    assert group["lr"] == 0.001 and group["weight_decay"] == 0.5
+
+
 def test_a_new_rate_keeps_what_the_optimizer_gathered(train: Command) -> None:
     train("hydra.run.dir=run", "optimizer=momentum", "scheduler=constant", "trainer.epochs=1")
     buffer = checkpoint(Path("run"))["optimizer"]["state"][0]["momentum_buffer"]
@@ -265,7 +313,8 @@ FIXED = {
     "algorithm=ws": "keeps its algorithm.name",
     "debug=short": "keeps its debug",
     "model.layers=[5]": "another architecture",
-    "model.units=wrong": "binary or bipolar",
+    "model.units=bipolar": "keeps its model.units",
+    "++model.weight_scale=small": "model.weight_scale must be a number",
     "optimizer.lr=-1": "Invalid learning rate: -1",
     "trainer.epochs=abc": "trainer.epochs must be",
     "device=foo": "device must be",
@@ -440,6 +489,8 @@ BAD = {
     "optimizer._target_=torch.nn.ReLU": "torch.nn.ReLU cannot be made from the options",
     "optimizer._target_=torch.optim.SparseAdam": "takes dense gradients, got torch.optim.SparseAdam",
     "optimizer=null": "optimizer needs the name of a file in conf/optimizer/, got null",
+    "damping=0.1": "damping needs the name of a file in conf/damping/, got 0.1",
+    "model=200,100": "model needs the name of a file in conf/model/, got 200,100",
     "~optimizer": "needs a group of options optimizer, got None",
     "scheduler._target_=torch.optim.lr_scheduler.Nope": "torch.optim.lr_scheduler.Nope",
     "scheduler.lr_lambda.warmup_steps=abc": "'warmup_steps': 'abc'",
