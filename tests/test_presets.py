@@ -79,11 +79,12 @@ def test_the_learning_rate_follows_batch_and_algorithm() -> None:
     assert (given["optimizer"]["_target_"], given["optimizer"]["lr"]) == (ADAM, 0.02)
 
 
+@pytest.mark.parametrize("batch", [32, 128, 512])
 @pytest.mark.parametrize("algorithm", ["rws", "nrws"])
-def test_the_older_names_are_the_same_runs(algorithm: str) -> None:
-    old = compose(f"experiment=fashion_mnist_{algorithm}")
-    new = compose("experiment=fashion_mnist", f"algorithm={algorithm}")
-    assert new.pop("tuned") and old == new
+def test_the_older_names_are_the_same_runs(algorithm: str, batch: int) -> None:
+    old = compose(f"experiment=fashion_mnist_{algorithm}", f"trainer.batch_size={batch}")
+    new = compose("experiment=fashion_mnist", f"algorithm={algorithm}", f"trainer.batch_size={batch}")
+    assert old == new
     assert old["scheduler"]["lr_lambda"]["warmup_steps"] == 20
 
 

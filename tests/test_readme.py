@@ -71,6 +71,9 @@ def tiny(data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> li
     (own_images,) = [block for block in blocks("python") if "mine.npz" in block]
     monkeypatch.chdir(tmp_path)
     exec(own_images, {})
+    (schedule,) = [block for block in blocks("python") if "def step_down" in block]
+    (tmp_path / "my_ideas.py").write_text(schedule)
+    monkeypatch.syspath_prepend(tmp_path)
     return [*TWO_STEPS[1:], "trainer.epochs=1", "trainer.evaluate_every=1", f"data.root={data_root}"]
 
 
@@ -103,7 +106,7 @@ def shortened(text: str, tiny: list[str]) -> tuple[list[str], int]:
     given, swept = [], {}
     for override in arguments(text):
         key, _, value = override.partition("=")
-        if re.fullmatch(r"range\(\d+\)|[^\[]*,.*", value):
+        if re.fullmatch(r"range\(\d+\)|[^\[{]*,.*", value):
             values = ["0", "1"] if "range" in value else value.split(",")
             swept[key] = values[: 1 if swept else 2]  # of a second key one value
             override = f"{key}={','.join(swept[key])}"
@@ -360,6 +363,6 @@ def test_nothing_is_left_to_fill_in(document: str) -> None:
 
 def test_this_file_sees_the_blocks() -> None:
     """The control of the others: with the settings of a small run, and a wrong option, they do find something."""
-    assert len(commands()) > 20 and len(blocks("python")) == 2 and "logger=none" in SMALL
+    assert len(commands()) > 20 and len(blocks("python")) == 3 and "logger=none" in SMALL
     assert commands("```bash\nmake a\n\nmake b\n```\n") == ["make a", "make b"]
     assert not (CONF / "algorithm" / "nope.yaml").exists()
