@@ -5,7 +5,7 @@ import math
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -145,8 +145,6 @@ def alone(hydra_config: HydraConf) -> Iterator[None]:
             log.info("error: %s", error)  # for the log file
         else:
             directory.rmdir()
-            with suppress(OSError):  # holds other runs
-                directory.parent.rmdir()
         sys.exit(f"error: {error}")
 
 
