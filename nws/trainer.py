@@ -249,9 +249,9 @@ class Trainer:
             f"{exact}  {self.seconds:7.1f} s"
         )
         coins = -math.log(2) * math.prod(self.data.shape)
-        if self.step == self.total_steps and valid.mean < coins:
+        if self.step == self.total_steps and valid.mean < 1.5 * coins:
             log.warning(
-                "the run ended at %.4g nats, below what a fair coin a pixel reaches (%.1f): lower optimizer.lr, or train longer",
+                "the run ended at %.4g nats, far below what a fair coin a pixel reaches (%.1f): lower optimizer.lr",
                 valid.mean, coins,
             )  # fmt: skip
         better = valid.mean > self.best

@@ -113,7 +113,7 @@ def test_options_without_effect_are_named(train: Command) -> None:
 def test_an_end_below_coin_flips_is_warned_of(train: Command) -> None:
     outcome = train("optimizer=sgd", "optimizer.lr=3e3", "scheduler=constant")
     assert outcome.code == 0 and "WARNING: the run ended at" in outcome.err and "lower optimizer.lr" in outcome.err
-    assert float(metrics(outcome.run)[-1]["valid/log_likelihood"]) < -64 * math.log(2)
+    assert float(metrics(outcome.run)[-1]["valid/log_likelihood"]) < 1.5 * -64 * math.log(2)
 
 
 def test_the_seed_fixes_a_run(train: Command) -> None:
