@@ -87,12 +87,12 @@ def test_a_fixed_number_takes_the_textbooks_iterations(
     assert_close(factored(solver, REALISTIC).solve(REALISTIC.gradient()), textbook.iterates[-1], EXACT)
 
 
-def test_a_number_that_was_found_reuses_the_last_step_length_after_a_look() -> None:
+def test_a_number_that_was_found_reuses_the_least_step_length_after_a_look() -> None:
     """Where it is looked at the product is made, so that the reused length can be judged."""
-    solver = factored(pcg(None, rank=8), REALISTIC)
+    solver = factored(pcg(None, rank=8, accuracy=1e-4), REALISTIC)
     looked, then = (solver.solve(REALISTIC.gradient()) for _ in range(2))
     textbook = Textbook.of(REALISTIC, 8, solver.used_iterations)
-    assert solver.used_iterations > 1
+    assert (textbook.steps[-2] > 1.01 * torch.stack(textbook.steps[:-1]).amin(0)).any()  # not just the one before
     assert_close(looked, textbook.iterates[-1], EXACT)
     assert_close(then, textbook.reused, EXACT)
 

@@ -203,6 +203,16 @@ def test_rows_from_another_batch(rows: str) -> None:
         assert relative_error(actual[which], same[which]) > 0.01  # the control: the gradient's own batch gives another
 
 
+def test_the_other_batch_is_sampled_only_where_a_refresh_wants_its_rows() -> None:
+    learning = learner(CASE, CASE.machine(), batch="other", refresh_every=3)
+    sampled: list[int] = []
+    original = learning._phases
+    learning._phases = lambda x, slot: (sampled.append(slot), original(x, slot))[1]  # type: ignore[method-assign,func-returns-value]
+    for _ in range(5):
+        learning.step(CASE.data(), CASE.data(seed=5))
+    assert sampled == [0, 2, 0, 0, 0, 2, 0]
+
+
 @pytest.mark.parametrize("rows", ["model", "posterior"])
 @pytest.mark.parametrize(
     ("max_rows", "kept", "images"),

@@ -89,6 +89,14 @@ def test_a_directory_that_holds_a_run_is_refused_and_left_alone(train: Command, 
     assert "holds a run already" in train(*sweep).err
 
 
+def test_a_run_that_another_start_overtook_is_refused(train: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    original, calls = RunDirectory.check_free, iter([False])
+    monkeypatch.setattr(RunDirectory, "check_free", lambda self: original(self) if next(calls, True) else None)
+    Path("run/.hydra").mkdir(parents=True)
+    assert "holds a run already" in train("hydra.run.dir=run").message()
+    assert not list(Path("run/.hydra").iterdir())
+
+
 def test_of_runs_that_start_at_once_one_gets_the_directory(tmp_path: Path) -> None:
     one, other = RunDirectory(tmp_path / "run"), RunDirectory(tmp_path / "run")
     one.check_free()
@@ -281,9 +289,11 @@ def test_new_options_of_the_optimizer_are_applied(train: Command) -> None:
 
 
 @pytest.mark.parametrize("sign", ["", "++"])
-def test_options_written_with_plus_signs_are_applied_too(train: Command, sign: str) -> None:
-    run = train("hydra.run.dir=run", "optimizer=sgd", "scheduler=constant", "trainer.epochs=1").run
-    assert train("resume=run", "trainer.epochs=2", f"{sign}optimizer.lr=0.001", "+optimizer.weight_decay=0.5").code == 0
+def test_options_written_with_plus_signs_are_applied_too(train: Command, interrupt: Interrupt, sign: str) -> None:
+    interrupt(4, signal.SIGTERM)
+    run = train("hydra.run.dir=run", "optimizer=sgd", "scheduler=constant").run
+    assert train("resume=run", f"{sign}optimizer.lr=0.001", "+optimizer.weight_decay=0.5").code == 0
+    assert checkpoint(run)["step"] == 12
     (group,) = checkpoint(run)["optimizer"]["param_groups"]
     assert group["lr"] == 0.001 and group["weight_decay"] == 0.5
 
