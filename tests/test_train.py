@@ -150,7 +150,7 @@ def test_progress_in_a_terminal(tmp_path: Path) -> None:
             text += os.read(terminal, 4096)
         except OSError:  # the other end is closed
             break
-        if not interrupted and text.count(b"valid") >= 2:
+        if not interrupted and text.count(b"valid") >= 3:  # the terminal's ^C may fall into the third line
             os.write(terminal, b"\x03")  # to the whole foreground group, as a keyboard does
             interrupted = True
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 128 + signal.SIGINT
