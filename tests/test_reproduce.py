@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -19,7 +18,7 @@ from types import ModuleType
 
 import hydra
 import pytest
-from conftest import ROOT, Command, snapshot
+from conftest import ROOT, Command, load_script, snapshot
 
 from nws.curves import read_run
 from nws.errors import UserError
@@ -31,13 +30,8 @@ Reproduce = Callable[..., int | str]
 
 
 @pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("reproduce", ROOT / "scripts" / "reproduce.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "reproduce", module)  # where its dataclasses look for their module
-    spec.loader.exec_module(module)
-    return module
+def module() -> ModuleType:
+    return load_script("reproduce")
 
 
 @pytest.fixture
