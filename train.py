@@ -17,10 +17,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from nws.checkpoint import load_checkpoint
 from nws.errors import UserError
-from nws.loggers import WandbLogger, check_mode
-from nws.run import (
+from nws.experiment.checkpoint import load_checkpoint
+from nws.experiment.loggers import WandbLogger, check_mode
+from nws.experiment.run import (
     RunDirectory,
     absolute_paths,
     build_data,
@@ -42,7 +42,7 @@ from nws.run import (
     saved_choices,
     unused_options,
 )
-from nws.sweeps import (
+from nws.experiment.sweeps import (
     auto_arguments,
     end_by_signal,
     is_finished,
@@ -51,8 +51,8 @@ from nws.sweeps import (
     plugin_arguments,
     stopping,
 )
-from nws.trainer import Trainer, TrainerSettings
-from nws.wake_sleep import WakeSleep
+from nws.experiment.trainer import Trainer, TrainerSettings
+from nws.learning.wake_sleep import WakeSleep
 
 log = logging.getLogger(__name__)
 
@@ -84,11 +84,22 @@ def train(
     optimizer = build_optimizer(config, total_steps, machine)
     scheduler = build_scheduler(config, total_steps, optimizer)
 
-    def keep_config() -> None:  # config.yaml is always that of last.pt: a failed resume leaves both alone
+    def keep_config() -> (
+        None
+    ):  # config.yaml is always that of last.pt: a failed resume leaves both alone
         save_config(run, config, choices)
 
     trainer = Trainer(
-        settings, data, machine, learner, optimizer, scheduler, run, config.seed, config.progress, keep_config
+        settings,
+        data,
+        machine,
+        learner,
+        optimizer,
+        scheduler,
+        run,
+        config.seed,
+        config.progress,
+        keep_config,
     )
     if state is None:
         if not run.config.is_file():
@@ -105,7 +116,13 @@ def train(
     print(run.path, flush=True)
     wandb_id = state["wandb_id"] if state is not None else None
     trainer.wandb = checked(
-        WandbLogger, "logger", run.path, config=plain(config), run_id=wandb_id, group=group, **plain(config.logger)
+        WandbLogger,
+        "logger",
+        run.path,
+        config=plain(config),
+        run_id=wandb_id,
+        group=group,
+        **plain(config.logger),
     )
     exit_code = 1
     try:
@@ -151,12 +168,16 @@ def alone(hydra_config: HydraConf) -> Iterator[None]:
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def main(config: DictConfig) -> float:
     """One run, or one job of a sweep. Returns its best validation log-likelihood, which hydra/sweeper=optuna maximizes."""
-    logging.raiseExceptions = False  # a log file that cannot be written, on a full disk, is no reason for a traceback
+    logging.raiseExceptions = (
+        False  # a log file that cannot be written, on a full disk, is no reason for a traceback
+    )
     hydra_config = HydraConfig.get()
     sweep = hydra_config.mode == RunMode.MULTIRUN
     group = "/".join(Path(hydra_config.sweep.dir).parts[-2:]) if sweep else None
     chosen = hydra_config.runtime.choices
-    choices = {name: choice for name, choice in chosen.items() if "/" not in name and choice is not None}
+    choices = {
+        name: choice for name, choice in chosen.items() if "/" not in name and choice is not None
+    }
     for name in ("experiment", "debug"):  # their choices of groups are among the others
         choices.pop(name, None)
     best, stopped = -math.inf, None  # of a job that diverged
@@ -169,10 +190,14 @@ def main(config: DictConfig) -> float:
         else:
             unused = unused_options(config, hydra_config.overrides.task) if state is None else []
             if unused:
-                log.warning("without effect with metric=%s: %s", config.metric.kind, ", ".join(unused))
+                log.warning(
+                    "without effect with metric=%s: %s", config.metric.kind, ", ".join(unused)
+                )
             best, stopped = train(config, run, state, changed, choices, group)
         if stopped is not None and not sweep:
-            print(f"stopped by signal {stopped}; go on with\n  python train.py {shlex.quote(f'resume={run.path}')}")
+            print(
+                f"stopped by signal {stopped}; go on with\n  python train.py {shlex.quote(f'resume={run.path}')}"
+            )
         print(run.path)
         if stopped is not None:
             end_by_signal(stopped, hydra_config)

@@ -15,7 +15,11 @@ class Diverged(UserError):
 
 def positive_int(name: str, value: object, minimum: int = 1) -> int:
     """Return value as an int; raise UserError unless it is a whole number (3.0 is, True is not) of at least minimum."""
-    if isinstance(value, Integral | float) and not isinstance(value, bool) and float(value).is_integer():
+    if (
+        isinstance(value, Integral | float)
+        and not isinstance(value, bool)
+        and float(value).is_integer()
+    ):
         number = int(value)
         if number >= minimum:
             return number

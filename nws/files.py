@@ -21,7 +21,11 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        kept = "the file that stood there is untouched" if path.exists() else "nothing was left in its place"
+        kept = (
+            "the file that stood there is untouched"
+            if path.exists()
+            else "nothing was left in its place"
+        )
         raise UserError(
             f"could not write {path} ({len(content):,} bytes): {error.strerror or error}; {kept}. "
             "Make room or choose another folder, then go on from the last checkpoint"

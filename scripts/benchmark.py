@@ -20,16 +20,16 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from nws.belief_network import SigmoidBeliefNetwork
-from nws.damping import Damping
-from nws.direct_solvers import DirectSolver
 from nws.errors import UserError
-from nws.fisher import UnitFisher
-from nws.helmholtz import HelmholtzMachine
-from nws.metrics import MetricSettings, NaturalMetric
-from nws.processor import processor
-from nws.solvers import Solver, make_solver
-from nws.wake_sleep import Rule, WakeSleep
+from nws.experiment.processor import processor
+from nws.learning.metrics import MetricSettings, NaturalMetric
+from nws.learning.wake_sleep import Rule, WakeSleep
+from nws.models.belief_network import SigmoidBeliefNetwork
+from nws.models.helmholtz import HelmholtzMachine
+from nws.natural.damping import Damping
+from nws.natural.direct_solvers import DirectSolver
+from nws.natural.operators import UnitFisher
+from nws.natural.solvers import Solver, make_solver
 
 LAYERS = [784, 300, 200, 100, 75, 50, 35, 30, 25, 20, 15, 10, 10]
 RULES = {
@@ -45,7 +45,9 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def interleaved(tasks: dict[str, Callable[[], object]], repeats: int, device: torch.device) -> dict[str, list[float]]:
+def interleaved(
+    tasks: dict[str, Callable[[], object]], repeats: int, device: torch.device
+) -> dict[str, list[float]]:
     """Milliseconds of `repeats` calls of each task, taking turns, after a warm-up of each."""
     times: dict[str, list[float]] = {name: [] for name in tasks}
     for turn in range(-max(1, repeats // 10), repeats):
@@ -76,7 +78,8 @@ def step_products(machine: HelmholtzMachine, rule: Rule, batch: int) -> Callable
             for phase in ("wake", "dream"):
                 rows = batch if edge.parent == 0 and phase == "wake" else batch * rule.samples
                 inputs, targets = (
-                    torch.rand(rows, width, dtype=like.dtype, device=like.device) for width in (parents, units)
+                    torch.rand(rows, width, dtype=like.dtype, device=like.device)
+                    for width in (parents, units)
                 )
                 products.append((inputs, edge.layer.weight.detach().T, torch.empty_like(targets)))
                 trained = getattr(rule, f"{network.name}_{phase}", 0)
@@ -111,7 +114,8 @@ def make_learner(arguments: argparse.Namespace, name: str) -> tuple[WakeSleep, T
     if name not in RULES:
         solver = partial(make_solver, arguments.solver, **arguments.options)
         metrics = [
-            NaturalMetric(network, MetricSettings(), solver, Damping(arguments.damping)) for network in machine.networks
+            NaturalMetric(network, MetricSettings(), solver, Damping(arguments.damping))
+            for network in machine.networks
         ]
     return WakeSleep(machine, rule, draws, metrics), images()
 
@@ -122,7 +126,9 @@ def direction_error(learner: WakeSleep, x: Tensor) -> float:
     learner.step(x)
     found = [(metric, _gradients(metric.network)) for metric in learner.metrics]
     learner.rng.set_state(state)
-    WakeSleep(learner.machine, learner.rule, learner.rng).step(x)  # the plain gradient, on the same draws
+    WakeSleep(learner.machine, learner.rule, learner.rng).step(
+        x
+    )  # the plain gradient, on the same draws
     wrong = right = 0.0
     for metric, directions in found:
         plain = _gradients(metric.network)
@@ -136,16 +142,23 @@ def direction_error(learner: WakeSleep, x: Tensor) -> float:
 
 def _gradients(network: SigmoidBeliefNetwork) -> list[Tensor]:
     """`.grad` of each layer, (m, d) with the bias last."""
-    grads = {name: torch.as_tensor(parameter.grad) for name, parameter in network.named_parameters()}
+    grads = {
+        name: torch.as_tensor(parameter.grad) for name, parameter in network.named_parameters()
+    }
     layers = range(len(network.layers))
-    return [torch.cat([grads[f"layers.{i}.weight"], grads[f"layers.{i}.bias"][:, None]], dim=1) for i in layers]
+    return [
+        torch.cat([grads[f"layers.{i}.weight"], grads[f"layers.{i}.bias"][:, None]], dim=1)
+        for i in layers
+    ]
 
 
 def reference(fisher: UnitFisher, alpha: Tensor, gradient: Tensor) -> Tensor:
     """The exact solution in float64 on the same rows: Cholesky of the blocks, or of the capacitance matrices if smaller."""
     n, d, _ = fisher.shape
     exact = DirectSolver("cholesky" if d <= n else "woodbury", max_bytes=2**29)
-    exact.factor(UnitFisher(fisher.inputs.double(), fisher.weights.double(), fisher.name), alpha.double())
+    exact.factor(
+        UnitFisher(fisher.inputs.double(), fisher.weights.double(), fisher.name), alpha.double()
+    )
     return exact.solve(gradient.double())
 
 
@@ -155,7 +168,9 @@ def benchmark_step(arguments: argparse.Namespace) -> list[Row]:
     tasks: dict[str, Callable[[], object]] = {}
     for name, (learner, x) in learners.items():
         tasks[name] = partial(learner.step, x)
-        tasks[f"{name} products"] = torch.no_grad()(step_products(learner.machine, learner.rule, arguments.batch))
+        tasks[f"{name} products"] = torch.no_grad()(
+            step_products(learner.machine, learner.rule, arguments.batch)
+        )
     times = interleaved(tasks, arguments.repeats, device)
     median = {name: statistics.median(values) for name, values in times.items()}
     rows = []
@@ -176,7 +191,9 @@ def benchmark_step(arguments: argparse.Namespace) -> list[Row]:
 # --- the solvers ---------------------------------------------------------------------------------------------------
 
 
-def make_system(n: int, d: int, m: int, device: torch.device, dtype: torch.dtype) -> tuple[UnitFisher, Tensor]:
+def make_system(
+    n: int, d: int, m: int, device: torch.device, dtype: torch.dtype
+) -> tuple[UnitFisher, Tensor]:
     """A layer's Fisher matrix and gradient: correlated binary parents, units' curvature spread over three decades."""
     rng = torch.Generator().manual_seed(0)
 
@@ -184,15 +201,20 @@ def make_system(n: int, d: int, m: int, device: torch.device, dtype: torch.dtype
         return torch.randn(*size, generator=rng)
 
     parents = (
-        torch.rand(n, d - 1, generator=rng) < torch.sigmoid(normal(n, 8) @ normal(8, d - 1) + normal(d - 1))
+        torch.rand(n, d - 1, generator=rng)
+        < torch.sigmoid(normal(n, 8) @ normal(8, d - 1) + normal(d - 1))
     ).float()
     inputs = torch.cat([parents, torch.ones(n, 1)], dim=1)
     biases = torch.linspace(-9, 0, m)
     probabilities = torch.sigmoid(inputs @ normal(m, d).T / d**0.5 + biases)
-    bits = (torch.rand(n, m, generator=rng) < 0.5 * (probabilities + torch.rand(m, generator=rng))).float()
+    bits = (
+        torch.rand(n, m, generator=rng) < 0.5 * (probabilities + torch.rand(m, generator=rng))
+    ).float()
     weights = probabilities * (1 - probabilities) / n
     gradient = (bits - probabilities).T @ inputs / n
-    return UnitFisher(inputs.to(device, dtype), weights.to(device, dtype)), gradient.to(device, dtype)
+    return UnitFisher(inputs.to(device, dtype), weights.to(device, dtype)), gradient.to(
+        device, dtype
+    )
 
 
 def benchmark_solvers(arguments: argparse.Namespace) -> list[Row]:
@@ -200,7 +222,9 @@ def benchmark_solvers(arguments: argparse.Namespace) -> list[Row]:
     candidates: list[tuple[str, dict[str, Any]]] = [
         ("pcg", {"iterations": k, "rank": arguments.rank}) for k in (1, 2, 3, 4, 5, 6, 8)
     ]
-    candidates += [("pcg", {"accuracy": accuracy, "rank": arguments.rank}) for accuracy in (1e-2, 1e-3)]
+    candidates += [
+        ("pcg", {"accuracy": accuracy, "rank": arguments.rank}) for accuracy in (1e-2, 1e-3)
+    ]
     candidates += [("cholesky", {}), ("woodbury", {}), ("sherman_morrison", {"block": 32})]
     turns = max(5, arguments.repeats // 20)  # the direct solvers take seconds on a CPU
     rows = []
@@ -216,7 +240,9 @@ def benchmark_solvers(arguments: argparse.Namespace) -> list[Row]:
             times = interleaved(tasks, turns, device)
             for i, ((name, options), solver) in enumerate(zip(candidates, solvers, strict=True)):
                 wrong = solve(solver, fisher, alpha, gradient).double() - expected
-                units = wrong.norm(dim=1) / expected.norm(dim=1).clamp_min(torch.finfo(torch.float64).tiny)
+                units = wrong.norm(dim=1) / expected.norm(dim=1).clamp_min(
+                    torch.finfo(torch.float64).tiny
+                )
                 rows.append({
                     "solver": name, "n": n, "d": d, "m": m, "damping": damping,
                     "iterations": solver.report().get("iterations"), "accuracy": options.get("accuracy"),
@@ -248,8 +274,17 @@ def benchmark_scale(arguments: argparse.Namespace) -> list[Row]:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # of the process so far
         if device.type == "cuda":
             peak = torch.cuda.max_memory_allocated(device)
-        dense = 4 * (300 * (visible + 1) ** 2 + visible * 301**2)  # float32 blocks of the first layer of both networks
-        rows.append({"visible": visible, "ms": statistics.median(times), "peak_bytes": peak, "dense_bytes": dense})
+        dense = 4 * (
+            300 * (visible + 1) ** 2 + visible * 301**2
+        )  # float32 blocks of the first layer of both networks
+        rows.append(
+            {
+                "visible": visible,
+                "ms": statistics.median(times),
+                "peak_bytes": peak,
+                "dense_bytes": dense,
+            }
+        )
     return rows
 
 
@@ -269,7 +304,10 @@ def table(rows: list[Row]) -> str:
     columns = list(rows[0])
     cells = [columns, *([cell(row[column]) for column in columns] for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
-    return "\n".join("  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in cells)
+    return "\n".join(
+        "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True))
+        for row in cells
+    )
 
 
 def numbers(text: str) -> list[int]:
@@ -283,20 +321,37 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", choices=["float32", "float64"])
     parser.add_argument("--threads", type=int, help="CPU threads (default: torch's)")
     parser.add_argument("--repeats", type=int, default=200, help="of what is timed (default 200)")
-    parser.add_argument("--layers", type=numbers, default=LAYERS, help="sizes, the visible layer first")
+    parser.add_argument(
+        "--layers", type=numbers, default=LAYERS, help="sizes, the visible layer first"
+    )
     parser.add_argument("--batch", type=int, default=32, help="data points B (default 32)")
-    parser.add_argument("--algorithms", type=lambda text: text.split(","), default=["ws", "rws", "nws", "nrws"])
-    parser.add_argument("--damping", type=float, default=0.2, help="of the natural rules (default 0.2)")
+    parser.add_argument(
+        "--algorithms", type=lambda text: text.split(","), default=["ws", "rws", "nws", "nrws"]
+    )
+    parser.add_argument(
+        "--damping", type=float, default=0.2, help="of the natural rules (default 0.2)"
+    )
     parser.add_argument("--solver", default="pcg", help="of the natural rules (default pcg)")
     parser.add_argument("--iterations", type=int, help="of pcg (default: its own)")
     parser.add_argument(
-        "--accuracy", type=float, default=1e-2, help="that pcg aims at without --iterations (default 0.01)"
+        "--accuracy",
+        type=float,
+        default=1e-2,
+        help="that pcg aims at without --iterations (default 0.01)",
     )
     parser.add_argument("--rank", type=int, default=15, help="of pcg's preconditioner (default 15)")
-    parser.add_argument("--visible", type=numbers, default=[784, 2304, 4096, 9216], help="sizes for scale")
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser.add_argument(
+        "--visible", type=numbers, default=[784, 2304, 4096, 9216], help="sizes for scale"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object and nothing else"
+    )
     arguments = parser.parse_args()
-    arguments.options = {"rank": arguments.rank, "accuracy": arguments.accuracy} if arguments.solver == "pcg" else {}
+    arguments.options = (
+        {"rank": arguments.rank, "accuracy": arguments.accuracy}
+        if arguments.solver == "pcg"
+        else {}
+    )
     if arguments.iterations:
         arguments.options["iterations"] = arguments.iterations
     if arguments.threads:
@@ -309,11 +364,18 @@ def main() -> None:
     benchmarks = {"step": benchmark_step, "solvers": benchmark_solvers, "scale": benchmark_scale}
     rows = benchmarks[arguments.what](arguments)
     device = torch.cuda.get_device_name() if arguments.device.startswith("cuda") else processor()
-    report = {"device": device, "dtype": arguments.dtype, "threads": torch.get_num_threads(), "rows": rows}
+    report = {
+        "device": device,
+        "dtype": arguments.dtype,
+        "threads": torch.get_num_threads(),
+        "rows": rows,
+    }
     if arguments.json:
         print(json.dumps(report))
     else:
-        print(f"{device}, {arguments.dtype}, {report['threads']} CPU threads, torch {torch.__version__}\n{table(rows)}")
+        print(
+            f"{device}, {arguments.dtype}, {report['threads']} CPU threads, torch {torch.__version__}\n{table(rows)}"
+        )
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ from types import FrameType
 from omegaconf.errors import OmegaConfBaseException
 from tqdm import tqdm
 
+from nws.analysis.evaluation import Evaluation, Request, evaluate, find_runs, table
 from nws.errors import UserError
-from nws.evaluation import Evaluation, Request, evaluate, find_runs, table
-from nws.likelihood import Z_SAMPLES
-from nws.run import pick_device
+from nws.experiment.run import pick_device
+from nws.models.likelihood import Z_SAMPLES
 
 UserErrors = (UserError, OmegaConfBaseException)
 
@@ -24,23 +24,48 @@ def main() -> None:
         description="Importance-sampled log-likelihoods of runs, in nats per data point; added to evaluation.json of each. "
         "Stopped on the way, the same command goes on."
     )
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="a run directory, or a sweep's: all the runs below it")
-    parser.add_argument("--samples", type=int, default=1000, help="importance samples a data point (default 1000)")
+    parser.add_argument(
+        "runs",
+        metavar="RUN",
+        nargs="+",
+        help="a run directory, or a sweep's: all the runs below it",
+    )
+    parser.add_argument(
+        "--samples", type=int, default=1000, help="importance samples a data point (default 1000)"
+    )
     parser.add_argument("--split", choices=["test", "valid"], default="test")
-    parser.add_argument("--data-points", type=int, help="only the first so many images (default: all)")
-    parser.add_argument("--seed", type=int, default=0, help="of the samples, the same for every run (default 0)")
-    parser.add_argument("--checkpoint", choices=["best", "last"], default="best", help="default: best")
+    parser.add_argument(
+        "--data-points", type=int, help="only the first so many images (default: all)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the samples, the same for every run (default 0)"
+    )
+    parser.add_argument(
+        "--checkpoint", choices=["best", "last"], default="best", help="default: best"
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default auto)")
-    parser.add_argument("--batch", type=int, help="data points at once (default: by a bound on memory, see the table)")
+    parser.add_argument(
+        "--batch",
+        type=int,
+        help="data points at once (default: by a bound on memory, see the table)",
+    )
     parser.add_argument(
         "--p-star",
         action=argparse.BooleanOptionalAction,
         help="also log p* and log Z of the bidirectional machine (default: for the algorithms bihm and nbihm)",
     )
-    parser.add_argument("--z-samples", type=int, default=Z_SAMPLES, help=f"dreams for log Z (default {Z_SAMPLES})")
-    parser.add_argument("--again", action="store_true", help="also compute what evaluation.json holds already")
+    parser.add_argument(
+        "--z-samples", type=int, default=Z_SAMPLES, help=f"dreams for log Z (default {Z_SAMPLES})"
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="also compute what evaluation.json holds already"
+    )
     arguments = vars(parser.parse_args())
-    given, again, device = arguments.pop("runs"), arguments.pop("again"), pick_device(arguments.pop("device"))
+    given, again, device = (
+        arguments.pop("runs"),
+        arguments.pop("again"),
+        pick_device(arguments.pop("device")),
+    )
     request = Request(**arguments)
 
     runs: list[Path] = []
@@ -73,7 +98,14 @@ def main() -> None:
         raise failures[0][1]
     if failures:
         lines = [f"  {path}: {error}" for path, error in failures]
-        sys.exit("\n".join([f"error: {len(failures)} of {len(done) + len(failures)} could not be evaluated", *lines]))
+        sys.exit(
+            "\n".join(
+                [
+                    f"error: {len(failures)} of {len(done) + len(failures)} could not be evaluated",
+                    *lines,
+                ]
+            )
+        )
 
 
 def report(request: Request, done: list[Evaluation]) -> None:
@@ -93,7 +125,9 @@ def report(request: Request, done: list[Evaluation]) -> None:
     if held:
         print(f"{held} of {len(done)} stood in evaluation.json already; --again computes anew")
     if held < len(done):
-        print(f"written to {'evaluation.json of each run' if len(done) > 1 else done[0].path / 'evaluation.json'}")
+        print(
+            f"written to {'evaluation.json of each run' if len(done) > 1 else done[0].path / 'evaluation.json'}"
+        )
     print(done[-1].path)
 
 
@@ -124,6 +158,7 @@ if __name__ == "__main__":
         sys.exit(f"error: {error}")
     except Stopped as stop:
         print(
-            f"stopped by signal {stop.args[0]}; what is computed is kept, and the same command goes on", file=sys.stderr
+            f"stopped by signal {stop.args[0]}; what is computed is kept, and the same command goes on",
+            file=sys.stderr,
         )
         sys.exit(128 + stop.args[0])

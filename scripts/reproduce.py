@@ -21,10 +21,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
+from nws.analysis.report import Entry, Report, is_finished, machine
+from nws.data.image_files import TFD_MD5
 from nws.errors import UserError
 from nws.files import write_atomically
-from nws.image_files import TFD_MD5
-from nws.report import Entry, Report, is_finished, machine
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -48,7 +48,14 @@ class Size(NamedTuple):
 
 # --- what is compared ----------------------------------------------------------------------------------------------
 
-ALGORITHMS = {"ws": "WS", "rws": "RWS", "nws": "NWS", "nrws": "NRWS", "bihm": "BiHM", "nbihm": "NBiHM"}
+ALGORITHMS = {
+    "ws": "WS",
+    "rws": "RWS",
+    "nws": "NWS",
+    "nrws": "NRWS",
+    "bihm": "BiHM",
+    "nbihm": "NBiHM",
+}
 SGD = ("optimizer=sgd", "optimizer.lr=0.2", "scheduler=linear")
 
 
@@ -71,7 +78,9 @@ def grey(what: str) -> dict[str, Method]:
 
 
 METHODS: dict[str, dict[str, Method]] = {
-    "three_by_three": {name: Method(title, preset("three_by_three", name)) for name, title in ALGORITHMS.items()},
+    "three_by_three": {
+        name: Method(title, preset("three_by_three", name)) for name, title in ALGORITHMS.items()
+    },
     "fashion_mnist": grey("fashion_mnist"),
     "tfd": grey("tfd"),
 }
@@ -83,7 +92,9 @@ QUICK = (
 
 SIZES = {  # of (what, quick)
     ("three_by_three", False): Size("range(5)", (), 1000, None),
-    ("three_by_three", True): Size("range(2)", ("trainer.epochs=20", "trainer.evaluate_every=1"), 1000, None),
+    ("three_by_three", True): Size(
+        "range(2)", ("trainer.epochs=20", "trainer.evaluate_every=1"), 1000, None
+    ),
     ("fashion_mnist", False): Size("range(5)", (), 1000, None),
     ("fashion_mnist", True): Size("0", QUICK, 100, 1000),
     ("tfd", False): Size("range(5)", (), 1000, None),
@@ -136,7 +147,9 @@ class Plan:
         for override in self._parsed():
             key = override.key_or_group
             if key in ("experiment", "resume", "algorithm") or key.startswith("hydra"):
-                raise UserError(f"{key} is chosen by this script, got {override.input_line}; leave it out")
+                raise UserError(
+                    f"{key} is chosen by this script, got {override.input_line}; leave it out"
+                )
             if override.is_sweep_override() and key != "seed":
                 raise UserError(
                     f"only seed may take several values, got {override.input_line}; reproduce them one by one, "
@@ -158,13 +171,25 @@ class Plan:
         return str(given[-1]) if given else default
 
     def seeds(self) -> list[str]:
-        (override,) = _parse([next(text for text in self.training(next(iter(self.methods))) if _key(text) == "seed")])
-        return list(override.sweep_string_iterator()) if override.is_sweep_override() else [str(override.value())]
+        (override,) = _parse(
+            [next(text for text in self.training(next(iter(self.methods))) if _key(text) == "seed")]
+        )
+        return (
+            list(override.sweep_string_iterator())
+            if override.is_sweep_override()
+            else [str(override.value())]
+        )
 
     def training(self, method: str) -> list[str]:
         """The overrides of a method's sweep: of a key given twice the later one counts, the user's last."""
         chosen = self.methods[method]
-        texts = [*chosen.overrides, *COMMON, f"seed={self.size.seeds}", *self.size.overrides, *self.overrides]
+        texts = [
+            *chosen.overrides,
+            *COMMON,
+            f"seed={self.size.seeds}",
+            *self.size.overrides,
+            *self.overrides,
+        ]
         last = {_key(text): text for text in texts}
         sweep = str(self.runs(method)).replace("'", "\\'")
         return [*last.values(), f"hydra.sweep.dir='{sweep}'"]
@@ -175,7 +200,11 @@ class Plan:
     def steps(self) -> list[Step]:
         """All commands, method by method."""
         steps = []
-        device = [f"--device={self.option('device', 'auto')}"] if self.option("device", "auto") != "auto" else []
+        device = (
+            [f"--device={self.option('device', 'auto')}"]
+            if self.option("device", "auto") != "auto"
+            else []
+        )
         points = [] if self.size.images is None else ["--data-points", str(self.size.images)]
         seeds = range(len(self.seeds()))
         for name in self.methods:
@@ -183,10 +212,24 @@ class Plan:
             train = [str(ROOT / "train.py"), "-m", *self.training(name)]
             evaluate = [str(ROOT / "scripts" / "evaluate.py"), *map(str, runs), "--split", "test"]
             evaluate += ["--samples", str(self.size.samples), *points, *device]
-            sample = [str(ROOT / "scripts" / "sample.py"), str(runs[0]), "--count", "64", "--seed", "0"]
+            sample = [
+                str(ROOT / "scripts" / "sample.py"),
+                str(runs[0]),
+                "--count",
+                "64",
+                "--seed",
+                "0",
+            ]
             sample += ["--columns", "8", "--output", str(self.grid(name)), *device]
             for kind, command in (("train", train), ("evaluate", evaluate), ("sample", sample)):
-                steps.append(Step(kind, name, [sys.executable, *command], runs if kind != "sample" else runs[:1]))
+                steps.append(
+                    Step(
+                        kind,
+                        name,
+                        [sys.executable, *command],
+                        runs if kind != "sample" else runs[:1],
+                    )
+                )
         return steps
 
     def grid(self, method: str) -> Path:
@@ -243,7 +286,11 @@ class Plan:
             ) from error
         if side == 96:
             return f"TFD (the 96x96 file, whose md5 is not published; this one's is {md5})"
-        return "TFD" if md5 == TFD_MD5 else f"stand-in for TFD (not the Toronto Face Dataset: md5 {md5})"
+        return (
+            "TFD"
+            if md5 == TFD_MD5
+            else f"stand-in for TFD (not the Toronto Face Dataset: md5 {md5})"
+        )
 
 
 def _key(text: str) -> str:
@@ -254,7 +301,9 @@ def _parse(texts: Sequence[str]) -> list[Any]:
     try:
         return list(OverridesParser.create().parse_overrides(list(texts)))
     except HydraException as error:
-        raise UserError(f"overrides are key=value, as train.py takes them: {str(error).splitlines()[0]}") from error
+        raise UserError(
+            f"overrides are key=value, as train.py takes them: {str(error).splitlines()[0]}"
+        ) from error
 
 
 # --- carrying it out -----------------------------------------------------------------------------------------------
@@ -307,7 +356,9 @@ def carry_out(plan: Plan, state: State) -> list[str]:
     steps = plan.steps()
     for number, step in enumerate(steps, 1):
         position = f"[{number}/{len(steps) + 1}] {step.name}"
-        finished = step.runs if step.kind == "train" else [path for path in step.runs if is_finished(path)]
+        finished = (
+            step.runs if step.kind == "train" else [path for path in step.runs if is_finished(path)]
+        )
         if step.name in state.done and all(is_there(plan, step, path) for path in step.runs):
             print(f"{position}: done before", flush=True)
             continue
@@ -319,7 +370,10 @@ def carry_out(plan: Plan, state: State) -> list[str]:
         print(f"{position}: {shlex.join(['python', *command[1:]])}", flush=True)
         if step.kind == "train":
             here = machine(plan.option("device", "auto"))
-            state.machines[step.method] = [*[m for m in state.machines.get(step.method, []) if m != here], here]
+            state.machines[step.method] = [
+                *[m for m in state.machines.get(step.method, []) if m != here],
+                here,
+            ]
             state.save()
         code, caught = call(command)
         if code != 0 and caught is None:
@@ -328,7 +382,9 @@ def carry_out(plan: Plan, state: State) -> list[str]:
         if caught is not None:
             raise Stopped(caught)
         if step.kind == "sample" and number < len(steps):
-            plan.report(state.machines).write()  # so that those of the methods so far are there to be looked at
+            plan.report(
+                state.machines
+            ).write()  # so that those of the methods so far are there to be looked at
     print(f"[{len(steps) + 1}/{len(steps) + 1}] figures", flush=True)
     plan.report(state.machines).write()
     return failures
@@ -338,7 +394,11 @@ def is_there(plan: Plan, step: Step, path: Path) -> bool:
     """Whether what a step makes of a run is where it should be."""
     if step.kind == "train":
         return is_finished(path)
-    return plan.report({}).result(path) is not None if step.kind == "evaluate" else plan.grid(step.method).is_file()
+    return (
+        plan.report({}).result(path) is not None
+        if step.kind == "evaluate"
+        else plan.grid(step.method).is_file()
+    )
 
 
 def call(command: list[str]) -> tuple[int, int | None]:
@@ -356,7 +416,10 @@ def call(command: list[str]) -> tuple[int, int | None]:
         if child is not None:
             child.send_signal(signal.SIGTERM)
 
-    previous = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    previous = {
+        number: signal.signal(number, pass_on)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
     try:
         child = subprocess.Popen(command, process_group=0)
         if caught is not None:  # it came before there was a child
@@ -378,11 +441,23 @@ def read_arguments() -> tuple[Plan, bool]:
     )
     parser.add_argument("what", choices=list(METHODS))
     parser.add_argument(
-        "overrides", metavar="key=value", nargs="*", help="passed on to train.py: data.root=DIR, device=cpu"
+        "overrides",
+        metavar="key=value",
+        nargs="*",
+        help="passed on to train.py: data.root=DIR, device=cpu",
     )
-    parser.add_argument("--quick", action="store_true", help="a small size: fewer epochs, seeds, methods, samples")
-    parser.add_argument("--methods", metavar="NAME[,NAME]", help="only these (default: all of them)")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="default: reproduce/WHAT, or reproduce/WHAT_quick")
+    parser.add_argument(
+        "--quick", action="store_true", help="a small size: fewer epochs, seeds, methods, samples"
+    )
+    parser.add_argument(
+        "--methods", metavar="NAME[,NAME]", help="only these (default: all of them)"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="default: reproduce/WHAT, or reproduce/WHAT_quick",
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the commands and do nothing")
     arguments = parser.parse_intermixed_args()
     methods = METHODS[arguments.what]
@@ -394,14 +469,24 @@ def read_arguments() -> tuple[Plan, bool]:
             raise UserError(f"--methods takes {', '.join(methods)}, got {', '.join(unknown)}")
         methods = {name: methods[name] for name in arguments.methods.split(",")}
     folder = arguments.output or Path("reproduce") / (arguments.what + "_quick" * arguments.quick)
-    plan = Plan(arguments.what, arguments.quick, folder.expanduser().absolute(), arguments.overrides, methods)
+    plan = Plan(
+        arguments.what,
+        arguments.quick,
+        folder.expanduser().absolute(),
+        arguments.overrides,
+        methods,
+    )
     return plan, arguments.dry_run
 
 
 def main() -> None:
     plan, dry_run = read_arguments()
     if "stand-in" in plan.title:
-        print(f"warning: {plan.title}; no figure made from it is a TFD figure", file=sys.stderr, flush=True)
+        print(
+            f"warning: {plan.title}; no figure made from it is a TFD figure",
+            file=sys.stderr,
+            flush=True,
+        )
     if dry_run:
         for step in plan.steps():
             print(shlex.join(["python", *step.command[1:]]))

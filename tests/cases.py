@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from nws.belief_network import Units, encode
-from nws.fisher import UnitFisher
-from nws.helmholtz import HelmholtzMachine
-from nws.wake_sleep import Rule
+from nws.learning.wake_sleep import Rule
+from nws.models.belief_network import Units, encode
+from nws.models.helmholtz import HelmholtzMachine
+from nws.natural.operators import UnitFisher
 
 # The same sum of at most a few hundred float64 terms of size up to ~10 in another order: a few hundred times 2e-16 x 10.
 EXACT = 1e-10
@@ -38,7 +38,9 @@ def with_bias(states: Tensor) -> Tensor:
 
 def assert_close(actual: Tensor, expected: Tensor, bound: float = EXACT) -> None:
     """Shapes are the same and every entry is within the bound, absolute and relative."""
-    torch.testing.assert_close(actual.detach().double().cpu(), expected.double().cpu(), rtol=bound, atol=bound)
+    torch.testing.assert_close(
+        actual.detach().double().cpu(), expected.double().cpu(), rtol=bound, atol=bound
+    )
 
 
 def assert_frequencies(counts: Tensor, probabilities: Tensor, rows: int) -> None:
@@ -83,7 +85,9 @@ class Case:
         return tolerance(self.dtype)
 
 
-def random_machine(sizes: tuple[int, ...], units: Units = "binary", seed: int = 0) -> HelmholtzMachine:
+def random_machine(
+    sizes: tuple[int, ...], units: Units = "binary", seed: int = 0
+) -> HelmholtzMachine:
     """A float64 machine with random weights and, other than a fresh one, random biases: a lost bias must not go unseen."""
     rng = seeded(seed)
     machine = HelmholtzMachine(sizes, units, rng=rng)
@@ -104,22 +108,51 @@ _shapes = [
 ]
 _cases = [Case(*shape, units) for shape in _shapes for units in ("binary", "bipolar")]
 _cases += [Case((3, 4, 2, 3), 3, 4, units, torch.float32) for units in ("binary", "bipolar")]
-_cases += [Case((3, 4, 2, 3), 3, 4, units, torch.float64, "cuda") for units in ("binary", "bipolar")]
+_cases += [
+    Case((3, 4, 2, 3), 3, 4, units, torch.float64, "cuda") for units in ("binary", "bipolar")
+]
 _cases += [Case((3, 4, 2, 3), 3, 4, "binary", torch.float32, "cuda")]
-CASES = [pytest.param(case, id=str(case), marks=_needs_cuda if case.device == "cuda" else ()) for case in _cases]
+CASES = [
+    pytest.param(case, id=str(case), marks=_needs_cuda if case.device == "cuda" else ())
+    for case in _cases
+]
 EACH_UNITS = ["binary", "bipolar"]
 
 _rules: dict[str, dict[str, Any]] = {
-    "ws": dict(exponent=0.0, generator_wake=1.0, recognition_wake=0.0, recognition_dream=1.0, baseline=False),
-    "rws": dict(exponent=1.0, generator_wake=1.0, recognition_wake=0.5, recognition_dream=0.5, baseline=True),
-    "rws without baseline": dict(
-        exponent=1.0, generator_wake=1.0, recognition_wake=0.5, recognition_dream=0.5, baseline=False
+    "ws": dict(
+        exponent=0.0,
+        generator_wake=1.0,
+        recognition_wake=0.0,
+        recognition_dream=1.0,
+        baseline=False,
     ),
-    "bihm": dict(exponent=0.5, generator_wake=1.0, recognition_wake=1.0, recognition_dream=0.0, baseline=True),
+    "rws": dict(
+        exponent=1.0, generator_wake=1.0, recognition_wake=0.5, recognition_dream=0.5, baseline=True
+    ),
+    "rws without baseline": dict(
+        exponent=1.0,
+        generator_wake=1.0,
+        recognition_wake=0.5,
+        recognition_dream=0.5,
+        baseline=False,
+    ),
+    "bihm": dict(
+        exponent=0.5, generator_wake=1.0, recognition_wake=1.0, recognition_dream=0.0, baseline=True
+    ),
     # factors that no rule has, all different: terms cannot be taken for one another
-    "factors": dict(exponent=0.7, generator_wake=1.3, recognition_wake=0.4, recognition_dream=2.1, baseline=False),
+    "factors": dict(
+        exponent=0.7,
+        generator_wake=1.3,
+        recognition_wake=0.4,
+        recognition_dream=2.1,
+        baseline=False,
+    ),
     "recognition only": dict(
-        exponent=1.0, generator_wake=0.0, recognition_wake=1.0, recognition_dream=0.0, baseline=False
+        exponent=1.0,
+        generator_wake=0.0,
+        recognition_wake=1.0,
+        recognition_dream=0.0,
+        baseline=False,
     ),
 }
 RULES = list(_rules)
@@ -159,7 +192,9 @@ class SolverCase:
 
         parents = self.d - 1
         logits = normal(self.n, 3) @ normal(3, parents) + 1.5 * normal(parents)
-        bits = (torch.rand(self.n, parents, generator=rng, dtype=torch.float64) < torch.sigmoid(logits)).double()
+        bits = (
+            torch.rand(self.n, parents, generator=rng, dtype=torch.float64) < torch.sigmoid(logits)
+        ).double()
         if self.kind == "degenerate":
             bits[:, 1], bits[:, 2], bits[:, 3] = bits[:, 0], bits[:, 0], 0.0
         inputs = with_bias(encode(bits, self.units))
@@ -168,12 +203,16 @@ class SolverCase:
             bias = torch.full((self.m,), 27.6, dtype=torch.float64)  # sigma'(27.6) = 1e-12
         activations = inputs @ normal(self.d, self.m) / self.d**0.5 + bias
         weights = torch.exp(-activations) / (1 + torch.exp(-activations)) ** 2 / self.n
-        return UnitFisher(inputs.to(self.device, self.dtype), weights.to(self.device, self.dtype), name)
+        return UnitFisher(
+            inputs.to(self.device, self.dtype), weights.to(self.device, self.dtype), name
+        )
 
     def gradient(self, seed: int = 1) -> Tensor:
         """(m, d), units of very different lengths."""
         rows = torch.randn(self.m, self.d, generator=seeded(seed), dtype=torch.float64)
-        return (rows * torch.logspace(0, -3, self.m, dtype=torch.float64)[:, None]).to(self.device, self.dtype)
+        return (rows * torch.logspace(0, -3, self.m, dtype=torch.float64)[:, None]).to(
+            self.device, self.dtype
+        )
 
     @property
     def damping(self) -> Tensor:
@@ -182,7 +221,16 @@ class SolverCase:
 
 _solver_cases = [
     SolverCase(n, d, m, alpha, units)
-    for n, d, m in [(60, 9, 5), (12, 12, 4), (20, 33, 6), (48, 70, 3), (90, 40, 7), (33, 6, 1), (1, 5, 2), (7, 1, 3)]
+    for n, d, m in [
+        (60, 9, 5),
+        (12, 12, 4),
+        (20, 33, 6),
+        (48, 70, 3),
+        (90, 40, 7),
+        (33, 6, 1),
+        (1, 5, 2),
+        (7, 1, 3),
+    ]
     for alpha, units in [(1e-4, "binary"), (0.2, "bipolar"), (10.0, "binary")]
 ]
 _solver_cases += [
@@ -204,7 +252,8 @@ _solver_cases += [
     for dtype in (torch.float64, torch.float32)
 ]
 SOLVER_CASES = [
-    pytest.param(case, id=str(case), marks=_needs_cuda if case.device == "cuda" else ()) for case in _solver_cases
+    pytest.param(case, id=str(case), marks=_needs_cuda if case.device == "cuda" else ())
+    for case in _solver_cases
 ]
 # A layer as it comes up in training: many more rows than the rank kept, the published damping.
 REALISTIC = SolverCase(320, 101, 60, 0.2)

@@ -62,10 +62,14 @@ Command = Callable[..., Outcome]
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Command]:
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Iterator[Command]:
     """command("train.py", "seed=1", ...) as from a shell in tmp_path, run in this process."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("WANDB_MODE", "offline")  # never the network, whatever the code under test asks for
+    monkeypatch.setenv(
+        "WANDB_MODE", "offline"
+    )  # never the network, whatever the code under test asks for
     before = logging.getLogger().handlers[:]
 
     def run(script: str, *arguments: str) -> Outcome:
@@ -82,12 +86,16 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
                 print(code, file=sys.stderr)
                 code = 1
         captured = capfd.readouterr()
-        assert {number: signal.getsignal(number) for number in handlers} == handlers, "a signal handler was left behind"
+        assert {number: signal.getsignal(number) for number in handlers} == handlers, (
+            "a signal handler was left behind"
+        )
         return Outcome(code or 0, captured.out, captured.err)
 
     yield run
     GlobalHydra.instance().clear()
-    for handler in logging.getLogger().handlers[:]:  # a run's log; the folder may be gone, as that of a failed run is
+    for handler in logging.getLogger().handlers[
+        :
+    ]:  # a run's log; the folder may be gone, as that of a failed run is
         if isinstance(handler, logging.FileHandler) and handler not in before:
             logging.getLogger().removeHandler(handler)
             handler.close()
@@ -111,7 +119,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int | BaseExcep
     """interrupt(n, what): in the n-th training step from now a signal arrives (a number), or an exception breaks the run."""
 
     def arm(steps: int, what: int | BaseException) -> None:
-        from nws.wake_sleep import WakeSleep
+        from nws.learning.wake_sleep import WakeSleep
 
         original, count = WakeSleep.step, 0
 
@@ -142,7 +150,10 @@ def load_script(name: str) -> ModuleType:
 def metrics(run: Path) -> list[dict[str, str]]:
     """The rows of metrics.csv, all columns but the one that no two runs share."""
     with open(run / "metrics.csv", newline="") as file:
-        return [{key: value for key, value in row.items() if key != "seconds"} for row in csv.DictReader(file)]
+        return [
+            {key: value for key, value in row.items() if key != "seconds"}
+            for row in csv.DictReader(file)
+        ]
 
 
 def checkpoint(run: Path, name: str = "last.pt") -> dict[str, Any]:
@@ -160,7 +171,9 @@ def flatten(value: Any, path: str = "") -> dict[str, Any]:
         return {path: (str(value.dtype), tuple(value.shape), value.contiguous().numpy().tobytes())}
     else:
         return {path: value}
-    return {key: leaf for name, each in items for key, leaf in flatten(each, f"{path}/{name}").items()}
+    return {
+        key: leaf for name, each in items for key, leaf in flatten(each, f"{path}/{name}").items()
+    }
 
 
 def assert_same_run(one: Path, other: Path) -> None:

@@ -16,8 +16,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from nws.helmholtz import HelmholtzMachine, Trace
-from nws.wake_sleep import Rule
+from nws.learning.wake_sleep import Rule
+from nws.models.helmholtz import HelmholtzMachine, Trace
 
 Bits = list[Tensor]
 
@@ -45,7 +45,12 @@ class Network:
         ranges, start = [], 0
         for parent, child in self.connections:
             length = 1 + (0 if parent is None else self.sizes[parent])
-            ranges.append([slice(start + j * length, start + (j + 1) * length) for j in range(self.sizes[child])])
+            ranges.append(
+                [
+                    slice(start + j * length, start + (j + 1) * length)
+                    for j in range(self.sizes[child])
+                ]
+            )
             start += self.sizes[child] * length
         return ranges
 
@@ -53,7 +58,9 @@ class Network:
         """Inputs of every layer in the units' encoding, with the column of ones that the bias multiplies: (n, d) each."""
         ones = torch.ones(len(bits[0]), 1, dtype=torch.float64)
         states = [2 * y - 1 if self.units == "bipolar" else y for y in bits]
-        return [ones if i is None else torch.cat([states[i], ones], dim=1) for i, _ in self.connections]
+        return [
+            ones if i is None else torch.cat([states[i], ones], dim=1) for i, _ in self.connections
+        ]
 
     def logits(self, bits: Bits, theta: Tensor | None = None) -> list[Tensor]:
         theta = self.theta if theta is None else theta
@@ -68,7 +75,9 @@ class Network:
         layers = []
         for (_, child), logits in zip(self.connections, self.logits(bits, theta), strict=True):
             one, zero = 1 / (1 + torch.exp(-logits)), 1 / (1 + torch.exp(logits))
-            layers.append((bits[child] * torch.log(one) + (1 - bits[child]) * torch.log(zero)).sum(1))
+            layers.append(
+                (bits[child] * torch.log(one) + (1 - bits[child]) * torch.log(zero)).sum(1)
+            )
         return torch.stack(layers)
 
     def log_prob(self, bits: Bits, theta: Tensor | None = None) -> Tensor:
@@ -108,7 +117,9 @@ def bits_of(trace: Trace) -> Bits:
 
 def every_state(sizes: tuple[int, ...]) -> Bits:
     """Every joint state of layers of these sizes: (2^(sum of sizes), n_i) each."""
-    table = torch.tensor(list(itertools.product([0.0, 1.0], repeat=sum(sizes))), dtype=torch.float64)
+    table = torch.tensor(
+        list(itertools.product([0.0, 1.0], repeat=sum(sizes))), dtype=torch.float64
+    )
     return list(table.split(list(sizes), dim=1))
 
 
@@ -128,7 +139,12 @@ def exact_log_p_tilde(machine: HelmholtzMachine, x: Tensor) -> Tensor:
     """log p~*(x) = 2 log sum_h sqrt(p(x, h) q(h | x)) of each row of x, not normalised: (B,)."""
     p, q = generator(machine), recogniser(machine)
     states = [every_hidden_state(machine, row) for row in x]
-    return torch.stack([2 * (p.log_prob(bits).exp() * q.log_prob(bits).exp()).sqrt().sum().log() for bits in states])
+    return torch.stack(
+        [
+            2 * (p.log_prob(bits).exp() * q.log_prob(bits).exp()).sqrt().sum().log()
+            for bits in states
+        ]
+    )
 
 
 def exact_z(machine: HelmholtzMachine) -> float:
@@ -153,10 +169,14 @@ class Fisher(NamedTuple):
     units: list[list[slice]]
 
 
-def generator_fisher(machine: HelmholtzMachine, form: Literal["outer", "hessian"] = "outer") -> Fisher:
+def generator_fisher(
+    machine: HelmholtzMachine, form: Literal["outer", "hessian"] = "outer"
+) -> Fisher:
     """F = E_{p(x,h)}[grad log p grad log p^T], or "hessian": -E_{p(x,h)}[Hessian of log p], over every state (x, h)."""
     network, bits = generator(machine), every_state(machine.sizes)
-    return Fisher(fisher_matrix(network, bits, network.log_prob(bits).exp(), form), network.unit_ranges)
+    return Fisher(
+        fisher_matrix(network, bits, network.log_prob(bits).exp(), form), network.unit_ranges
+    )
 
 
 def recognition_fisher(
@@ -170,13 +190,19 @@ def recognition_fisher(
     states = [every_hidden_state(machine, row) for row in x]
     bits = [torch.cat(layer) for layer in zip(*states, strict=True)]
     data = probabilities.double().cpu().repeat_interleave(len(states[0][0]))
-    return Fisher(fisher_matrix(network, bits, data * network.log_prob(bits).exp(), form), network.unit_ranges)
+    return Fisher(
+        fisher_matrix(network, bits, data * network.log_prob(bits).exp(), form), network.unit_ranges
+    )
 
 
-def fisher_matrix(network: Network, bits: Bits, weights: Tensor, form: Literal["outer", "hessian"] = "outer") -> Tensor:
+def fisher_matrix(
+    network: Network, bits: Bits, weights: Tensor, form: Literal["outer", "hessian"] = "outer"
+) -> Tensor:
     """Sum over the rows of weights (n,) times the outer product of the row's gradient, or times minus its Hessian: (P, P)."""
     if form == "hessian":
-        return -torch.func.hessian(lambda theta: network.log_prob(bits, theta) @ weights)(network.theta)
+        return -torch.func.hessian(lambda theta: network.log_prob(bits, theta) @ weights)(
+            network.theta
+        )
 
     def log_prob_of_row(theta: Tensor, *row: Tensor) -> Tensor:
         return network.log_prob([y[None] for y in row], theta)[0]
@@ -189,7 +215,9 @@ def fisher_matrix(network: Network, bits: Bits, weights: Tensor, form: Literal["
 # --- learning rules -------------------------------------------------------------------------------------------------
 
 
-def importance_weights(machine: HelmholtzMachine, bits: Bits, samples: int, exponent: float) -> Tensor:
+def importance_weights(
+    machine: HelmholtzMachine, bits: Bits, samples: int, exponent: float
+) -> Tensor:
     """(p(x, h_k) / q(h_k | x))^exponent over its sum over the K samples of each data point: (B, K)."""
     ratios = (generator(machine).log_prob(bits) - recogniser(machine).log_prob(bits)).exp()
     powers = (ratios**exponent).view(-1, samples)
@@ -202,11 +230,15 @@ def p_tilde_gradients(machine: HelmholtzMachine, samples: int, wake: Bits) -> tu
     p, q = generator(machine), recogniser(machine)
     thetas = [network.theta.clone().requires_grad_() for network in (p, q)]
     log_roots = (p.log_prob(wake, thetas[0]) + q.log_prob(wake, thetas[1])) / 2 - q.log_prob(wake)
-    p_part, q_part = torch.autograd.grad(2 * log_roots.view(-1, samples).exp().mean(1).log().mean(), thetas)
+    p_part, q_part = torch.autograd.grad(
+        2 * log_roots.view(-1, samples).exp().mean(1).log().mean(), thetas
+    )
     return p_part, q_part
 
 
-def rule_gradients(machine: HelmholtzMachine, rule: Rule, wake: Bits, dream: Bits) -> tuple[Tensor, Tensor]:
+def rule_gradients(
+    machine: HelmholtzMachine, rule: Rule, wake: Bits, dream: Bits
+) -> tuple[Tensor, Tensor]:
     """What a rule should leave in `.grad` of generator and recogniser (minus its ascent direction), by autograd."""
     weights = importance_weights(machine, wake, rule.samples, rule.exponent)
     batch = len(weights)
@@ -216,4 +248,7 @@ def rule_gradients(machine: HelmholtzMachine, rule: Rule, wake: Bits, dream: Bit
     p_wake = p.gradient(wake, weights.flatten() / batch)
     q_wake = q.gradient(wake, centred.flatten() / batch)
     q_dream = q.gradient(dream, uniform)
-    return -rule.generator_wake * p_wake, -rule.recognition_wake * q_wake - rule.recognition_dream * q_dream
+    return (
+        -rule.generator_wake * p_wake,
+        -rule.recognition_wake * q_wake - rule.recognition_dream * q_dream,
+    )

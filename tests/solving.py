@@ -11,10 +11,10 @@ import torch
 from cases import SolverCase
 from torch import Tensor
 
-from nws.conjugate_gradient import PreconditionedConjugateGradient
-from nws.direct_solvers import DirectSolver, RunningInverse
-from nws.fisher import UnitFisher
-from nws.solvers import AutoSolver, Solver
+from nws.natural.conjugate_gradient import PreconditionedConjugateGradient
+from nws.natural.direct_solvers import DirectSolver, RunningInverse
+from nws.natural.operators import UnitFisher
+from nws.natural.solvers import AutoSolver, Solver
 
 # A backward stable solve loses about eps times the condition number |F_j + alpha I| / alpha of its block; the products
 # before and after it, of at most a hundred terms, lose a few eps more each. Woodbury's and Sherman-Morrison's differences of
@@ -22,7 +22,9 @@ from nws.solvers import AutoSolver, Solver
 ROUNDING = 10
 
 
-def pcg(iterations: int | None = 3, tolerance: float = 0.0, **settings: Any) -> PreconditionedConjugateGradient:
+def pcg(
+    iterations: int | None = 3, tolerance: float = 0.0, **settings: Any
+) -> PreconditionedConjugateGradient:
     return PreconditionedConjugateGradient(iterations, tolerance=tolerance, **settings)
 
 

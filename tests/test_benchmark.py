@@ -30,7 +30,11 @@ def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
         monkeypatch.setattr(sys, "argv", ["benchmark.py", *arguments, *TINY, "--json"])
         module.main()
         report = json.loads(capsys.readouterr().out)
-        assert report["device"] and report["dtype"] in ("float32", "float64") and report["threads"] >= 1
+        assert (
+            report["device"]
+            and report["dtype"] in ("float32", "float64")
+            and report["threads"] >= 1
+        )
         return report
 
     return run
@@ -54,7 +58,10 @@ def test_the_error_of_a_direction_follows_the_options_of_its_solver(bench: Bench
 
     assert error("--iterations", "1") > 10 * error("--iterations", "3") > 0
     assert error("--accuracy", "0.3") > error("--accuracy", "1e-4")
-    assert error("--solver", "cholesky") < 1e-5 and error("--solver", "cholesky", "--dtype", "float64") < 1e-12
+    assert (
+        error("--solver", "cholesky") < 1e-5
+        and error("--solver", "cholesky", "--dtype", "float64") < 1e-12
+    )
 
 
 def test_solvers(bench: Bench) -> None:
@@ -64,19 +71,34 @@ def test_solvers(bench: Bench) -> None:
     }  # fmt: skip
     for shape in {(row["n"], row["damping"]) for row in rows}:
         here = [row for row in rows if (row["n"], row["damping"]) == shape]
-        assert {row["solver"] for row in here} == {"pcg", "cholesky", "woodbury", "sherman_morrison"}
+        assert {row["solver"] for row in here} == {
+            "pcg",
+            "cholesky",
+            "woodbury",
+            "sherman_morrison",
+        }
         direct = [row["relative_error"] for row in here if row["solver"] != "pcg"]
-        fixed = {row["iterations"]: row for row in here if row["solver"] == "pcg" and row["accuracy"] is None}
+        fixed = {
+            row["iterations"]: row
+            for row in here
+            if row["solver"] == "pcg" and row["accuracy"] is None
+        }
         assert len(direct) == 3 and max(direct) < 1e-5
         assert list(fixed) == [1, 2, 3, 4, 5, 6, 8]
-        assert fixed[1]["relative_error"] > 1e-2 > fixed[6]["relative_error"] > 0  # the reference is not pcg itself
-        assert all(row["ms"] > 0 and row["worst_unit_error"] >= 0.1 * row["relative_error"] for row in here)
+        assert (
+            fixed[1]["relative_error"] > 1e-2 > fixed[6]["relative_error"] > 0
+        )  # the reference is not pcg itself
+        assert all(
+            row["ms"] > 0 and row["worst_unit_error"] >= 0.1 * row["relative_error"] for row in here
+        )
 
 
 def test_scale(bench: Bench) -> None:
     rows = bench("scale", "--visible", "12,16")["rows"]
     assert [row["visible"] for row in rows] == [12, 16]
-    assert [row["dense_bytes"] for row in rows] == [4 * (300 * (v + 1) ** 2 + v * 301**2) for v in (12, 16)]
+    assert [row["dense_bytes"] for row in rows] == [
+        4 * (300 * (v + 1) ** 2 + v * 301**2) for v in (12, 16)
+    ]
     assert all(row["ms"] > 0 and row["peak_bytes"] > 2**20 for row in rows)
 
 
@@ -88,7 +110,11 @@ def test_it_needs_torch_and_nws_alone(tmp_path: Path) -> None:
         f"print(sorted({set(UNWANTED)!r} & {{name.partition('.')[0] for name in sys.modules}}))"
     )
     result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=dict(os.environ)
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=dict(os.environ),
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1] == "[]"

@@ -33,8 +33,12 @@ def test_values(schedule: Schedule, values: dict[int, float]) -> None:
     assert {step: schedule(step) for step in values} == pytest.approx(values, abs=1e-12)
 
 
-@pytest.mark.parametrize("schedule", [constant, partial(linear, total_steps=100), partial(cosine, total_steps=100)])
-def test_warm_up_rises_in_equal_steps_to_the_schedule_without_it(schedule: Callable[..., float]) -> None:
+@pytest.mark.parametrize(
+    "schedule", [constant, partial(linear, total_steps=100), partial(cosine, total_steps=100)]
+)
+def test_warm_up_rises_in_equal_steps_to_the_schedule_without_it(
+    schedule: Callable[..., float],
+) -> None:
     for step in range(4):
         assert schedule(step, warmup_steps=4) == pytest.approx((step + 1) / 5 * schedule(step))
     for step in (4, 5, 50, 100, 200):
@@ -42,7 +46,12 @@ def test_warm_up_rises_in_equal_steps_to_the_schedule_without_it(schedule: Calla
 
 
 @pytest.mark.parametrize(
-    "schedule", [partial(linear, total_steps=50), partial(cosine, total_steps=50), partial(exponential, half_life=9)]
+    "schedule",
+    [
+        partial(linear, total_steps=50),
+        partial(cosine, total_steps=50),
+        partial(exponential, half_life=9),
+    ],
 )
 def test_factors_fall_from_one_and_stay_in_range(schedule: Schedule) -> None:
     values = [schedule(step) for step in range(60)]

@@ -1,0 +1,121 @@
+"""Tikhonov damping alpha of the Fisher blocks: constant, on a schedule, or adapted by Levenberg-Marquardt.
+
+Each network has a damping of its own; its value is a tensor on the device, changed in place.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from nws.errors import UserError, positive_int
+
+
+def _positive(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise UserError(
+            f"{name} must be a number above 0 (a Fisher block from few rows is singular without), got {value!r}"
+        )
+    return float(value)
+
+
+class Damping:
+    """alpha = `value` times `schedule(step)`; constant without a schedule. Raises `UserError` unless value > 0."""
+
+    def __init__(self, value: float = 0.2, schedule: Callable[[int], float] | None = None) -> None:
+        self.initial = _positive("damping.value", value)
+        if schedule is not None and not callable(schedule):
+            raise UserError(
+                f"damping.schedule must be a function of the step (see conf/damping/), got {schedule!r}"
+            )
+        self.schedule = schedule
+        self._at(0)  # what is wrong with a schedule is found here, not at the first step
+        self.alpha = torch.tensor(self.initial, dtype=torch.float64)
+
+    def to(self, like: Tensor) -> "Damping":
+        """Keep alpha on the device and in the dtype of a tensor."""
+        self.alpha = self.alpha.to(like)
+        return self
+
+    def start_step(self, step: int) -> None:
+        """Set alpha for a step. Raises `UserError` where the schedule has no value, or has come to 0 or below."""
+        if self.schedule is not None:
+            self.alpha.fill_(self._at(step))
+
+    def _at(self, step: int) -> float:
+        try:
+            factor = 1.0 if self.schedule is None else self.schedule(step)
+        except (TypeError, ValueError, ArithmeticError) as error:
+            raise UserError(
+                f"damping.schedule cannot be followed at step {step}: {error}"
+            ) from error
+        return _positive(f"the damping at step {step}", self.initial * factor)
+
+    def measures(self, step: int) -> bool:
+        """Whether the reduction ratio of this step is wanted."""
+        return False
+
+    def adapt(self, ratio: float) -> None:
+        """Take in the ratio of actual to predicted gain of a step."""
+
+    def report(self) -> dict[str, float]:
+        return {"damping": float(self.alpha)}
+
+    def state_dict(self) -> dict[str, float]:
+        return {"alpha": float(self.alpha.double())}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        self.alpha.fill_(state["alpha"])
+
+
+class LevenbergMarquardt(Damping):
+    """alpha follows the ratio of actual to predicted gain of a step (Martens 2010, section 4.1).
+
+    Measured every `every` steps on the step's own rows. Where the quadratic model can be trusted (ratio above 3/4) alpha is
+    multiplied by `factor`, where it cannot (below 1/4) divided by it, within `minimum` .. `maximum`.
+    """
+
+    def __init__(
+        self,
+        value: float = 0.2,
+        every: int = 5,
+        factor: float = 0.9,
+        minimum: float = 1e-3,
+        maximum: float = 10.0,
+    ) -> None:
+        super().__init__(value)
+        self.every = positive_int("damping.every", every)
+        self.minimum, self.maximum = (
+            _positive("damping.minimum", minimum),
+            _positive("damping.maximum", maximum),
+        )
+        if not self.minimum <= self.initial <= self.maximum:
+            raise UserError(
+                f"damping.value must lie in damping.minimum .. maximum, got {value} in {minimum} .. {maximum}"
+            )
+        if not 0 < factor < 1:
+            raise UserError(f"damping.factor must be a number between 0 and 1, got {factor!r}")
+        self.factor = factor
+        self.ratio = math.nan
+
+    def measures(self, step: int) -> bool:
+        return step % self.every == 0
+
+    def adapt(self, ratio: float) -> None:
+        self.ratio = ratio
+        if ratio > 3 / 4:
+            self.alpha.mul_(self.factor)
+        elif ratio < 1 / 4:
+            self.alpha.div_(self.factor)
+        self.alpha.clamp_(self.minimum, self.maximum)
+
+    def report(self) -> dict[str, float]:
+        return super().report() | {"reduction_ratio": self.ratio}
+
+    def state_dict(self) -> dict[str, float]:
+        return super().state_dict() | {"ratio": self.ratio}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        super().load_state_dict(state)
+        self.ratio = state["ratio"]

@@ -1,0 +1,516 @@
+"""scripts/evaluate.py: right figures, several runs, stopping and going on bit for bit, bounded memory."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import reference
+import torch
+from cases import STANDARD_ERRORS
+from conftest import Command, snapshot
+
+from nws.analysis import evaluation
+from nws.analysis.evaluation import Request, find_runs
+from nws.errors import UserError
+from nws.experiment.run import derive_seed, load_machine
+from nws.models.helmholtz import HelmholtzMachine
+from nws.models.likelihood import Z_INNER, log_sums
+
+EVALUATE = "scripts/evaluate.py"
+CPU = torch.device("cpu")
+UNITS = 6 + 3 + 2  # of the machines here
+TEST, VALID = 12, 7  # images
+FEW = ("--samples", "50", "--z-samples", "300")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("trained")
+
+
+@pytest.fixture
+def sweep(train: Command, home: Path, tmp_path: Path) -> Path:
+    """A sweep's directory with two runs, rws and bihm, trained once for all tests; images of 2 x 3 pixels."""
+    if not (home / "sweep").is_dir():
+        rng = np.random.default_rng(0)
+        parts = {"train": 60, "valid": VALID, "test": TEST}
+        np.savez(
+            home / "mine.npz",
+            **{name: rng.integers(0, 2, (n, 2, 3), np.uint8) for name, n in parts.items()},
+        )
+        data = (
+            "data=npz",
+            f"data.path={home / 'mine.npz'}",
+            "trainer.batch_size=20",
+            "model.layers=[3,2]",
+        )
+        for algorithm in ("rws", "bihm"):
+            outcome = train(
+                *data, f"algorithm={algorithm}", f"hydra.run.dir={home / 'sweep' / algorithm}"
+            )
+            assert outcome.code == 0, outcome.err
+    return Path(shutil.copytree(home / "sweep", tmp_path / "sweep"))
+
+
+@pytest.fixture
+def chunks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """chunks(): the kinds of all chunks computed from now on; chunks(n, what): before the n-th, a signal or an error comes.
+
+    Memory is bounded to 100 rows: two data points at 50 samples each, or 10 dreams.
+    """
+    monkeypatch.setattr(evaluation, "MAX_ELEMENTS", 100 * UNITS)
+    originals = {name: getattr(evaluation, name) for name in ("log_sums", "log_z_sums")}
+
+    def arm(stop: int = 0, what: int | BaseException = 0) -> list[str]:
+        seen: list[str] = []
+
+        def recording(name: str) -> Callable[..., Any]:
+            def compute(*arguments: Any) -> Any:
+                seen.append(name)
+                if len(seen) == stop and isinstance(what, BaseException):
+                    raise what
+                if len(seen) == stop:
+                    os.kill(os.getpid(), what)  # type: ignore[arg-type]
+                return originals[name](*arguments)
+
+            return compute
+
+        for name in originals:
+            monkeypatch.setattr(evaluation, name, recording(name))
+        return seen
+
+    return arm
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    return json.loads((run / "evaluation.json").read_text())
+
+
+def partials(run: Path) -> list[Path]:
+    return [path for path in run.iterdir() if path.name.startswith(".evaluation_")]
+
+
+# --- figures --------------------------------------------------------------------------------------------------------
+
+
+def test_figures_are_those_of_enumeration(command: Command, sweep: Path) -> None:
+    """Every one of a run of bihm, each within its standard error over the samples, which is exact to first order."""
+    run, samples, dreams = sweep / "bihm", 4_000, 20_000
+    path = run / "checkpoints" / "best.pt"
+    state = torch.load(path, weights_only=True)
+    for name, parameter in state[
+        "machine"
+    ].items():  # so that q is not nearly the posterior, as it is of so small a machine
+        parameter.mul_(2.5 if name.startswith("generator") else 1)
+    torch.save(state, path)
+    outcome = command(EVALUATE, str(run), "--samples", str(samples), "--z-samples", str(dreams))
+    assert outcome.code == 0 and outcome.err == "" and outcome.run == run
+    (row,) = rows(run)
+    assert list(row)[:7] == [
+        "split", "log_likelihood", "standard_error", "samples", "data_points", "bits_per_dimension", "ess",
+    ]  # fmt: skip
+    assert (row["split"], row["samples"], row["data_points"], row["z_samples"]) == (
+        "test",
+        samples,
+        TEST,
+        dreams,
+    )
+    assert (row["checkpoint"], row["seed"]) == ("best", 0) and row["step"] in (3, 6)
+
+    _, _, data, machine = load_machine(run, "best", CPU)
+    x = data.test.batch().double()
+    machine = machine.double()
+    log_p, log_p_tilde = (
+        reference.exact_log_prob(machine, x),
+        reference.exact_log_p_tilde(machine, x),
+    )
+    log_z = math.log(reference.exact_z(machine))
+    error = ((1 / row["ess"] - 1 / samples) / TEST) ** 0.5  # Var[w] / p(x)^2 = K / ess - 1
+    root_error = (4 * ((log_p - log_p_tilde).exp() - 1) / samples).sum().sqrt().item() / TEST
+    z_error = ((1 - math.exp(log_z)) * (math.exp(log_z) + 1 / Z_INNER) / dreams) ** 0.5 / math.exp(
+        log_z
+    )
+    assert 0 < max(error, root_error, z_error) < 0.02
+    assert abs(row["log_likelihood"] - log_p.mean().item()) < STANDARD_ERRORS * error
+    assert abs(row["log_z"] - log_z) < STANDARD_ERRORS * z_error
+    log_p_star = log_p_tilde.mean().item() - log_z
+    assert abs(row["log_p_star"] - log_p_star) < STANDARD_ERRORS * math.hypot(root_error, z_error)
+    assert row["log_z_standard_error"] == pytest.approx(z_error, rel=0.1)
+    assert row["standard_error"] == pytest.approx(log_p.std().item() / TEST**0.5, rel=0.05)
+    expected = math.hypot(log_p_tilde.std().item() / TEST**0.5, z_error)
+    assert row["log_p_star_standard_error"] == pytest.approx(expected, rel=0.05)
+    assert row["bits_per_dimension"] == pytest.approx(-row["log_likelihood"] / (6 * math.log(2)))
+    # negative control: the three figures are not each other's
+    apart = STANDARD_ERRORS * max(error, math.hypot(root_error, z_error))
+    assert log_z < -apart and (log_p - log_p_tilde).mean() > apart
+
+
+def test_draws_are_a_function_of_seed_and_chunk(command: Command, sweep: Path) -> None:
+    """Every data point's sum from the generator of its chunk, as nws/analysis/evaluation.py says."""
+    run = sweep / "rws"
+    assert command(EVALUATE, str(run), *FEW, "--batch", "5", "--seed", "3").code == 0
+    _, _, data, machine = load_machine(run, "best", CPU)
+    sums = []
+    for chunk, x in enumerate(data.test.batch().split(5)):
+        rng = torch.Generator().manual_seed(derive_seed(3, 0, chunk))
+        sums.append(log_sums(machine, x, 50, rng, (1,), 10**6)[0])
+    assert rows(run)[0]["log_likelihood"] == (torch.cat(sums) - math.log(50)).mean().item()
+    same, other = sweep / "a" / "copy", sweep / "b"
+    shutil.copytree(run, same, ignore=shutil.ignore_patterns("evaluation.json"))
+    shutil.copytree(run, other, ignore=shutil.ignore_patterns("evaluation.json"))
+    assert command(EVALUATE, str(same), *FEW, "--batch", "5", "--seed", "3").code == 0
+    assert command(EVALUATE, str(other), *FEW, "--batch", "5", "--seed", "4").code == 0
+    assert rows(same) == rows(run)
+    assert rows(other)[0]["log_likelihood"] != rows(run)[0]["log_likelihood"]
+
+
+def test_p_star_is_for_runs_of_bihm_unless_asked(command: Command, sweep: Path) -> None:
+    for options, expected in (
+        ((), ["bihm"]),
+        (("--p-star",), ["rws", "bihm"]),
+        (("--no-p-star",), []),
+    ):
+        assert command(EVALUATE, str(sweep), *FEW, "--again", *options).code == 0
+        found = [name for name in ("rws", "bihm") if "log_p_star" in rows(sweep / name)[-1]]
+        assert found == expected
+    # figures with log p* took the place of those without, and stayed
+    assert [[each.get("z_samples") for each in rows(sweep / name)] for name in ("rws", "bihm")] == [
+        [300, None],
+        [300, None],
+    ]
+    first, again = rows(sweep / "bihm")
+    assert first["log_likelihood"] == again["log_likelihood"]
+
+
+def test_a_single_data_point_has_no_standard_error(command: Command, sweep: Path) -> None:
+    run = sweep / "bihm"
+    outcome = command(
+        EVALUATE,
+        str(run),
+        "--samples",
+        "1",
+        "--data-points",
+        "1",
+        "--z-samples",
+        "1",
+        "--split",
+        "valid",
+    )
+    assert outcome.code == 0 and "± ?" in outcome.out
+    (row,) = rows(run)
+    assert "NaN" not in (run / "evaluation.json").read_text()
+    assert (
+        row["standard_error"]
+        is row["log_p_star_standard_error"]
+        is row["log_z_standard_error"]
+        is None
+    )
+    assert (row["split"], row["data_points"], row["ess"]) == ("valid", 1, 1)
+
+
+def test_parameters_that_are_not_finite_are_an_error(command: Command, sweep: Path) -> None:
+    path = sweep / "rws" / "checkpoints" / "best.pt"
+    state = torch.load(path, weights_only=True)
+    state["machine"]["generator.layers.0.bias"].fill_(math.nan)
+    torch.save(state, path)
+    assert (
+        "the log-likelihood is not finite" in command(EVALUATE, str(sweep / "rws"), *FEW).message()
+    )
+    assert not (sweep / "rws" / "evaluation.json").exists()
+
+
+# --- memory and the table -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [(), ("--batch", "1"), ("--batch", "9")])
+def test_memory_is_bounded_for_ten_thousand_samples(
+    command: Command, sweep: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(evaluation, "MAX_ELEMENTS", 3_000 * UNITS)
+    seen: list[int] = []
+    wake = HelmholtzMachine.wake
+
+    def recording(
+        self: HelmholtzMachine, x: torch.Tensor, samples: int = 1, *arguments: Any
+    ) -> Any:
+        seen.append(len(x) * samples)
+        return wake(self, x, samples, *arguments)
+
+    monkeypatch.setattr(HelmholtzMachine, "wake", recording)
+    outcome = command(EVALUATE, str(sweep / "rws"), "--samples", "10000", *options)
+    assert outcome.code == 0 and max(seen) <= 3_000 and sum(seen) == TEST * 10_000
+    batch = options[1] if options else "1"
+    assert re.search(
+        rf" 10000 +{TEST} +{batch}$", outcome.out, re.MULTILINE
+    )  # and the table says so
+    assert rows(sweep / "rws")[0]["batch"] == int(batch)
+
+
+def test_the_table_has_a_line_for_each_run(command: Command, sweep: Path) -> None:
+    outcome = command(EVALUATE, str(sweep), *FEW)
+    lines = outcome.out.splitlines()
+    assert (
+        outcome.err == "" and lines[-1] == str(sweep / "rws") and str(sweep / "bihm") not in lines
+    )
+    assert re.split(r" {2,}", lines[0]) == [
+        "run", "split", "log p, nats", "bits/dim", "ess", "samples", "data points", "batch", "log p*, nats", "log Z",
+    ]  # fmt: skip
+    for line, name in zip(lines[1:3], ("bihm", "rws"), strict=True):
+        (row,) = rows(sweep / name)
+        cells = re.split(r" {2,}", line)
+        assert cells[:3] == [
+            name,
+            "test",
+            f"{row['log_likelihood']:.3f} ± {row['standard_error']:.3f}",
+        ]
+        assert cells[3:8] == [
+            f"{row['bits_per_dimension']:.4f}",
+            f"{row['ess']:.1f}",
+            "50",
+            "12",
+            "12",
+        ]
+        if name == "bihm":
+            assert cells[8:] == [
+                f"{row['log_p_star']:.3f} ± {row['log_p_star_standard_error']:.3f}",
+                f"{row['log_z']:.3f} ± {row['log_z_standard_error']:.3f}",
+            ]
+    assert "seed 0, best checkpoint" in lines[3] and "log Z is too small" not in outcome.out
+    assert "%|" not in outcome.out  # no progress bar without a terminal
+    # a log Z that so many dreams could not resolve is said to be one
+    (row,) = rows(sweep / "bihm")
+    (sweep / "bihm" / "evaluation.json").write_text(
+        json.dumps([row | {"log_z": -0.5 * math.log(Z_INNER * 300) - 0.1}])
+    )
+    assert (
+        f"{sweep / 'bihm'}: log Z is too small for 300 dreams"
+        in command(EVALUATE, str(sweep), *FEW).out
+    )
+
+
+def test_a_terminal_gets_a_progress_bar(
+    command: Command, sweep: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(evaluation, "MAX_ELEMENTS", 300 * UNITS)
+    slow, original = (
+        0.15,
+        evaluation.log_sums,
+    )  # seconds: the bar moves ten times a second at the most
+    monkeypatch.setattr(
+        evaluation, "log_sums", lambda *arguments: time.sleep(slow) or original(*arguments)
+    )
+    outcome = command(EVALUATE, str(sweep / "rws"), *FEW)
+    assert outcome.code == 0 and "rws:  50%|" in outcome.out and "300/600" in outcome.out
+    assert str(sweep / "rws") == outcome.out.splitlines()[-1]
+
+
+# --- stopping and going on ------------------------------------------------------------------------------------------
+
+# 12 data points at 50 samples within 100 rows: 6 chunks; then 300 dreams at 10 a chunk: 30 chunks.
+CHUNKS = ["log_sums"] * 6 + ["log_z_sums"] * 30
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("stop", [1, 4, 20])
+def test_stopped_and_gone_on_with_ends_as_never_stopped(
+    command: Command, sweep: Path, chunks: Callable[..., list[str]], number: int, stop: int
+) -> None:
+    run, other = sweep / "bihm", sweep / "other"
+    shutil.copytree(run, other)
+    assert chunks() == [] and command(EVALUATE, str(other), *FEW).code == 0
+    before = snapshot(run)
+
+    seen = chunks(stop, number)
+    outcome = command(EVALUATE, str(run), *FEW)
+    assert outcome.code == 128 + number and outcome.out == ""
+    assert (
+        outcome.err
+        == f"stopped by signal {number}; what is computed is kept, and the same command goes on\n"
+    )
+    assert seen == CHUNKS[:stop] and len(partials(run)) == (stop > 1)
+    assert snapshot(run).items() >= before.items() and not (run / "evaluation.json").exists()
+
+    seen = chunks()
+    outcome = command(EVALUATE, str(run), *FEW)
+    assert outcome.code == 0 and outcome.run == run
+    assert seen == CHUNKS[stop - 1 :]  # what was done is not done again
+    assert (run / "evaluation.json").read_bytes() == (other / "evaluation.json").read_bytes()
+    assert partials(run) == partials(other) == []
+
+
+def test_an_error_or_a_kill_on_the_way_costs_little(
+    command: Command, sweep: Path, chunks: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = sweep / "bihm"
+    chunks(8, RuntimeError("out of memory"))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        command(EVALUATE, str(run), *FEW)
+    (partial,) = partials(run)
+    state = torch.load(partial, weights_only=True)
+    assert state["sums"].shape == (3, TEST) and state["z_chunks"] == 1
+    # a kill leaves no chance to save at the end: what was written on the way is there
+    monkeypatch.setattr(evaluation, "SAVE_EVERY", 0.0)
+    save, written = evaluation._Work._save, []
+
+    def recording(self: Any, path: Path) -> None:
+        save(self, path)
+        written.append((torch.load(path, weights_only=True)["sums"].shape[1], len(seen)))
+
+    monkeypatch.setattr(evaluation._Work, "_save", recording)
+    partial.unlink()
+    seen = chunks()
+    assert command(EVALUATE, str(run), *FEW).code == 0
+    assert written == [(min(2 * count, TEST), count) for count in range(1, len(CHUNKS) + 1)]
+
+
+def test_a_partial_result_is_of_one_request_and_one_checkpoint(
+    command: Command, sweep: Path, chunks: Callable[..., list[str]]
+) -> None:
+    run = sweep / "rws"
+    requests = [
+        (), ("--seed", "1"), ("--batch", "1"), ("--data-points", "8"), ("--checkpoint", "last"), ("--p-star",),
+        ("--split", "valid"), ("--samples", "49"),
+    ]  # fmt: skip
+    for count, options in enumerate(requests, 1):
+        assert (
+            seen_by(command, chunks, 2, run, *FEW, *options) == ["log_sums"] * 2
+        )  # none goes on where another stopped
+        assert len(partials(run)) == count
+    path = run / "checkpoints" / "best.pt"
+    state = torch.load(path, weights_only=True)
+    state["machine"]["generator.layers.0.bias"] += 1e-3
+    torch.save(state, path)
+    assert (
+        seen_by(command, chunks, 2, run, *FEW) == ["log_sums"] * 2
+        and len(partials(run)) == len(requests) + 1
+    )
+    # and one that cannot be read is computed again
+    for partial in partials(run):
+        partial.write_bytes(b"damaged")
+    assert seen_by(command, chunks, 0, run, *FEW) == ["log_sums"] * 6
+    assert len(partials(run)) == len(requests)
+
+
+def seen_by(
+    command: Command, chunks: Callable[..., list[str]], stop: int, run: Path, *options: str
+) -> list[str]:
+    seen = chunks(stop, signal.SIGINT)
+    assert command(EVALUATE, str(run), *options).code == (130 if stop else 0)
+    return seen
+
+
+def test_figures_that_stand_there_are_not_computed_again(
+    command: Command, sweep: Path, chunks: Callable[..., list[str]]
+) -> None:
+    run = sweep / "bihm"
+    assert len(seen_by(command, chunks, 0, run, *FEW)) == 36
+    before = (run / "evaluation.json").read_bytes()
+    seen = chunks()
+    outcome = command(EVALUATE, str(run), *FEW)
+    assert (
+        seen == []
+        and outcome.run == run
+        and "1 of 1 stood in evaluation.json already" in outcome.out
+    )
+    assert f"{rows(run)[0]['log_p_star']:.3f} ± " in outcome.out
+    assert seen_by(command, chunks, 0, run, *FEW, "--no-p-star") == []  # log p stands there
+    assert (run / "evaluation.json").read_bytes() == before
+    assert len(seen_by(command, chunks, 0, run, *FEW, "--again")) == 36
+    assert (
+        run / "evaluation.json"
+    ).read_bytes() == before  # the same figures in place of the old ones
+    # other requests stand beside it
+    assert len(seen_by(command, chunks, 0, run, *FEW, "--seed", "1")) == 36
+    assert len(seen_by(command, chunks, 0, run, *FEW, "--no-p-star", "--checkpoint", "last")) == 6
+    assert [(row["seed"], row["checkpoint"]) for row in rows(run)] == [
+        (0, "best"),
+        (1, "best"),
+        (0, "last"),
+    ]
+    # another checkpoint of the same name: computed again, in place of the old figure
+    old = rows(run)[2]
+    path = run / "checkpoints" / "last.pt"
+    state = torch.load(path, weights_only=True)
+    state["machine"]["generator.layers.0.bias"] += 1
+    torch.save(state | {"step": 99}, path)
+    assert len(seen_by(command, chunks, 0, run, *FEW, "--no-p-star", "--checkpoint", "last")) == 6
+    assert len(rows(run)) == 3 and rows(run)[2]["step"] == 99
+    assert rows(run)[2]["log_likelihood"] != old["log_likelihood"]
+
+
+def test_rows_of_an_early_version_are_replaced(command: Command, sweep: Path) -> None:
+    run = sweep / "rws"
+    early = {"split": "test", "log_likelihood": -1.0, "samples": 50, "data_points": TEST}
+    others = [early | {"samples": 60}, early | {"split": "valid"}]
+    (run / "evaluation.json").write_text(json.dumps([early, *others]))
+    assert command(EVALUATE, str(run), *FEW).code == 0
+    assert (
+        rows(run)[:2] == others and len(rows(run)) == 3 and rows(run)[2]["log_likelihood"] != -1.0
+    )
+
+
+# --- several runs ---------------------------------------------------------------------------------------------------
+
+
+def test_runs_of_a_sweep_are_found_in_order(sweep: Path) -> None:
+    for name in ("10", "2", "9"):
+        shutil.copytree(sweep / "rws", sweep / name)
+    assert [run.name for run in find_runs(sweep)] == ["bihm", "rws", "2", "9", "10"]
+    assert find_runs(sweep / "rws") == [sweep / "rws"]
+    with pytest.raises(UserError, match="no run is below it"):
+        find_runs(sweep / "rws" / "checkpoints")
+    with pytest.raises(UserError, match="does not exist"):
+        find_runs(sweep / "nope")
+
+
+def test_a_broken_run_does_not_stop_the_others(command: Command, sweep: Path) -> None:
+    shutil.copytree(sweep / "rws", sweep / "broken")
+    (sweep / "broken" / "checkpoints" / "best.pt").write_bytes(b"")
+    outcome = command(EVALUATE, str(sweep / "nope"), str(sweep), str(sweep / "rws"), *FEW)
+    assert outcome.run == sweep / "rws"  # which is evaluated once, though it is named twice
+    message = outcome.message()
+    assert message.startswith("error: 2 of 4 could not be evaluated\n")
+    assert (
+        f"{sweep / 'nope'} does not exist" in message and "best.pt is not a checkpoint" in message
+    )
+    assert outcome.out.count("test ") == 2 and [
+        len(rows(sweep / name)) for name in ("bihm", "rws")
+    ] == [1, 1]
+    assert not (sweep / "broken" / "evaluation.json").exists()
+    # the same command once the run is mended
+    shutil.copy(sweep / "rws" / "checkpoints" / "best.pt", sweep / "broken" / "checkpoints")
+    outcome = command(EVALUATE, str(sweep), *FEW)
+    assert outcome.code == 0 and "2 of 3 stood in evaluation.json already" in outcome.out
+
+
+def test_stopped_in_the_second_run_the_first_one_is_kept(
+    command: Command, sweep: Path, chunks: Callable[..., list[str]]
+) -> None:
+    seen = chunks(36 + 3, signal.SIGTERM)
+    assert command(EVALUATE, str(sweep), *FEW).code == 143 and len(seen) == 39
+    assert len(rows(sweep / "bihm")) == 1 and not (sweep / "rws" / "evaluation.json").exists()
+    seen = chunks()
+    assert command(EVALUATE, str(sweep), *FEW).code == 0 and seen == ["log_sums"] * 4
+
+
+@pytest.mark.parametrize("name", ["samples", "data_points", "batch", "z_samples"])
+@pytest.mark.parametrize("value", [0, -1])
+def test_bad_requests_are_refused_by_option(name: str, value: int) -> None:
+    with pytest.raises(
+        UserError,
+        match=f"--{name.replace('_', '-')} must be a whole number of at least 1, got {value}",
+    ):
+        Request(**{name: value})  # type: ignore[arg-type]

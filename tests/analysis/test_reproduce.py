@@ -1,0 +1,332 @@
+"""scripts/reproduce.py: the commands of each comparison, a small one carried out, stopped and gone on with, and its table."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import signal
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import hydra
+import pytest
+from conftest import ROOT, Command, load_script, snapshot
+
+from nws.analysis.curves import read_run
+from nws.errors import UserError
+
+# Eight steps and two evaluations a run.
+TINY = (
+    "trainer.epochs=0.06",
+    "trainer.evaluate_every=0.03",
+    "trainer.evaluation_samples=5",
+    "model.layers=[3,1]",
+)
+STEPS = 8
+Reproduce = Callable[..., int | str]
+
+
+@pytest.fixture
+def module() -> ModuleType:
+    return load_script("reproduce")
+
+
+@pytest.fixture
+def calls() -> list[str]:
+    """The commands that were carried out."""
+    return []
+
+
+@pytest.fixture
+def reproduce(
+    module: ModuleType, command: Command, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> Reproduce:
+    """reproduce("three_by_three", ...): the script, its commands run in this process. Returns what it exits with."""
+
+    def call(line: list[str]) -> tuple[int, int | None]:
+        assert line[0] == sys.executable
+        calls.append(shlex.join(line[1:]).replace(f"{ROOT}/", ""))
+        outcome = command(str(Path(line[1]).relative_to(ROOT)), *line[2:])
+        return outcome.code, outcome.code - 128 if outcome.code > 128 else None
+
+    def run(*arguments: str) -> int | str:
+        monkeypatch.setattr(module, "call", call)
+        monkeypatch.setattr(sys, "argv", ["scripts/reproduce.py", *arguments])
+        try:
+            module.main()
+        except SystemExit as stop:
+            return stop.code or 0
+        return 0
+
+    return run
+
+
+def rows(folder: Path) -> dict[str, dict[str, str]]:
+    """table.md: its cells by method and column."""
+    lines = [
+        line
+        for line in (folder / "figures" / "table.md").read_text().splitlines()
+        if line.startswith("|")
+    ]
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    return {each[0]: dict(zip(cells[0], each, strict=True)) for each in cells[2:]}
+
+
+# --- the plan ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["three_by_three", "fashion_mnist", "tfd"])
+@pytest.mark.parametrize("quick", [False, True])
+def test_every_method_is_composed_as_its_name_says(
+    module: ModuleType, tmp_path: Path, what: str, quick: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.Plan, "_title", lambda self: "any")  # needs no data
+    methods = {name: each for name, each in module.METHODS[what].items() if not quick or each.quick}
+    plan = module.Plan(what, quick, tmp_path, [], methods)
+    assert len(plan.steps()) == 3 * len(methods)
+    expected = {"ws", "rws", "nws", "nrws", "bihm", "nbihm"}
+    if what != "three_by_three":
+        expected = expected - {"rws"} - ({"ws", "nws"} if quick else set()) | {
+            "rws_adam",
+            "rws_sgd",
+        }
+    assert set(methods) == expected
+    assert len(plan.seeds()) == ((2 if what == "three_by_three" else 1) if quick else 5)
+    for name in methods:
+        assert {f"experiment={what}", f"algorithm={name.split('_')[0]}", "resume=auto"} < set(
+            plan.training(name)
+        )
+    some = {
+        "fashion_mnist": methods,
+        "tfd": ("rws_sgd", "nrws"),
+        "three_by_three": ("rws", "nrws"),
+    }  # the others are alike
+    for name in (
+        ("rws_sgd", "nrws") if quick and what == "fashion_mnist" else some[what]
+    ):  # the quick size adds little
+        overrides = [
+            text for text in plan.training(name) if not text.startswith(("seed=", "hydra."))
+        ]
+        with hydra.initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+            config = hydra.compose("config", overrides)
+        assert config.data.name == what and config.algorithm.name == name.split("_")[0]
+        assert (config.metric.kind != "euclidean") == name.startswith("n")
+        if what != "three_by_three":
+            adam = name in ("rws_adam", "bihm", "ws")
+            assert config.optimizer._target_ == f"torch.optim.{'Adam' if adam else 'SGD'}"
+            assert (config.trainer.batch_size, config.trainer.epochs) == (128, 1) or not quick
+            assert 0 < config.optimizer.lr < 2
+
+
+def test_commands(module: ModuleType, tmp_path: Path) -> None:
+    methods = {"nrws": module.METHODS["fashion_mnist"]["nrws"]}
+    plan = module.Plan(
+        "fashion_mnist", True, tmp_path / "a b", ["data.root=/d", "seed=3,7", "device=cpu"], methods
+    )
+    train, evaluate, sample = (step.command for step in plan.steps())
+    assert train[:3] == [sys.executable, str(ROOT / "train.py"), "-m"]
+    assert {"data.root=/d", "seed=3,7", "resume=auto", "trainer.epochs=1"} < set(train)
+    assert train[-1] == f"hydra.sweep.dir='{tmp_path}/a b/runs/nrws'" and len(plan.seeds()) == 2
+    runs = [f"{tmp_path}/a b/runs/nrws/{job}" for job in (0, 1)]
+    assert evaluate[2:4] == runs and "--samples 100 --data-points 1000 --device=cpu" in shlex.join(
+        evaluate
+    )
+    assert (
+        sample[2] == runs[0]
+        and sample[-2] == f"{tmp_path}/a b/figures/fashion_mnist_samples_nrws.png"
+    )
+    later = module.Plan("fashion_mnist", True, tmp_path, ["trainer.epochs=3"], methods)
+    assert [text for text in later.training("nrws") if text.startswith("trainer.epochs")] == [
+        "trainer.epochs=3"
+    ]
+
+
+def test_what_is_refused(reproduce: Reproduce, tmp_path: Path) -> None:
+    cases = {
+        ("optimizer.lr=1,2",): "only seed may take several values, got optimizer.lr=1,2",
+        ("experiment=digits",): "experiment is chosen by this script",
+        ("hydra.sweep.dir=x",): "hydra.sweep.dir is chosen by this script",
+        ("word",): "overrides are key=value",
+        ("--methods", "ws,nope"): "--methods takes ws, rws, nws, nrws, bihm, nbihm, got nope",
+    }
+    for arguments, expected in cases.items():
+        with pytest.raises(UserError, match=re.escape(expected)):
+            reproduce("three_by_three", *arguments)
+    with pytest.raises(UserError, match=r"tfd needs .*TFD_48x48\.mat .*data\.root"):
+        reproduce("tfd", f"data.root={tmp_path}")
+    assert reproduce("nope") == 2 and list(tmp_path.iterdir()) == []
+
+
+def test_faces_that_are_not_tfds_are_not_called_tfd(
+    module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "TFD").mkdir()
+    (tmp_path / "TFD" / "TFD_48x48.mat").write_bytes(b"faces")
+    md5 = hashlib.md5(b"faces").hexdigest()
+
+    def plan() -> object:
+        return module.Plan(
+            "tfd", True, tmp_path / "out", [f"data.root={tmp_path}"], module.METHODS["tfd"]
+        )
+
+    other = plan()
+    assert other.title == f"stand-in for TFD (not the Toronto Face Dataset: md5 {md5})"  # type: ignore[attr-defined]
+    assert other.grid("ws").name == "stand_in_for_tfd_samples_ws.png"  # type: ignore[attr-defined]
+    table = other.report({}).table([[] for _ in module.METHODS["tfd"]], [])  # type: ignore[attr-defined]
+    assert table.startswith("# stand-in for TFD")
+    monkeypatch.setattr(module, "TFD_MD5", md5)
+    assert plan().title == "TFD" and plan().slug == "tfd"  # type: ignore[attr-defined]
+
+
+# --- carrying it out -----------------------------------------------------------------------------------------------
+
+
+def test_stopped_and_gone_on_with_nothing_is_done_twice(
+    reproduce: Reproduce,
+    calls: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    interrupt: Callable[[int, int | BaseException], None],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    from nws.learning.wake_sleep import WakeSleep
+
+    steps, original = 0, WakeSleep.step
+
+    def step(self: WakeSleep, *batches: object) -> object:
+        nonlocal steps
+        steps += 1
+        return original(self, *batches)
+
+    monkeypatch.setattr(WakeSleep, "step", step)
+    interrupt(3 * STEPS + 6, signal.SIGTERM)  # in the second run of the second method
+    arguments = ("three_by_three", "--quick", *TINY, "--methods", "ws,nrws", "--output", "out")
+    assert reproduce(*arguments) == 128 + signal.SIGTERM
+    assert (
+        f"go on with\n  python scripts/reproduce.py {shlex.join(arguments)}"
+        in capfd.readouterr().out
+    )
+    assert [line.split()[0] for line in calls] == [
+        "train.py",
+        "scripts/evaluate.py",
+        "scripts/sample.py",
+        "train.py",
+    ]
+    assert steps == 3 * STEPS + 6 and "WS" in rows(tmp_path / "out")
+    before = snapshot(tmp_path / "out" / "runs" / "ws")
+
+    assert reproduce(*arguments) == 0
+    assert steps == 4 * STEPS and snapshot(tmp_path / "out" / "runs" / "ws") == before
+    assert [line.split()[0] for line in calls[4:]] == [
+        "train.py",
+        "scripts/evaluate.py",
+        "scripts/sample.py",
+    ]
+    figures = tmp_path / "out" / "figures"
+    assert sorted(path.name for path in figures.iterdir()) == [
+        "table.md", "three_by_three_exact_kl.png", "three_by_three_exact_kl.svg", "three_by_three_samples_nrws.png",
+        "three_by_three_samples_ws.png",
+    ]  # fmt: skip
+    curves = (figures / "three_by_three_exact_kl.svg").read_text()
+    assert ">WS (2 seeds)<" in curves and ">NRWS (2 seeds)<" in curves and "quick size" in curves
+
+    everything = snapshot(tmp_path / "out")
+    (
+        figures / "three_by_three_samples_ws.png"
+    ).unlink()  # what is gone is made again, and nothing else
+    assert reproduce(*arguments) == 0
+    assert [line.split()[0] for line in calls[7:]] == ["scripts/sample.py"] and snapshot(
+        tmp_path / "out"
+    ) == everything
+    with pytest.raises(UserError, match="holds what came of other options"):
+        reproduce(*arguments, "trainer.epochs=0.03")
+
+    table = rows(tmp_path / "out")
+    assert list(table) == ["WS", "NRWS"]
+    for title, cells in table.items():
+        runs = [tmp_path / "out" / "runs" / title.lower() / job for job in "01"]
+        found = [json.loads((run / "evaluation.json").read_text())[0] for run in runs]
+        values = [row["log_likelihood"] for row in found]
+        expected = f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f}"
+        assert cells["test log-likelihood (nats)"] == expected and values[0] != values[1]
+        assert (cells["importance samples"], cells["test images"], cells["seeds"]) == (
+            "1,000",
+            "18",
+            "2",
+        )
+        last = [read_run(run).columns["exact/kl"][-1] for run in runs]
+        kl = next(text for head, text in cells.items() if head.startswith("KL"))
+        assert kl == f"{statistics.fmean(last):.3f} ± {statistics.stdev(last):.3f}"
+        assert "torch" in cells["machine"] and float(cells["epochs"]) == pytest.approx(
+            0.06, abs=0.01
+        )
+
+
+def test_a_method_that_fails_leaves_the_others(
+    module: ModuleType,
+    reproduce: Reproduce,
+    calls: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arguments = (
+        "three_by_three",
+        "--quick",
+        *TINY,
+        "--methods",
+        "ws,nws",
+        "seed=4",
+        "--output",
+        "out",
+    )
+    monkeypatch.setattr(
+        "nws.analysis.report.draw", lambda *_, **__: {"png": b"a picture"}
+    )  # not what this is about
+    good = module.METHODS["three_by_three"]["ws"]
+    broken = good._replace(overrides=(*good.overrides, "optimizer.lr=-1"))
+    monkeypatch.setitem(module.METHODS["three_by_three"], "ws", broken)
+    with pytest.raises(UserError, match=r"1 steps failed:\n  train ws ended with status 1;"):
+        reproduce(*arguments)
+    assert list(rows(tmp_path / "out")) == ["NWS"] and rows(tmp_path / "out")["NWS"]["seeds"] == "1"
+    assert "Missing: WS (0 of 1 seeds)" in (tmp_path / "out" / "figures" / "table.md").read_text()
+    monkeypatch.setitem(module.METHODS["three_by_three"], "ws", good)  # mended
+    assert reproduce(*arguments) == 0
+    assert list(rows(tmp_path / "out")) == ["WS", "NWS"]
+    assert sum("algorithm=nws" in line for line in calls) == 1
+    text = (tmp_path / "out" / "figures" / "table.md").read_text()
+    assert (
+        "Missing" not in text
+        and "±" not in rows(tmp_path / "out")["WS"]["test log-likelihood (nats)"]
+    )
+
+
+def test_a_signal_is_passed_on_and_the_child_waited_for(module: ModuleType, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    code = f"""
+import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+signal.signal(signal.SIGINT, lambda *_: sys.exit(8))
+pathlib.Path({str(ready)!r}).touch()
+time.sleep(60)
+"""
+
+    def press() -> None:
+        while not ready.exists():
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=press)
+    thread.start()
+    assert module.call([sys.executable, "-c", code]) == (7, signal.SIGINT)
+    thread.join()
+    assert signal.getsignal(signal.SIGINT) is before
+    assert module.call([sys.executable, "-c", "raise SystemExit(3)"]) == (3, None)

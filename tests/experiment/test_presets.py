@@ -1,0 +1,168 @@
+"""The presets of conf/experiment/, each with every algorithm: what they choose, and that it trains."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import hydra
+import pytest
+from conftest import ROOT, Command, checkpoint, metrics
+from omegaconf import DictConfig, OmegaConf
+from test_train import TWO_STEPS, data_root, names  # noqa: F401  a fixture
+
+PLAIN, NATURAL = ("ws", "rws", "bihm"), ("nws", "nrws", "nbihm")
+SETS = ("three_by_three", "digits", "mnist", "fashion_mnist", "tfd")
+PUBLISHED = ("published/mnist", "published/tfd", "published/three_by_three")
+SGD, ADAM = "torch.optim.SGD", "torch.optim.Adam"
+
+
+@cache
+def unresolved(*overrides: str) -> DictConfig:
+    with hydra.initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return hydra.compose("config", list(overrides))
+
+
+def compose(*overrides: str, **values: Any) -> dict[str, Any]:
+    """The configuration of these overrides, resolved; `values` by key are filled in once it is composed, which takes long."""
+    config = unresolved(*overrides).copy()
+    for key, value in values.items():
+        OmegaConf.update(config, key, value)
+    resolved = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(resolved, dict)
+    return {str(key): value for key, value in resolved.items()}
+
+
+def test_there_is_a_tuned_and_a_published_set() -> None:
+    found = {name for name in names("experiment") if not name.startswith("fashion_mnist_")}
+    assert found == {*SETS, *PUBLISHED}
+
+
+# Optimizer and learning rate of the plain and of the natural rules.
+TUNED = {
+    "three_by_three": ((SGD, 0.3), (SGD, 0.3)),
+    "digits": ((ADAM, 0.01), (SGD, 0.1)),
+    "mnist": ((ADAM, 0.003), (SGD, 0.1)),
+    "fashion_mnist": ((ADAM, 0.003), (SGD, 0.1)),
+    "tfd": ((ADAM, 0.003), (SGD, 0.1)),
+}
+SEARCHED = {"rws": 0.022, "nrws": 0.3}  # on Fashion-MNIST, whose rates MNIST and TFD take
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_tuned(name: str) -> None:
+    for algorithm in (*PLAIN, *NATURAL):
+        natural = algorithm in NATURAL
+        if name == "fashion_mnist" or algorithm in ("rws", "nrws"):
+            config = compose(f"experiment={name}", f"algorithm={algorithm}")
+        else:  # all that another rule of the kind changes beside its row of numbers
+            config = compose(
+                f"experiment={name}",
+                f"algorithm={'nrws' if natural else 'rws'}",
+                **{"algorithm.name": algorithm},
+            )
+        assert config["name"] == f"{name}_{algorithm}" and config["data"]["name"] == name
+        target, rate = TUNED[name][natural]
+        if name in ("mnist", "fashion_mnist", "tfd"):
+            rate = SEARCHED.get(algorithm, rate)
+        assert (config["optimizer"]["_target_"], config["optimizer"]["lr"]) == (target, rate), (
+            algorithm
+        )
+        assert config["metric"]["kind"] == ("fisher" if natural else "euclidean")
+
+
+def test_the_learning_rate_follows_batch_and_algorithm() -> None:
+    rates = {
+        "rws": {32: 0.022, 128: 0.09, 512: 0.09, 64: 0.022},
+        "nrws": {32: 0.3, 128: 0.6, 512: 1.4, 64: 0.3},
+    }
+    for algorithm, by_batch in rates.items():
+        for batch, rate in by_batch.items():
+            batch_size = {"trainer.batch_size": batch}
+            config = compose("experiment=fashion_mnist", f"algorithm={algorithm}", **batch_size)
+            assert config["optimizer"]["lr"] == rate
+    given = compose(
+        "experiment=fashion_mnist", "algorithm=nrws", "optimizer=adam", "optimizer.lr=0.02"
+    )
+    assert (given["optimizer"]["_target_"], given["optimizer"]["lr"]) == (ADAM, 0.02)
+
+
+@pytest.mark.parametrize("batch", [32, 128, 512])
+@pytest.mark.parametrize("algorithm", ["rws", "nrws"])
+def test_the_older_names_are_the_same_runs(algorithm: str, batch: int) -> None:
+    old = compose(f"experiment=fashion_mnist_{algorithm}", f"trainer.batch_size={batch}")
+    new = compose(
+        "experiment=fashion_mnist", f"algorithm={algorithm}", f"trainer.batch_size={batch}"
+    )
+    assert old == new
+    assert old["scheduler"]["lr_lambda"]["warmup_steps"] == 20
+
+
+def test_warm_up_without_a_preset() -> None:
+    for algorithm in ("rws", "nrws"):
+        config = compose("scheduler=linear_warmup", f"algorithm={algorithm}")
+        assert config["scheduler"]["lr_lambda"]["warmup_steps"] == 20
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published(name: str) -> None:
+    toy = name.endswith("three_by_three")
+    for algorithm in ("rws", "bihm", *NATURAL) if toy else ("rws", "nrws"):
+        config = compose(f"experiment={name}", f"algorithm={algorithm}")
+        assert config["name"] == f"published_{name.removeprefix('published/')}_{algorithm}"
+        layers = [6, 1] if toy else [300, 200, 100, 75, 50, 35, 25, 20, 15, 10, 10]
+        assert config["model"] == {
+            "layers": layers, "units": "bipolar", "weight_scale": 1.0, "hidden_bias": -1.0, "visible_bias": 0.0,
+        }  # fmt: skip
+        assert config["optimizer"] == {"_target_": SGD, "lr": 0.01 if toy else 0.002}
+        assert config["damping"]["value"] == (0.1 if toy else 0.2)
+        trainer = config["trainer"]
+        assert (trainer["batch_size"], trainer["epochs"]) == (32, 100 if toy else 2000)
+        if algorithm in NATURAL:
+            assert config["metric"]["kind"] == "fisher" and config["metric"]["refresh_every"] == (
+                100 if toy else 1000
+            )
+        if algorithm in ("rws", "nrws"):
+            rule = {
+                key: config["algorithm"][key]
+                for key in ("samples", "recognition_wake", "recognition_dream")
+            }
+            assert rule == {"samples": 10, "recognition_wake": 0.5, "recognition_dream": 0.5}
+            assert config["algorithm"]["baseline"] is True
+    if name == "published/tfd":
+        assert (config["data"]["size"], config["data"]["binarize"]) == (24, "none")
+
+
+def test_published_settings_of_other_data() -> None:
+    config = compose(
+        "experiment=published/mnist", "data=fashion_mnist", "optimizer=nadam", "optimizer.lr=0.001"
+    )
+    assert (
+        config["data"]["name"] == "fashion_mnist"
+        and config["optimizer"]["_target_"] == "torch.optim.NAdam"
+    )
+
+
+PAIRS = [
+    ("three_by_three", "nws"), ("fashion_mnist", "ws"), ("tfd", "bihm"),
+    ("published/three_by_three", "nrws"), ("published/mnist", "nbihm"), ("published/tfd", "rws"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "algorithm"), PAIRS)
+def test_a_preset_trains_with_an_algorithm(
+    command: Command,
+    data_root: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    algorithm: str,
+) -> None:
+    """Two steps each; every algorithm, of the pairs a few. tests/test_train.py takes every preset with its own."""
+    from nws.experiment.trainer import TrainerSettings
+
+    monkeypatch.setattr(TrainerSettings, "steps_per_epoch", lambda self, images, kind="training": 2)
+    options = (f"data.root={data_root}", *TWO_STEPS[1:], "trainer.epochs=1")
+    outcome = command("train.py", f"experiment={name}", f"algorithm={algorithm}", *options)
+    assert outcome.code == 0, outcome.err
+    assert checkpoint(outcome.run)["step"] == 2 and len(metrics(outcome.run)) >= 1

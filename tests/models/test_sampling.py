@@ -1,0 +1,268 @@
+"""Images: shapes, range, seeds and means; chains against enumeration, with pixels held too; walks; the core needs torch alone."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import pytest
+import reference
+import torch
+from cases import (
+    CASES,
+    EACH_UNITS,
+    STANDARD_ERRORS,
+    Case,
+    assert_frequencies,
+    random_machine,
+    seeded,
+)
+from torch import Tensor
+
+from nws.errors import UserError
+from nws.models.belief_network import encode
+from nws.models.helmholtz import HelmholtzMachine
+from nws.models.sampling import (
+    Chain,
+    GibbsChain,
+    ResamplingChain,
+    generate,
+    half_mask,
+    reconstruct,
+    walk,
+)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_images_have_the_pixels_shape_and_lie_in_the_unit_interval(case: Case) -> None:
+    machine, x = case.machine(), case.data(soft=True)
+    means, draws = (
+        generate(machine, 6, case.rng()),
+        generate(machine, 6, case.rng(), probabilities=False),
+    )
+    for images, count in (
+        (means, 6),
+        (draws, 6),
+        (reconstruct(machine, x, case.rng()), case.batch),
+    ):
+        assert images.shape == (count, case.sizes[0])
+        assert (
+            images.dtype == case.dtype
+            and images.device.type == case.device
+            and not images.requires_grad
+        )
+        assert (images >= 0).all() and (images <= 1).all()
+    assert ((draws == 0) | (draws == 1)).all()
+
+
+@pytest.mark.parametrize("units", EACH_UNITS)
+def test_the_seed_decides(units: str) -> None:
+    machine, x = random_machine((9, 8), units), torch.zeros(5, 9).double()
+    for draw in (
+        lambda seed: generate(machine, 5, seeded(seed)),
+        lambda seed: reconstruct(machine, x, seeded(seed)),
+    ):
+        assert torch.equal(draw(1), draw(1)) and not torch.equal(draw(1), draw(2))
+
+
+def assert_mean(values: Tensor, expected: Tensor) -> None:
+    error = values.std(0) / len(values) ** 0.5
+    assert ((values.mean(0) - expected).abs() <= STANDARD_ERRORS * error).all()
+
+
+@pytest.mark.parametrize("units", EACH_UNITS)
+@pytest.mark.parametrize("sizes", [(3, 2), (3, 2, 2)])
+def test_pixels_of_generated_images_have_the_machines_means(
+    sizes: tuple[int, ...], units: str
+) -> None:
+    machine, count = random_machine(sizes, units), 20_000
+    bits = reference.every_state(sizes)
+    marginals = reference.generator(machine).log_prob(bits).exp() @ bits[0]  # p(x_i = 1)
+    assert_mean(generate(machine, count, seeded(1)), marginals)
+    for on, p in zip(
+        generate(machine, count, seeded(1), probabilities=False).sum(0), marginals, strict=True
+    ):
+        assert_frequencies(torch.stack([on, count - on]), torch.stack([p, 1 - p]), count)
+
+
+@pytest.mark.parametrize("units", EACH_UNITS)
+@pytest.mark.parametrize("sizes", [(3, 2), (3, 2, 2)])
+def test_reconstructions_average_the_pixels_over_recognition(
+    sizes: tuple[int, ...], units: str
+) -> None:
+    machine, x = random_machine(sizes, units), torch.tensor([1.0, 0, 1]).double()
+    bits = reference.every_hidden_state(machine, x)
+    pixels = 1 / (1 + torch.exp(-reference.generator(machine).logits(bits)[0]))
+    expected = (
+        reference.recogniser(machine).log_prob(bits).exp() @ pixels
+    )  # E_q(h|x)[p(x_i = 1 | h)]
+    assert_mean(reconstruct(machine, x.expand(20_000, -1), seeded(1)), expected)
+
+
+def test_generated_images_are_the_callers_to_keep() -> None:
+    machine = random_machine((4, 3))
+    rng = seeded(1)
+    for probabilities in (True, False):
+        first = generate(machine, 5, rng, probabilities)
+        kept = first.clone()
+        generate(machine, 5, rng, probabilities)
+        assert torch.equal(first, kept)
+
+
+# --- chains ---------------------------------------------------------------------------------------------------------
+
+CHAINS = 6_000
+SIZES = (4, 3, 2)
+
+
+def distance(images: Tensor, probabilities: Tensor) -> float:
+    """Pearson's chi-squared of images (C, 4) against the probabilities (16,) of all: mean 15 for draws from them, deviation 5.5.
+
+    Images that have no probability must not occur.
+    """
+    counts = torch.bincount((images @ torch.tensor([1.0, 2, 4, 8]).double()).long(), minlength=16)
+    possible = probabilities > 0
+    assert (counts[~possible] == 0).all()
+    expected = probabilities[possible] * len(images)
+    return float(((counts[possible] - expected).square() / expected).sum())
+
+
+def every_image() -> Tensor:
+    return torch.stack(
+        [torch.tensor([i >> bit & 1 for bit in range(4)]) for i in range(16)]
+    ).double()
+
+
+def run(chain: Chain, steps: int = 20) -> Tensor:
+    for _ in range(steps):
+        chain.step()
+    return chain.x
+
+
+def far_machine(units: str) -> HelmholtzMachine:
+    """A machine whose p* is far from its p: the recogniser was never trained."""
+    machine = random_machine(SIZES, units)
+    for parameter in machine.parameters():
+        parameter.data.mul_(1.5)
+    return machine
+
+
+@pytest.mark.parametrize("units", EACH_UNITS)
+def test_gibbs_chains_follow_p_star_exactly(units: str) -> None:
+    machine = far_machine(units)
+    p = reference.exact_log_prob(machine, every_image()).exp()
+    p_star = (
+        reference.exact_log_p_tilde(machine, every_image()) - math.log(reference.exact_z(machine))
+    ).exp()
+    images = run(GibbsChain(machine, torch.zeros(CHAINS, 4).double(), seeded(1)))
+    assert distance(images, p_star) < 15 + STANDARD_ERRORS * 5.5
+    assert distance(images, p) > 200  # it would have shown
+
+
+@pytest.mark.parametrize("units", EACH_UNITS)
+def test_gibbs_chains_with_pixels_held_follow_the_conditional(units: str) -> None:
+    machine, x = far_machine(units), torch.tensor([1.0, 0, 0, 1]).double()
+    observed = torch.tensor([True, False, True, False])
+    images = every_image()
+    agree = (images == x)[:, observed].all(1)
+    p_star = reference.exact_log_p_tilde(machine, images).exp() * agree
+    drawn = run(GibbsChain(machine, x.expand(CHAINS, -1).clone(), seeded(1), observed))
+    assert distance(drawn, p_star / p_star.sum()) < 3 + STANDARD_ERRORS * 2.5
+    assert distance(drawn, agree / agree.sum()) > 200
+
+
+@pytest.mark.parametrize("units", EACH_UNITS)
+def test_resampling_chains_approach_p_as_samples_rise(units: str) -> None:
+    machine = far_machine(units)
+    p = reference.exact_log_prob(machine, every_image()).exp()
+    start = torch.zeros(CHAINS, 4).double()
+    one, few, many = (
+        distance(run(ResamplingChain(machine, start, seeded(1), samples=k), 10), p)
+        for k in (1, 4, 40)
+    )
+    assert many < few / 2 < one / 4
+    assert one > 200
+
+
+@pytest.mark.parametrize("make", [GibbsChain, ResamplingChain])
+def test_a_chain_keeps_what_is_observed_and_says_the_probabilities_of_the_rest(
+    make: type[Chain],
+) -> None:
+    machine, observed = random_machine(SIZES), torch.tensor([True, False, False, True])
+    x = (torch.rand(50, 4, generator=seeded(2)) < 0.5).double()
+    kept = x.clone()
+    chain = make(machine, x, seeded(1), observed)  # type: ignore[call-arg]
+    for _ in range(3):
+        probabilities = chain.step()
+        assert torch.equal(probabilities[:, observed], kept[:, observed])
+        assert torch.equal(chain.x[:, observed], kept[:, observed])
+        free = probabilities[:, ~observed]
+        assert ((free > 0) & (free < 1)).all()
+    assert torch.equal(x, kept) and not torch.equal(chain.x, kept)
+    for wrong in (torch.ones(3, dtype=torch.bool), torch.ones(4)):
+        with pytest.raises(UserError, match="observed must be"):
+            make(machine, x, seeded(1), wrong)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("make", [GibbsChain, ResamplingChain])
+@pytest.mark.parametrize("case", CASES)
+def test_chains_run_on_every_kind_of_machine(case: Case, make: type[Chain]) -> None:
+    machine, x = case.machine(), case.data()
+    first, again = (run(make(machine, x, case.rng()), 2) for _ in range(2))  # type: ignore[call-arg]
+    assert (
+        torch.equal(first, again) and first.dtype == case.dtype and first.device.type == case.device
+    )
+    assert ((first == 0) | (first == 1)).all()
+
+
+@pytest.mark.parametrize("units", EACH_UNITS)
+def test_a_walk_changes_one_deepest_unit_a_step(units: str) -> None:
+    machine = random_machine((6, 3), units)
+    images = walk(machine, 40, 5, seeded(1))
+    every = encode(reference.every_state((3,))[0], units)
+    possible = torch.sigmoid(
+        machine.generator.layers[0](every)
+    ).detach()  # (8, 6), state i has the bits of i
+    gaps = (images.flatten(0, 1)[:, None] - possible).abs().amax(2)
+    assert (gaps.min(1).values < 1e-12).all()
+    states = gaps.argmin(1).view(40, 5)
+    flips = states[:, 1:] ^ states[:, :-1]
+    assert ((flips == 1) | (flips == 2) | (flips == 4)).all() and flips.unique().numel() == 3
+    first = generate(machine, 20_000, seeded(1)).mean(0)
+    assert_mean(
+        walk(machine, 20_000, 1, seeded(2))[:, 0], first
+    )  # it starts from the generator's own draws
+
+
+def test_half_masks() -> None:
+    def missing(side: str) -> list[list[int]]:
+        return half_mask((3, 4), side).view(3, 4).int().tolist()
+
+    assert missing("left") == [[1, 1, 0, 0]] * 3 and missing("right") == [[0, 0, 1, 1]] * 3
+    assert missing("top") == [[1] * 4, [0] * 4, [0] * 4] and missing("bottom") == [
+        [0] * 4,
+        [0] * 4,
+        [1] * 4,
+    ]
+    with pytest.raises(UserError, match="left, right, top, bottom or a PNG file, got 'middle'"):
+        half_mask((3, 4), "middle")
+
+
+@pytest.mark.parametrize("count", [0, -2, 1.5])
+def test_bad_counts_are_refused(count: int) -> None:
+    with pytest.raises(UserError, match="count must be a whole number of at least 1"):
+        generate(random_machine((3, 2)), count)
+
+
+def test_the_core_imports_without_configuration_logging_or_data_packages() -> None:
+    program = """
+import sys
+import nws, nws.models.sampling, nws.schedules
+unwanted = {"hydra", "omegaconf", "wandb", "torchvision", "sklearn", "matplotlib"}
+print(sorted(unwanted & {name.partition(".")[0] for name in sys.modules}))
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"

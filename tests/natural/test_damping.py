@@ -1,0 +1,352 @@
+"""Tikhonov damping: constant, on a schedule, and adapted by Levenberg-Marquardt from a ratio computed independently."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import reference
+import torch
+from cases import EACH_UNITS, EXACT, RULES, Case, make_rule
+from torch import Tensor
+
+from nws.errors import UserError
+from nws.learning.metrics import MetricSettings, NaturalMetric
+from nws.learning.wake_sleep import WakeSleep
+from nws.models.belief_network import Units
+from nws.models.helmholtz import HelmholtzMachine
+from nws.natural.damping import Damping, LevenbergMarquardt
+from nws.natural.solvers import make_solver
+from nws.schedules import exponential, linear
+
+SEED = 11
+# alpha is kept as float32 until it meets a network: half a unit in its last place, relative.
+ROUNDED = 2**-24
+
+
+def alphas(damping: Damping, steps: int) -> list[float]:
+    values = []
+    for step in range(steps):
+        damping.start_step(step)
+        values.append(damping.report()["damping"])
+    return values
+
+
+# --- constant and on a schedule -------------------------------------------------------------------------------------
+
+
+def test_constant_damping_stays() -> None:
+    assert alphas(Damping(), 3) == pytest.approx([0.2] * 3, rel=ROUNDED)
+    assert alphas(Damping(0.5), 3) == [0.5] * 3
+    assert not any(Damping().measures(step) for step in range(10))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        (partial(exponential, half_life=2), [0.5, 0.5 * 0.5**0.5, 0.25, 0.5 * 0.5**1.5, 0.125]),
+        (
+            partial(exponential, half_life=1, final=0.2),
+            [0.5, 0.3, 0.2, 0.15, 0.125],
+        ),  # 0.1 + 0.4 / 2^step
+        (
+            partial(linear, total_steps=4, final=0.2),
+            [0.5, 0.4, 0.3, 0.2, 0.1, 0.1],
+        ),  # and stays there
+        (partial(linear, total_steps=2, final=3.0), [0.5, 1.0, 1.5]),  # upwards
+    ],
+    ids=["exponential", "exponential with a floor", "linear", "linear upwards"],
+)
+def test_schedules_multiply_the_value(
+    schedule: Callable[[int], float], expected: list[float]
+) -> None:
+    assert alphas(Damping(0.5, schedule), len(expected)) == pytest.approx(expected, rel=2 * ROUNDED)
+    last = Damping(0.5, schedule)
+    last.start_step(len(expected) - 1)  # in closed form: no step needs those before it
+    assert last.report()["damping"] == pytest.approx(expected[-1], rel=2 * ROUNDED)
+
+
+def test_a_schedule_that_reaches_zero_is_an_error_that_names_the_step() -> None:
+    damping = Damping(0.5, partial(linear, total_steps=4))
+    assert alphas(damping, 4) == [0.5, 0.375, 0.25, 0.125]
+    with pytest.raises(
+        UserError, match=r"the damping at step 4 must be a number above 0 .*, got 0\.0"
+    ):
+        damping.start_step(4)
+
+
+@pytest.mark.parametrize("value", [0, -0.1, math.nan, math.inf, "much", None, True])
+def test_a_value_that_is_not_above_zero_is_an_error(value: Any) -> None:
+    with pytest.raises(UserError, match=r"damping\.value must be a number above 0"):
+        Damping(value)
+    with pytest.raises(UserError, match=r"damping\.value must be a number above 0"):
+        LevenbergMarquardt(value)
+
+
+def test_damping_keeps_the_dtype_of_the_network() -> None:
+    like = torch.zeros(1, dtype=torch.float64)
+    assert Damping(0.5).to(like).alpha.dtype == torch.float64
+    assert Damping(0.5).to(torch.zeros(1)).alpha.dtype == torch.float32
+
+
+def test_alpha_is_exact_in_float64() -> None:
+    assert float(Damping(0.2).to(torch.zeros(1, dtype=torch.float64)).alpha) == 0.2
+
+
+# --- Levenberg-Marquardt: the rule ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ratio", "expected"),
+    [
+        (0.76, 0.4), (5.0, 0.4), (0.75, 0.5), (0.5, 0.5), (0.25, 0.5), (0.24, 0.625), (0.0, 0.625), (-3.0, 0.625),
+        (math.inf, 0.4), (-math.inf, 0.625),
+    ],
+)  # fmt: skip
+def test_alpha_shrinks_above_three_quarters_and_grows_below_one(
+    ratio: float, expected: float
+) -> None:
+    damping = LevenbergMarquardt(0.5, factor=0.8)
+    damping.adapt(ratio)
+    assert damping.report() == {
+        "damping": pytest.approx(expected, rel=2 * ROUNDED),
+        "reduction_ratio": ratio,
+    }
+
+
+def test_alpha_stays_within_its_bounds() -> None:
+    damping = LevenbergMarquardt(0.5, factor=0.5, minimum=0.2, maximum=1.5)
+    expected = {1.0: [0.25, 0.2, 0.2], 0.0: [0.4, 0.8, 1.5, 1.5]}
+    for ratio, values in expected.items():
+        for value in values:
+            damping.adapt(ratio)
+            assert damping.report()["damping"] == pytest.approx(value, rel=2 * ROUNDED)
+
+
+def test_its_state_is_alpha_and_ratio() -> None:
+    damping, again = LevenbergMarquardt(0.5), LevenbergMarquardt(0.3)
+    damping.adapt(0.9)
+    again.load_state_dict(damping.state_dict())
+    assert again.report() == damping.report()
+    assert torch.equal(again.alpha, damping.alpha)
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({"every": 0}, r"damping\.every must be a whole number of at least 1, got 0"),
+        ({"every": 1.5}, r"damping\.every must be a whole number"),
+        ({"factor": 0}, r"damping\.factor must be a number between 0 and 1, got 0"),
+        ({"factor": 1.0}, r"damping\.factor must be"),
+        ({"factor": math.nan}, r"damping\.factor must be"),
+        ({"minimum": 0}, r"damping\.minimum must be a number above 0"),
+        ({"maximum": -1}, r"damping\.maximum must be a number above 0"),
+        (
+            {"minimum": 0.3},
+            r"damping\.value must lie in damping\.minimum \.\. maximum, got 0\.2 in 0\.3 \.\. 10\.0",
+        ),
+        (
+            {"maximum": 0.1},
+            r"damping\.value must lie in damping\.minimum \.\. maximum, got 0\.2 in 0\.001 \.\. 0\.1",
+        ),
+    ],
+)
+def test_bad_options_are_errors_that_name_them(options: dict[str, Any], part: str) -> None:
+    with pytest.raises(UserError, match=part):
+        LevenbergMarquardt(**options)
+
+
+# --- Levenberg-Marquardt: the ratio ---------------------------------------------------------------------------------
+
+
+class Recorded(LevenbergMarquardt):
+    """Keeps the ratios that it is given."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.ratios: list[float] = []
+
+    def adapt(self, ratio: float) -> None:
+        self.ratios.append(ratio)
+        super().adapt(ratio)
+
+
+def adaptive(
+    case: Case, rule: str = "rws", **options: Any
+) -> tuple[HelmholtzMachine, WakeSleep, list[Recorded]]:
+    """A learner whose two networks have a recording damping each."""
+    machine = case.machine()
+    dampings = [Recorded(0.25, **{"every": 1, **options}) for _ in machine.networks]
+    metrics = [
+        NaturalMetric(network, MetricSettings(), lambda: make_solver("cholesky"), damping)
+        for network, damping in zip(machine.networks, dampings, strict=True)
+    ]
+    return (
+        machine,
+        WakeSleep(machine, make_rule(rule, case.samples), case.rng(SEED), metrics),
+        dampings,
+    )
+
+
+def one_step(
+    machine: HelmholtzMachine, learning: WakeSleep, x: Tensor, rate: float, **options: Any
+) -> None:
+    learning.step(x)
+    torch.optim.SGD(machine.parameters(), lr=rate, **options).step()
+    learning.after_step()
+
+
+def thetas(machine: HelmholtzMachine) -> list[reference.Network]:
+    return [reference.generator(machine), reference.recogniser(machine)]
+
+
+def expected_ratio(
+    old: reference.Network,
+    new: reference.Network,
+    terms: list[tuple[reference.Bits, Tensor]],
+    fisher_rows: tuple[reference.Bits, Tensor],
+) -> float:
+    """(J(new) - J(old)) / (g . delta - delta . F delta / 2) for J = sum over the terms of sum_k w_k log p(rows_k)."""
+    actual = sum(
+        float((new.log_prob(bits) - old.log_prob(bits)) @ weights) for bits, weights in terms
+    )
+    delta = new.theta - old.theta
+    slope = sum(float(old.gradient(bits, weights) @ delta) for bits, weights in terms)
+    bits, weights = fisher_rows
+    length = 0.0
+    for units, inputs, logits in zip(
+        old.unit_ranges, old.parents(bits), old.logits(bits), strict=True
+    ):
+        p = torch.sigmoid(logits)
+        for j, unit in enumerate(units):
+            length += float(weights * p[:, j] * (1 - p[:, j]) @ (inputs @ delta[unit]) ** 2)
+    return actual / (slope - length / 2)
+
+
+@pytest.mark.parametrize("soft", [False, True], ids=["bits", "intensities"])
+@pytest.mark.parametrize("rule_name", [name for name in RULES if name != "recognition only"])
+@pytest.mark.parametrize("units", EACH_UNITS)
+def test_the_ratio_is_that_of_actual_to_predicted_gain(
+    units: Units, rule_name: str, soft: bool
+) -> None:
+    case = Case((3, 4, 2), 3, 4, units)
+    machine, learning, dampings = adaptive(case, rule_name)
+    x, rule = case.data(soft), learning.rule
+    rng = case.rng(SEED)
+    wake = machine.wake(x, case.samples, rng)
+    wake_bits, dream_bits = (
+        reference.bits_of(wake),
+        reference.bits_of(machine.dream(len(wake.bits), rng)),
+    )
+    weights = (
+        reference.importance_weights(machine, wake_bits, case.samples, rule.exponent).flatten()
+        / case.batch
+    )
+    uniform = torch.full_like(weights, 1 / len(weights))
+    centred = weights - uniform if rule.baseline else weights
+    terms = [
+        [(wake_bits, rule.generator_wake * weights)],
+        [
+            (wake_bits, rule.recognition_wake * centred),
+            (dream_bits, rule.recognition_dream * uniform),
+        ],
+    ]
+    old = thetas(machine)
+    one_step(machine, learning, x, rate=0.5)
+    new = thetas(machine)
+    rows = [(dream_bits, uniform), (wake_bits, uniform)]
+    for i, damping in enumerate(dampings):
+        (ratio,) = damping.ratios
+        assert ratio == pytest.approx(
+            expected_ratio(old[i], new[i], terms[i], rows[i]), rel=100 * EXACT
+        )
+        assert (
+            abs(ratio - 1) > 1e-3
+        )  # the control: a rate at which the quadratic model is seen to be one
+
+
+def test_the_ratio_of_a_tiny_step_is_one() -> None:
+    """To first order both gains are g . delta, so the ratio is 1 + O(rate)."""
+    case = Case((3, 4, 2), 3, 4, "binary")
+    gaps = []
+    for rate in (1e-4, 1e-5):
+        machine, learning, dampings = adaptive(case)
+        one_step(machine, learning, case.data(), rate)
+        gaps.append([abs(damping.ratios[0] - 1) for damping in dampings])
+    for first, second in zip(*gaps, strict=True):
+        assert 0 < first < 0.01 and second == pytest.approx(first / 10, rel=0.1)
+
+
+def test_each_network_has_a_damping_of_its_own() -> None:
+    """A step far too long for the generator, where recognition still gains more than its quadratic model says."""
+    case = Case((3, 4, 2), 3, 4, "binary")
+    machine, learning, (generator, recognition) = adaptive(case)
+    learning.rng.manual_seed(3)
+    one_step(machine, learning, case.data(seed=3), rate=3.0)
+    assert generator.ratios[0] < 0.25 and recognition.ratios[0] > 0.75
+    assert learning.report() == {
+        "generator/damping": pytest.approx(0.25 / 0.9),
+        "generator/reduction_ratio": generator.ratios[0],
+        "recognition/damping": pytest.approx(0.25 * 0.9),
+        "recognition/reduction_ratio": recognition.ratios[0],
+    }
+    machine, learning, dampings = adaptive(case)
+    learning.rng.manual_seed(3)
+    one_step(machine, learning, case.data(seed=3), rate=0.1)  # the control: short enough for both
+    assert [float(damping.alpha) for damping in dampings] == pytest.approx([0.225, 0.225])
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_the_ratio_is_measured_every_so_many_steps(every: int) -> None:
+    case = Case((3, 4, 2), 3, 4, "binary")
+    machine, learning, dampings = adaptive(case, every=every)
+    counts = []
+    for step in range(7):
+        one_step(machine, learning, case.data(seed=step), rate=0.01)
+        counts.append([len(damping.ratios) for damping in dampings])
+    assert counts == [[1 + step // every] * 2 for step in range(7)]
+
+
+def test_the_next_step_is_damped_by_the_new_alpha() -> None:
+    case = Case((3, 4, 2), 3, 4, "binary")
+    machine, learning, dampings = adaptive(case, factor=0.5)
+    one_step(machine, learning, case.data(), rate=1e-12)
+    assert [float(damping.alpha) for damping in dampings] == [0.125, 0.125]
+    rng = learning.rng.get_state()
+    learning.step(case.data(seed=5))
+    actual = [reference.flatten(network.layers, gradients=True) for network in machine.networks]
+    for alpha, same in [(0.125, True), (0.25, False)]:
+        metrics = [
+            NaturalMetric(
+                network, MetricSettings(), lambda: make_solver("cholesky"), Damping(alpha)
+            )
+            for network in machine.networks
+        ]
+        again = WakeSleep(machine, learning.rule, case.rng(), metrics)
+        again.rng.set_state(rng)
+        again.step(case.data(seed=5))
+        for gradient, network in zip(actual, machine.networks, strict=True):
+            assert torch.equal(gradient, reference.flatten(network.layers, gradients=True)) == same
+
+
+def test_a_step_that_goes_the_wrong_way_raises_alpha() -> None:
+    """Against the gradient the model predicts a loss and a loss it is: as bad as a step can be."""
+    case = Case((3, 4, 2), 3, 4, "binary")
+    machine, learning, dampings = adaptive(case)
+    one_step(machine, learning, case.data(), rate=0.01, maximize=True)
+    assert [damping.ratios for damping in dampings] == [[-math.inf], [-math.inf]]
+    assert all(float(damping.alpha) > 0.25 for damping in dampings)
+
+
+def test_measuring_changes_no_direction_and_no_draw() -> None:
+    case = Case((3, 4, 2), 3, 4, "bipolar")
+    runs = []
+    for every in (1, 1000):
+        machine, learning, _ = adaptive(case, every=every, minimum=0.25, maximum=0.25)
+        for step in range(3):
+            one_step(machine, learning, case.data(seed=step), rate=0.1)
+        runs.append([network.theta for network in thetas(machine)])
+    assert all(torch.equal(*pair) for pair in zip(*runs, strict=True))

@@ -1,0 +1,233 @@
+"""Direct solvers: chunks within a memory bound, the running estimate of the inverses, undamped blocks."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from cases import EXACT, SolverCase, assert_close, tolerance
+from solving import ROUNDING, dense, error, factored, saved, solve_dense
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nws.errors import UserError
+from nws.natural.direct_solvers import DIRECT, DirectSolver, RunningInverse
+from nws.natural.operators import UnitFisher
+
+each_direct = pytest.mark.parametrize("method", DIRECT)
+
+
+class PeakBytes(TorchDispatchMode):
+    """The most bytes that lived at once in tensors made inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        given = {x.untyped_storage().data_ptr() for x in args if isinstance(x, Tensor)}
+        result = function(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, list | tuple) else [result]:
+            if isinstance(tensor, Tensor):
+                storage = tensor.untyped_storage()
+                key = storage.data_ptr()
+                if storage.nbytes() and key not in self._known and key not in given:
+                    self._known.add(key)
+                    self.live += storage.nbytes()
+                    self.peak = max(self.peak, self.live)
+                    weakref.finalize(storage, self._freed, key, storage.nbytes())
+        return result
+
+    def _freed(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.live -= size
+
+
+@each_direct
+@pytest.mark.parametrize("units", [1, 3, 7, 40], ids=lambda units: f"{units} at once")
+def test_chunks_of_units_keep_within_max_bytes_and_change_nothing(
+    method: str, units: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = SolverCase(30, 24, 40, 0.2)
+    kind = DIRECT[method]
+    limit = units * kind.numbers(case.n, case.d, 1) * 8
+    chunks: list[slice] = []
+    original = kind.factor
+
+    def record(fisher: UnitFisher, damping: Tensor, chunk: slice, block: int) -> Tensor:
+        chunks.append(chunk)
+        return original(fisher, damping, chunk, block)
+
+    expected = factored(DirectSolver(method), case).solve(case.gradient())
+    monkeypatch.setattr(kind, "factor", staticmethod(record))
+    solver = factored(DirectSolver(method, max_bytes=limit), case)
+    assert_close(solver.solve(case.gradient()), expected, EXACT)
+    assert all(chunk.stop - chunk.start <= units for chunk in chunks)
+    assert {j for chunk in chunks for j in range(case.m)[chunk]} == set(range(case.m))
+
+
+@each_direct
+@pytest.mark.parametrize(("room", "made"), [(1.0, 3), (0.99, 1)], ids=["held", "too large to hold"])
+def test_factors_are_made_once_where_all_fit_beside_the_work_on_a_chunk(
+    method: str, room: float, made: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, kind = SolverCase(30, 24, 6, 0.2), DIRECT[method]
+    work, held = kind.numbers(case.n, case.d, 1), kind.held(case.n, case.d)
+    calls: list[slice] = []
+    original = kind.factor
+
+    def record(fisher: UnitFisher, damping: Tensor, chunk: slice, block: int) -> Tensor:
+        calls.append(chunk)
+        factor = original(fisher, damping, chunk, block)
+        assert factor[0].numel() == held
+        return factor
+
+    monkeypatch.setattr(kind, "factor", staticmethod(record))
+    solver = DirectSolver(
+        method, max_bytes=int(room * 8 * (6 * held + 2 * (work - held)))
+    )  # the work on two units at once
+    for seed in range(2):
+        calls.clear()
+        solver.factor(case.fisher(seed), case.damping)
+        expected = dense(case.fisher(seed))
+        for gradient in (case.gradient(2), case.gradient(3)):
+            assert error(solver.solve(gradient), solve_dense(expected, 0.2, gradient)) < EXACT
+        assert len(calls) >= 3 and (len(calls) == 3) == (made == 3)
+
+
+@each_direct
+def test_less_room_than_one_unit_needs_is_one_unit_at_a_time(method: str) -> None:
+    case = SolverCase(30, 24, 5, 0.2)
+    solution = factored(DirectSolver(method, max_bytes=1), case).solve(case.gradient())
+    assert error(solution, solve_dense(dense(case.fisher()), 0.2, case.gradient())) < EXACT
+
+
+@pytest.mark.parametrize(
+    ("method", "block", "shape", "units"),
+    [
+        *(
+            (method, 1, shape, units)
+            for method in DIRECT
+            for shape in [(64, 16), (16, 64), (40, 40)]
+            for units in (2, 40)
+        ),
+        ("sherman_morrison", 64, (64, 16), 40),
+    ],
+    ids=str,
+)
+def test_the_memory_in_use_at_once_stays_below_max_bytes(
+    method: str, block: int, shape: tuple[int, int], units: int
+) -> None:
+    """Measured over every tensor; the n x n Gram matrix, gradient-shaped tensors and roots of weights come beside the bound."""
+    case = SolverCase(*shape, 40, 0.2)
+    fisher, gradient = case.fisher(), case.gradient()
+    limit = units * DIRECT[method].numbers(case.n, case.d, block) * 8
+    beside = (case.n**2 + 2 * case.d**2 + 3 * case.m * (case.n + case.d)) * 8
+    solver = DirectSolver(method, max_bytes=limit, block=block)
+    with PeakBytes() as memory:
+        for _ in range(2):  # the second time beside the first one's factors, if they were kept
+            solver.factor(fisher, case.damping)
+            solver.solve(gradient)
+    assert memory.peak > 0.3 * units * min(case.n, case.d) ** 2 * 8, "nothing was measured"
+    assert memory.peak <= limit + beside
+
+
+@each_direct
+def test_direct_solvers_carry_nothing_from_step_to_step(method: str) -> None:
+    solver = factored(DirectSolver(method), SolverCase(60, 9, 5, 0.2))
+    assert solver.state_dict() == {}
+    solver.load_state_dict({})
+
+
+def test_cholesky_works_undamped_where_the_block_has_full_rank() -> None:
+    case = SolverCase(200, 5, 3, 0.0)
+    solution = factored(DirectSolver("cholesky"), case).solve(case.gradient())
+    condition = torch.linalg.cond(dense(case.fisher())).max()
+    assert (
+        error(solution, solve_dense(dense(case.fisher()), 0.0, case.gradient()))
+        < ROUNDING * 2.3e-16 * condition
+    )
+
+
+# --- the running estimate -------------------------------------------------------------------------------------------
+
+
+def running_average(case: SolverCase, forgetting: float, batches: int) -> Tensor:
+    """F̄_0 = F_0, F̄_t = f F̄_{t-1} + (1 - f) F_t, dense: (m, d, d)."""
+    average = dense(case.fisher(seed=0))
+    for seed in range(1, batches):
+        average = forgetting * average + (1 - forgetting) * dense(case.fisher(seed))
+    return average
+
+
+@pytest.mark.parametrize("block", [1, 7, 64])
+@pytest.mark.parametrize("shape", [(60, 9), (5, 33), (20, 40)], ids=str)
+@pytest.mark.parametrize("forgetting", [0.3, 0.9])
+def test_a_running_inverse_is_that_of_the_exponential_average(
+    forgetting: float, shape: tuple[int, int], block: int
+) -> None:
+    case = SolverCase(*shape, 4, 0.05)
+    solver = RunningInverse(forgetting, block=block)
+    for batch in range(6):
+        solver.factor(case.fisher(seed=batch), case.damping)
+        expected = solve_dense(running_average(case, forgetting, batch + 1), 0.05, case.gradient())
+        assert error(solver.solve(case.gradient()), expected) < EXACT
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("block", [1, 16])
+def test_a_running_inverse_stays_true_over_many_batches(block: int, dtype: torch.dtype) -> None:
+    """Symmetric, too: what rounding makes unsymmetric would double every 14 batches, and be all there is after 400."""
+    case = SolverCase(30, 9, 4, 0.2, dtype=dtype)
+    solver, average = RunningInverse(0.95, block=block), dense(case.fisher(0))
+    for batch in range(800):
+        solver.factor(case.fisher(batch), case.damping)
+        average = 0.95 * average + 0.05 * dense(case.fisher(batch))
+    expected = solve_dense(average, 0.2, case.gradient())
+    assert error(solver.solve(case.gradient()), expected) < tolerance(dtype)
+
+
+def test_where_alpha_changes_its_running_mean_damps() -> None:
+    case, solver = SolverCase(20, 12, 4, 0.1), RunningInverse(0.8, block=5)
+    alphas = [0.1, 0.5, 0.02]
+    for batch, alpha in enumerate(alphas):
+        solver.factor(case.fisher(seed=batch), torch.tensor(alpha, dtype=case.dtype))
+    mean = 0.8 * (0.8 * alphas[0] + 0.2 * alphas[1]) + 0.2 * alphas[2]
+    average = running_average(case, 0.8, 3)
+    assert error(solver.solve(case.gradient()), solve_dense(average, mean, case.gradient())) < EXACT
+    assert (
+        error(solver.solve(case.gradient()), solve_dense(average, alphas[2], case.gradient()))
+        > 1e-2
+    )
+
+
+def test_a_running_inverse_goes_on_bit_for_bit_from_its_state() -> None:
+    case = SolverCase(20, 12, 4, 0.1)
+    solver, other = RunningInverse(0.8), RunningInverse(0.8)
+    assert solver.state_dict() == {}
+    other.load_state_dict({})
+    for batch in range(3):
+        solver.factor(case.fisher(seed=batch), case.damping)
+    other.load_state_dict(saved(solver))
+    for batch in range(3, 5):
+        solver.factor(case.fisher(seed=batch), case.damping)
+        other.factor(case.fisher(seed=batch), case.damping)
+        assert torch.equal(solver.solve(case.gradient()), other.solve(case.gradient()))
+
+
+def test_a_running_inverse_that_does_not_fit_names_the_layer_and_the_way_out() -> None:
+    case = SolverCase(20, 12, 4, 0.1)
+    needed = DIRECT["sherman_morrison"].numbers(20, 12, 1) * 4 * 8
+    factored(RunningInverse(0.9, max_bytes=needed), case)
+    with pytest.raises(UserError) as raised:
+        RunningInverse(0.9, max_bytes=needed - 1).factor(
+            case.fisher(name="generator.2"), case.damping
+        )
+    message = str(raised.value)
+    for part in ("generator.2", "12", "solver.max_bytes", "solver.forgetting=0"):
+        assert part in message

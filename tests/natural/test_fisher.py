@@ -1,0 +1,322 @@
+"""The Fisher matrix of a whole network by autograd over every state, against one block per unit from rows and weights."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+import reference
+import torch
+from cases import (
+    EACH_UNITS,
+    EXACT,
+    STANDARD_ERRORS,
+    assert_close,
+    random_machine,
+    seeded,
+    with_bias,
+)
+from torch import Tensor
+
+from nws.errors import UserError
+from nws.models.belief_network import Edge, SigmoidBeliefNetwork, Units, encode
+from nws.models.helmholtz import HelmholtzMachine, Trace
+from nws.natural.operators import FisherStack, UnitFisher, zeros
+
+# Sums of a few hundred products of two gradients that cancel: entries of size 1, a few hundred times 2e-16.
+CROSS_UNIT = 1e-12
+EACH_SIZES = [(3, 2), (2, 3, 2), (3, 1, 2)]
+Which = Literal["generator", "recognition"]
+EACH_NETWORK: list[Which] = ["generator", "recognition"]
+
+IMAGES = 3  # of p_D, with unequal probabilities
+DATA = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+
+each_units = pytest.mark.parametrize("units", EACH_UNITS)
+each_sizes = pytest.mark.parametrize(
+    "sizes", EACH_SIZES, ids=lambda sizes: "-".join(map(str, sizes))
+)
+each_network = pytest.mark.parametrize("which", EACH_NETWORK)
+
+
+def images(sizes: tuple[int, ...]) -> Tensor:
+    """The images of p_D: (IMAGES, n_0) bits."""
+    return torch.rand(IMAGES, sizes[0], generator=seeded(3), dtype=torch.float64).round()
+
+
+def every_row(machine: HelmholtzMachine, which: Which) -> tuple[Trace, Tensor]:
+    """Every state, and its probability under what the network's Fisher matrix is an expectation of: (rows,)."""
+    if which == "generator":
+        bits = reference.every_state(machine.sizes)
+        probabilities = reference.generator(machine).log_prob(bits).exp()
+    else:
+        states = [reference.every_hidden_state(machine, x) for x in images(machine.sizes)]
+        bits = [torch.cat(layer) for layer in zip(*states, strict=True)]
+        data = DATA.repeat_interleave(len(states[0][0]))
+        probabilities = data * reference.recogniser(machine).log_prob(bits).exp()
+    assert_close(probabilities.sum(), torch.tensor(1.0))
+    return machine.trace([encode(y, machine.units) for y in bits]), probabilities
+
+
+def joint_fisher(machine: HelmholtzMachine, which: Which) -> reference.Fisher:
+    if which == "generator":
+        return reference.generator_fisher(machine)
+    return reference.recognition_fisher(machine, images(machine.sizes), DATA)
+
+
+def parents(trace: Trace, edge: Edge) -> Tensor:
+    return with_bias(
+        trace.states[:, :0] if edge.parent is None else trace.state_blocks[edge.parent]
+    )
+
+
+def slopes(network: SigmoidBeliefNetwork, trace: Trace, edge: Edge) -> Tensor:
+    """sigma'(a) of every row and unit: (n, m)."""
+    p = trace.probabilities(network).split(network.units, dim=1)[edge.position]
+    return p * (1 - p)
+
+
+def layer_fishers(
+    network: SigmoidBeliefNetwork, trace: Trace, row_weights: Tensor
+) -> list[UnitFisher]:
+    """As the formula has it, in the order of the network's layers: inputs H, weights w_k sigma'(a_kj)."""
+    edges = sorted(network.edges, key=lambda edge: edge.position)
+    return [
+        UnitFisher(parents(trace, e), row_weights[:, None] * slopes(network, trace, e))
+        for e in edges
+    ]
+
+
+def expected_blocks(fisher: reference.Fisher) -> list[Tensor]:
+    """The diagonal blocks of each layer's units: (m, d, d) each."""
+    return [torch.stack([fisher.matrix[unit, unit] for unit in layer]) for layer in fisher.units]
+
+
+# --- exactly --------------------------------------------------------------------------------------------------------
+
+
+@each_network
+@each_units
+@each_sizes
+def test_the_joint_fisher_matrix_is_block_diagonal_with_one_block_per_unit(
+    sizes: tuple[int, ...], units: Units, which: Which
+) -> None:
+    machine = random_machine(sizes, units)
+    fisher = joint_fisher(machine, which)
+    outside = torch.ones_like(fisher.matrix, dtype=torch.bool)
+    for unit in (unit for layer in fisher.units for unit in layer):
+        outside[unit, unit] = False
+    assert outside.any() and fisher.matrix[outside].abs().max() < CROSS_UNIT
+
+    network = getattr(machine, which)
+    trace, probabilities = every_row(machine, which)
+    layers = layer_fishers(network, trace, probabilities)
+    assert len(layers) == len(network.layers)
+    for layer, blocks in zip(layers, expected_blocks(fisher), strict=True):
+        assert_close(layer.blocks(), blocks, EXACT)
+
+
+@each_units
+def test_both_forms_of_the_reference_agree(units: Units) -> None:
+    machine = random_machine((3, 2), units)
+    assert_close(
+        reference.generator_fisher(machine, "hessian").matrix,
+        joint_fisher(machine, "generator").matrix,
+    )
+
+
+@each_units
+@each_sizes
+def test_the_prior_is_exact_without_rows(sizes: tuple[int, ...], units: Units) -> None:
+    machine = random_machine(sizes, units)
+    p = torch.sigmoid(machine.generator.layers[-1].bias.detach())
+    prior = UnitFisher(torch.ones(1, 1, dtype=torch.float64), (p * (1 - p))[None])
+    assert prior.shape == (1, 1, sizes[-1])
+    assert_close(prior.blocks(), expected_blocks(joint_fisher(machine, "generator"))[-1], EXACT)
+    assert_close(prior.blocks()[:, 0, 0], p * (1 - p), EXACT)
+
+
+@each_network
+@each_units
+def test_the_empirical_fisher_is_the_true_one_only_where_the_rows_are_the_models(
+    units: Units, which: Which
+) -> None:
+    """Negative control: weights (y - p)^2 instead of p (1 - p) pass where the targets are drawn from the network itself, and
+    not where they come from the other one (the generator on wake rows, the recogniser on dreams)."""
+    machine = random_machine((3, 2, 2), units)
+    network = getattr(machine, which)
+    for source in EACH_NETWORK:
+        trace, probabilities = every_row(machine, source)
+        targets = trace.targets(network).split(network.units, dim=1)
+        for edge, true in zip(
+            sorted(network.edges, key=lambda edge: edge.position),
+            layer_fishers(network, trace, probabilities),
+            strict=True,
+        ):
+            p = trace.probabilities(network).split(network.units, dim=1)[edge.position]
+            squares = (targets[edge.position] - p).square()
+            empirical = UnitFisher(parents(trace, edge), probabilities[:, None] * squares).blocks()
+            if source == which:
+                assert_close(empirical, true.blocks(), EXACT)
+            else:
+                assert (empirical - true.blocks()).norm() > 0.05 * true.blocks().norm()
+
+
+# --- from samples ---------------------------------------------------------------------------------------------------
+
+
+def sampled(machine: HelmholtzMachine, which: Which, rows: int, samples: int, seed: int) -> Trace:
+    """Dreams, or the wake phase on images drawn from p_D with `samples` (K) rows each."""
+    rng = seeded(seed)
+    if which == "generator":
+        return machine.dream(rows, rng)
+    drawn = torch.multinomial(DATA, rows // samples, replacement=True, generator=rng)
+    return machine.wake(images(machine.sizes)[drawn], samples, rng)
+
+
+def row_blocks(network: SigmoidBeliefNetwork, trace: Trace, edge: Edge) -> Tensor:
+    """sigma'(a_j) h h^T of every row: (n, m, d, d)."""
+    h = parents(trace, edge)
+    return torch.einsum("nm,ni,nj->nmij", slopes(network, trace, edge), h, h)
+
+
+@each_network
+@each_units
+def test_the_sampled_estimate_is_within_its_standard_error(units: Units, which: Which) -> None:
+    """The K rows of a data point share x, so it is data points that are independent: their means give the standard error."""
+    machine = random_machine((3, 2, 2), units)
+    network = getattr(machine, which)
+    trace = sampled(machine, which, rows=6000, samples=3, seed=1)
+    uniform = torch.full((6000,), 1 / 6000, dtype=torch.float64)
+    layers, expected = (
+        layer_fishers(network, trace, uniform),
+        expected_blocks(joint_fisher(machine, which)),
+    )
+    assert trace.samples == (1 if which == "generator" else 3)
+    for edge in network.edges:
+        points = row_blocks(network, trace, edge).unflatten(0, (-1, trace.samples)).mean(1)
+        error = points.std(0) / len(points) ** 0.5
+        deviation = (layers[edge.position].blocks() - expected[edge.position]).abs()
+        assert (deviation <= STANDARD_ERRORS * error + EXACT).all(), (deviation / error).max()
+        if edge.parent is not None:
+            assert (
+                error.max() < 0.05 * expected[edge.position].max()
+            )  # so the comparison says something
+
+
+@each_network
+@each_units
+def test_the_error_falls_as_one_over_the_square_root_of_n(units: Units, which: Which) -> None:
+    """Root mean square error of 400 estimates from 16 and from 256 rows: the ratio is 4. A mean of 400 squares, the square of
+    one normal variable at worst, has a relative error of sqrt(2 / 400), its root half of that, the ratio sqrt(2) times:
+    0.05, so k = 5 standard errors are a quarter."""
+    machine = random_machine((3, 2), units)
+    network = getattr(machine, which)
+    expected = expected_blocks(joint_fisher(machine, which))
+    edge = next(edge for edge in network.edges if edge.parent is not None)
+    errors = []
+    for rows, seed in [(16, 1), (256, 2)]:
+        trace = sampled(machine, which, 400 * rows, samples=1, seed=seed)
+        estimates = row_blocks(network, trace, edge).unflatten(0, (400, rows)).mean(1)
+        errors.append(
+            (estimates - expected[edge.position]).square().flatten(1).sum(1).mean().sqrt()
+        )
+    assert (
+        4 * (1 - STANDARD_ERRORS * 0.05) < errors[0] / errors[1] < 4 * (1 + STANDARD_ERRORS * 0.05)
+    )
+
+
+# --- the operator ---------------------------------------------------------------------------------------------------
+
+
+def random_fisher(n: int, d: int, m: int, dtype: torch.dtype = torch.float64) -> UnitFisher:
+    rng = seeded(n)
+    inputs, weights = (
+        torch.randn(n, d, generator=rng, dtype=dtype),
+        torch.rand(n, m, generator=rng, dtype=dtype),
+    )
+    return UnitFisher(inputs, weights)
+
+
+def dense(fisher: UnitFisher) -> Tensor:
+    return torch.einsum("km,ki,kj->mij", fisher.weights, fisher.inputs, fisher.inputs)
+
+
+@pytest.mark.parametrize("shape", [(7, 4, 3), (3, 5, 2), (1, 1, 1), (4, 1, 6), (6, 3, 1)], ids=str)
+def test_every_operation_is_that_of_the_dense_blocks(shape: tuple[int, int, int]) -> None:
+    fisher = random_fisher(*shape)
+    _, d, m = shape
+    blocks, vectors = dense(fisher), torch.randn(m, d, generator=seeded(9), dtype=torch.float64)
+    content = fisher.inputs.clone(), fisher.weights.clone(), vectors.clone()
+    assert fisher.shape == shape
+    assert_close(fisher.matmul(vectors), torch.einsum("mij,mj->mi", blocks, vectors))
+    assert_close(fisher.diagonal(), torch.stack([block.diagonal() for block in blocks]))
+    assert_close(fisher.trace(), torch.stack([block.trace() for block in blocks]))
+    assert_close(fisher.blocks(), blocks)
+    assert_close(fisher.quadratic(vectors), torch.einsum("mi,mij,mj->", vectors, blocks, vectors))
+    for units in (slice(0, 1), slice(1, m), slice(0, m, 2), slice(m - 1, None)):
+        assert_close(fisher.blocks(units), blocks[units])
+    for before, after in zip(content, (fisher.inputs, fisher.weights, vectors), strict=True):
+        assert torch.equal(before, after)  # nothing is written in place
+
+
+SHAPES = [(6, 4, 5), (1, 1, 2), (3, 9, 1)]  # n, d, m of the layers of a stack
+
+
+@pytest.mark.parametrize("multiple", [1, 4, 8])
+@pytest.mark.parametrize("shapes", [SHAPES, SHAPES[:1]], ids=["three layers", "one layer"])
+def test_a_stack_holds_each_layer_and_zeros_around_it(
+    shapes: list[tuple[int, int, int]], multiple: int
+) -> None:
+    stack = FisherStack(
+        shapes, list("abc")[: len(shapes)], torch.zeros((), dtype=torch.float64), multiple
+    )
+    rng = seeded(0)
+    for _ in range(2):  # the second time over the first
+        rows = [
+            (torch.randn(n, d - 1, generator=rng).double(), torch.rand(n, m).double())
+            for n, d, m in shapes
+        ]
+        stack.fill(rows)
+        whole = stack.whole
+        for i, (fisher, (states, weights)) in enumerate(zip(stack.layers, rows, strict=True)):
+            assert torch.equal(fisher.inputs, with_bias(states)) and torch.equal(
+                fisher.weights, weights
+            )
+            inside = whole.inputs if len(shapes) == 1 else whole.inputs[i]
+            assert torch.equal(inside[: fisher.shape[0], : fisher.shape[1]], fisher.inputs)
+        for of_whole, of_layers in zip(
+            (whole.inputs, whole.weights),
+            zip(*((f.inputs, f.weights) for f in stack.layers), strict=True),
+            strict=True,
+        ):
+            assert of_whole.abs().sum() == pytest.approx(
+                float(sum(part.abs().sum() for part in of_layers))
+            )
+    assert whole.inputs.ndim == (2 if len(shapes) == 1 else 3)
+    assert whole.size == tuple(max(sizes) for sizes in zip(*shapes, strict=True))
+    assert all(
+        size - multiple < real <= size for size, real in zip(whole.shape, whole.size, strict=True)
+    )
+    assert all(size % multiple == 0 for size in whole.shape)
+    assert (whole.name, stack.layers[0].name) == ("a" if len(shapes) == 1 else "a to c", "a")
+
+
+def test_parts_of_zeros_are_written_through() -> None:
+    batch, parts = zeros([(2, 3), (4, 1)], torch.zeros(()), multiple=2)
+    assert batch.shape == (2, 4, 4) and not batch.any()
+    for i, part in enumerate(parts):
+        part.fill_(i + 1)
+    assert batch.sum() == 1 * 6 + 2 * 4
+    assert torch.equal(batch[1, :, 0], torch.full((4,), 2.0)) and batch[0, 1, 2] == 1
+
+
+@pytest.mark.parametrize(
+    ("inputs", "weights"), [((4, 3), (5, 2)), ((4,), (4, 2)), ((4, 3), (4,)), ((4, 3, 1), (4, 2))]
+)
+def test_shapes_that_do_not_fit_are_an_error_that_names_them(
+    inputs: tuple[int, ...], weights: tuple[int, ...]
+) -> None:
+    with pytest.raises(UserError) as error:
+        UnitFisher(torch.zeros(inputs), torch.zeros(weights))
+    assert str(inputs) in str(error.value) and str(weights) in str(error.value)
