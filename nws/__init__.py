@@ -1,17 +1,29 @@
-"""nws: natural wake-sleep. Helmholtz machines trained by (reweighted) wake-sleep with the exact natural gradient."""
+"""nws: natural wake-sleep. Helmholtz machines trained by (reweighted) wake-sleep with the exact
+natural gradient."""
 
-from nws.learning.wake_sleep import Rule, WakeSleep
-from nws.models.belief_network import SigmoidBeliefNetwork, SigmoidLayer
-from nws.models.helmholtz import HelmholtzMachine, Trace
-from nws.models.likelihood import exact_log_likelihood, log_likelihood
+from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep
+from nws.models import (
+    BeliefNetwork,
+    HelmholtzMachine,
+    Layer,
+    Trace,
+    exact_log_likelihood,
+    log_likelihood,
+)
+from nws.natural import Damping, UnitFisher, natural_direction
 
 __all__ = [
+    "BeliefNetwork",
+    "Damping",
     "HelmholtzMachine",
+    "Layer",
+    "NaturalMetric",
+    "RowOptions",
     "Rule",
-    "SigmoidBeliefNetwork",
-    "SigmoidLayer",
     "Trace",
+    "UnitFisher",
     "WakeSleep",
     "exact_log_likelihood",
     "log_likelihood",
+    "natural_direction",
 ]

@@ -1,0 +1,17 @@
+"""Learning: rules, weights of the samples, one step, and where rows of a phase meet a metric."""
+
+from nws.learning.natural import NaturalMetric, RowOptions
+from nws.learning.rules import Rule
+from nws.learning.step import StepResult, WakeSleep
+from nws.learning.weighting import importance, tempered, uniform
+
+__all__ = [
+    "NaturalMetric",
+    "RowOptions",
+    "Rule",
+    "StepResult",
+    "WakeSleep",
+    "importance",
+    "tempered",
+    "uniform",
+]

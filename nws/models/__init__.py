@@ -1,0 +1,20 @@
+"""What is learned: units, belief networks, the Helmholtz machine, its likelihood, its samples."""
+
+from nws.models.belief_network import BeliefNetwork, Edge, Layer
+from nws.models.helmholtz import HelmholtzMachine, Trace
+from nws.models.likelihood import exact_log_likelihood, kl_divergence, log_likelihood
+from nws.models.units import Binary, Bipolar, Units
+
+__all__ = [
+    "BeliefNetwork",
+    "Binary",
+    "Bipolar",
+    "Edge",
+    "HelmholtzMachine",
+    "Layer",
+    "Trace",
+    "Units",
+    "exact_log_likelihood",
+    "kl_divergence",
+    "log_likelihood",
+]

@@ -1,8 +1,9 @@
-"""Log-likelihoods in nats per data point: importance-sampled in bounded memory, exact by enumeration; effective sample size.
+"""Log-likelihoods in nats per data point: importance-sampled in bounded memory, or exact.
 
-Symbols: N data points, K samples, w_k = p(x, h_k) / q(h_k | x) for h_k ~ q(h | x), M dreams (x, h) ~ p.
-Sources: Bornschein & Bengio 2015, eq. 4 (the importance-sampled estimate); Bornschein, Shabanian, Fischer & Bengio 2016
-(bidirectional Helmholtz machines: p*, p~* and its normaliser).
+Symbols: N data points, K samples, w_k = p(x, h_k) / q(h_k | x) for h_k ~ q(h | x), M dreams
+(x, h) ~ p.
+Sources: Bornschein & Bengio 2015, eq. 4 (the importance-sampled estimate); Bornschein, Shabanian,
+Fischer & Bengio 2016 (bidirectional Helmholtz machines: p*, p~* and its normaliser).
 """
 
 import math
@@ -13,8 +14,8 @@ import torch
 from torch import Tensor
 
 from nws.errors import UserError, positive_int
-from nws.models.belief_network import encode
 from nws.models.helmholtz import HelmholtzMachine
+from nws.models.units import Units
 
 MAX_ELEMENTS = 2**23  # unit states (data points x samples x units) in flight at once when sampling
 MAX_STATES = 2**24  # largest table of log-probabilities that enumeration may build
@@ -23,17 +24,17 @@ Z_INNER = 10  # samples of q for each of them
 
 
 class LogLikelihood(NamedTuple):
-    """An importance-sampled log-likelihood: mean over the data and its standard error, in nats per data point."""
+    """An importance-sampled log-likelihood, in nats per data point."""
 
     mean: float
-    standard_error: float  # over the data points, not over the samples
+    standard_error: float  # of the mean, over the data points (not over the samples)
     ess: float  # mean effective sample size of the importance weights, 1 .. samples
     samples: int
     data_points: int
 
 
 class LogPStar(NamedTuple):
-    """The log-likelihood of the bidirectional machine, log p*(x) = log p~*(x) - log Z, in nats per data point."""
+    """The log-likelihood of the bidirectional machine, log p* = log p~* - log Z, in nats."""
 
     mean: float
     standard_error: float  # of the mean over the data points and of log Z, as independent errors
@@ -57,79 +58,52 @@ def log_likelihood(
     rng: torch.Generator | None = None,
     max_elements: int = MAX_ELEMENTS,
 ) -> LogLikelihood:
-    """log p(x) ~ log (1/K) sum_k p(x, h_k) / q(h_k | x), averaged over the rows of x (N, n_0): a lower bound in expectation.
+    """log p(x) ~ log (1/K) sum_k p(x, h_k) / q(h_k | x), averaged: a lower bound in expectation.
 
-    Data points and samples are worked through in chunks of at most `max_elements` unit states; the sums over samples are
-    streamed in log space, so any number of samples fits in the same memory. Raises `UserError` for no samples or no data.
+    The sums over samples are streamed in log space, so any number of samples fits in memory.
+
+    Args:
+        machine: The machine.
+        x: Data in [0, 1], (N, n_0).
+        samples: K, importance samples of each data point.
+        rng: Generator of the draws.
+        max_elements: Unit states in flight at once.
+
+    Raises:
+        UserError: For no samples, no data, or data outside [0, 1].
+
+    Example:
+        >>> machine = HelmholtzMachine([4, 3])
+        >>> log_likelihood(machine, torch.ones(2, 4), samples=5).samples
+        5
     """
-    samples, max_rows = (
-        positive_int("evaluation.samples", samples),
-        rows_at_once(machine, max_elements),
-    )
-    return summarise(_all_log_sums(machine, x, samples, rng, (1, 2), max_rows), samples)
-
-
-@torch.no_grad()
-def log_p_star(
-    machine: HelmholtzMachine,
-    x: Tensor,
-    samples: int,
-    rng: torch.Generator | None = None,
-    z_samples: int = Z_SAMPLES,
-    max_elements: int = MAX_ELEMENTS,
-) -> LogPStar:
-    """log p*(x) = log p~*(x) - log Z of the bidirectional machine, averaged over the rows of x (N, n_0).
-
-        p~*(x) = (sum_h sqrt(p(x, h) q(h | x)))^2 = (E_q sqrt(w))^2,      log p~*(x) ~ 2 log (1/K) sum_k sqrt(w_k)
-        Z      = sum_x p~*(x)                                             (the paper's Z^2), see `log_z_sums`
-
-    p~*(x) <= p(x) by Cauchy and Schwarz, so Z <= 1, with equality where q is the posterior. Both logarithms of a mean are too
-    low in expectation, as the importance-sampled log p is: log p~* by about 2 times its relative variance over K, which lowers
-    log p*, and log Z by half its squared standard error, which raises it. Memory and errors as in `log_likelihood`.
-    """
-    samples, z_samples = (
-        positive_int("evaluation.samples", samples),
-        positive_int("evaluation.z_samples", z_samples),
-    )
+    samples = positive_int("evaluation.samples", samples)
     max_rows = rows_at_once(machine, max_elements)
-    log_sum_of_roots = _all_log_sums(machine, x, samples, rng, (0.5,), max_rows)[0]
-    z_sums = torch.full((2,), -math.inf, dtype=torch.float64, device=x.device)
-    for start in range(0, z_samples, dreams_at_once(max_rows)):
-        dreams = min(dreams_at_once(max_rows), z_samples - start)
-        z_sums = torch.logaddexp(z_sums, log_z_sums(machine, dreams, rng, max_rows))
-    return summarise_p_star(log_sum_of_roots, samples, z_sums, z_samples)
+    check_data(machine, x)
+    parts = x.split(max(1, max_rows // samples))
+    sums = [log_sums(machine, rows, samples, rng, (1, 2), max_rows) for rows in parts]
+    return summarise(torch.cat(sums, dim=1), samples)
+
+
+def check_data(machine: HelmholtzMachine, x: Tensor) -> None:
+    """Raise `UserError` where there are no data points, or units with a support get others."""
+    if len(x) == 0:
+        raise UserError("a log-likelihood needs at least one data point, got none")
+    if machine.units[0].support is not None and not ((x >= 0) & (x <= 1)).all():
+        raise UserError(
+            "data points must be bits or intensities in [0, 1], got"
+            f" {float(x.min()):g} .. {float(x.max()):g}; divide bytes by 255"
+        )
 
 
 def rows_at_once(machine: HelmholtzMachine, max_elements: int = MAX_ELEMENTS) -> int:
-    """How many rows (data points x samples) have at most `max_elements` unit states; one at least."""
+    """How many rows (data points x samples) have at most `max_elements` unit states; at least 1."""
     return max(1, max_elements // sum(machine.sizes))
 
 
 def dreams_at_once(max_rows: int) -> int:
-    """How many dreams, with Z_INNER samples of each, are within `max_rows` rows; one at least."""
+    """How many dreams, with Z_INNER samples of each, are within `max_rows` rows; at least 1."""
     return max(1, max_rows // Z_INNER)
-
-
-def _all_log_sums(
-    machine: HelmholtzMachine,
-    x: Tensor,
-    samples: int,
-    rng: torch.Generator | None,
-    exponents: Sequence[float],
-    max_rows: int,
-) -> Tensor:
-    """`log_sums` of all rows of x, as many at once as `max_rows` allows with all their samples: (exponents, N)."""
-    if len(x) == 0:
-        raise UserError("a log-likelihood needs at least one data point, got none")
-    if not ((x >= 0) & (x <= 1)).all():
-        raise UserError(
-            f"data points must be bits or intensities in [0, 1], got {float(x.min()):g} .. {float(x.max()):g}; divide bytes"
-            " by 255"
-        )
-    parts = x.split(max(1, max_rows // samples))
-    return torch.cat(
-        [log_sums(machine, rows, samples, rng, exponents, max_rows) for rows in parts], dim=1
-    )
 
 
 @torch.no_grad()
@@ -141,18 +115,26 @@ def log_sums(
     exponents: Sequence[float],
     max_rows: int,
 ) -> Tensor:
-    """log sum_k w_k^e of each row of x (B, n_0) and each exponent e: (exponents, B), float64.
+    """log sum_k w_k^e of each row of x and each exponent e.
 
-    Streamed over chunks of the samples, so that no more than `max_rows` rows (or B, if that is more) are in flight at once.
+    Args:
+        machine: The machine.
+        x: Data in [0, 1], (B, n_0).
+        samples: K.
+        rng: Generator of the draws.
+        exponents: The exponents e.
+        max_rows: Rows in flight at once; B of them where B is more.
+
+    Returns:
+        (exponents, B), float64.
     """
     sums = torch.full((len(exponents), len(x)), -math.inf, device=x.device, dtype=torch.float64)
     left = samples
     while left:
         chunk = min(left, max(1, max_rows // len(x)))
         log_weights = machine.log_weights(machine.wake(x, chunk, rng)).double()
-        sums = torch.logaddexp(
-            sums, torch.stack([(e * log_weights).logsumexp(1) for e in exponents])
-        )
+        new = torch.stack([(e * log_weights).logsumexp(1) for e in exponents])
+        sums = torch.logaddexp(sums, new)
         left -= chunk
     return sums
 
@@ -161,25 +143,27 @@ def log_sums(
 def log_z_sums(
     machine: HelmholtzMachine, dreams: int, rng: torch.Generator | None, max_rows: int
 ) -> Tensor:
-    """log sum_m t_m and log sum_m t_m^2 over `dreams` draws (x_m, h_m) ~ p: (2,), float64. The mean of t is unbiased for Z:
+    """log sum_m t_m and log sum_m t_m^2 over dreams (x_m, h_m) ~ p; the mean of t is unbiased for Z.
 
         Z = sum_x (sum_h sqrt(p(x, h) q(h | x))) (sum_h' sqrt(p(x, h') q(h' | x)))
           = E_{(x, h) ~ p}[ sqrt(q(h | x) / p(x, h)) E_{h' ~ q(. | x)} sqrt(p(x, h') / q(h' | x)) ]
 
-    with J = Z_INNER draws of h' for each dream. Its variance is (1 - Z) (Z + 1/J), as E_p[q(h | x) / p(x, h) f(x)] = sum_x f(x)
-    and Var_q sqrt(w) = p(x) - p~*(x). So M dreams resolve a Z well above 1 / sqrt(J M); of a smaller one the sample seldom
-    holds the rare large terms, and estimate and sample standard error both come out too low (`resolves`).
+    with J = Z_INNER draws of h' for each dream. Its variance is (1 - Z) (Z + 1/J), because
+    E_p[q(h | x) / p(x, h) f(x)] = sum_x f(x) and Var_q sqrt(w) = p(x) - p~*(x). So M dreams resolve
+    a Z well above 1 / sqrt(J M). For a smaller Z the sample rarely holds the large terms, and both
+    the estimate and its sample standard error come out too low (see `resolves`).
+
+    Returns:
+        (2,), float64.
     """
     dream = machine.dream(dreams, rng)
-    inner = log_sums(machine, dream.bit_blocks[0], Z_INNER, rng, (0.5,), max_rows)[0] - math.log(
-        Z_INNER
-    )
+    inner = log_sums(machine, dream.pixels, Z_INNER, rng, (0.5,), max_rows)[0] - math.log(Z_INNER)
     terms = inner - machine.log_weights(dream)[:, 0].double() / 2
     return torch.stack([terms.logsumexp(0), (2 * terms).logsumexp(0)])
 
 
 def summarise(sums: Tensor, samples: int) -> LogLikelihood:
-    """The log-likelihood from `log_sums` of exponents 1 and 2: sums (2, N)."""
+    """The log-likelihood from `log_sums` of exponents 1 and 2, sums (2, N)."""
     log_sum, log_sum_of_squares = sums
     mean, error = _mean_and_error(log_sum - math.log(samples))
     ess = (2 * log_sum - log_sum_of_squares).exp().mean()
@@ -189,78 +173,106 @@ def summarise(sums: Tensor, samples: int) -> LogLikelihood:
 def summarise_p_star(
     log_sum_of_roots: Tensor, samples: int, z_sums: Tensor, z_samples: int
 ) -> LogPStar:
-    """log p* from `log_sums` of exponent 1/2 (N,) and from `log_z_sums` over all dreams, z_sums (2,)."""
+    """log p* from the sums over samples and over dreams.
+
+        p~*(x) = (sum_h sqrt(p(x, h) q(h | x)))^2 = (E_q sqrt(w))^2
+        log p~*(x) ~ 2 log (1/K) sum_k sqrt(w_k),     Z = sum_x p~*(x)   (the paper's Z^2)
+
+    p~*(x) <= p(x) by Cauchy and Schwarz, so Z <= 1, with equality where q is the posterior. Both
+    logarithms of a mean are too low in expectation. log p~* is low by about twice its relative
+    variance over K, which lowers log p*; log Z by half its squared error, which raises it.
+
+    Args:
+        log_sum_of_roots: `log_sums` of exponent 1/2, (N,).
+        samples: K.
+        z_sums: `log_z_sums` over all dreams, (2,).
+        z_samples: M.
+    """
     mean, error = _mean_and_error(2 * (log_sum_of_roots - math.log(samples)))
     log_z = float(z_sums[0]) - math.log(z_samples)
     z_error = math.nan
-    if z_samples > 1:
-        spread = (
-            z_samples * math.exp(float(z_sums[1] - 2 * z_sums[0])) - 1
-        )  # Var[t] / Z^2, with M in place of M - 1
+    if z_samples > 1:  # Var[t] / Z^2, with M in place of M - 1
+        spread = z_samples * math.exp(float(z_sums[1] - 2 * z_sums[0])) - 1
         z_error = math.sqrt(max(0.0, spread) / (z_samples - 1))
-    return LogPStar(
-        mean - log_z,
-        math.hypot(error, z_error),
-        log_z,
-        z_error,
-        samples,
-        z_samples,
-        len(log_sum_of_roots),
-    )
+    points = len(log_sum_of_roots)
+    total_error = math.hypot(error, z_error)
+    return LogPStar(mean - log_z, total_error, log_z, z_error, samples, z_samples, points)
 
 
 def resolves(log_z: float, z_samples: int) -> bool:
-    """Whether so many dreams are enough for a Z of this size: the variance that `log_z_sums` states leaves Z above its error."""
+    """Whether so many dreams are enough for a Z of this size.
+
+    They are where Z is above the standard error that the variance in `log_z_sums` gives.
+    """
     return log_z > -0.5 * math.log(Z_INNER * z_samples)
 
 
 def _mean_and_error(values: Tensor) -> tuple[float, float]:
-    """Mean of values (N,) and its standard error, which one value does not have (nan)."""
-    return float(values.mean()), float(values.std() / len(values) ** 0.5) if len(
-        values
-    ) > 1 else math.nan
+    """Mean of values (N,) and its standard error, nan for a single value."""
+    error = float(values.std() / len(values) ** 0.5) if len(values) > 1 else math.nan
+    return float(values.mean()), error
 
 
 @torch.no_grad()
 def exact_log_likelihood(
     machine: HelmholtzMachine, x: Tensor, max_states: int = MAX_STATES
 ) -> Tensor:
-    """log p(x) of each row of x (B, n_0) by enumerating every hidden state: (B,), in nats.
+    """log p(x) of each row of x by enumerating every hidden state, in nats.
 
-    Layer by layer from the top, log p(h^i) = logsumexp over h^{i+1} of log p(h^{i+1}) + log p(h^i | h^{i+1}), so the cost is
-    one table of 2^{n_i} x 2^{n_{i+1}} for each pair of neighbours, not one state of the whole network after the other.
-    Raises `UserError`, with the count, where a table would have more than `max_states` entries.
+    Layer by layer from the top, log p(h^i) = logsumexp over h^{i+1} of
+    log p(h^{i+1}) + log p(h^i | h^{i+1}). So the cost is one table of 2^{n_i} x 2^{n_{i+1}} for
+    each pair of neighbouring layers.
+
+    Args:
+        machine: A machine whose hidden units have a support.
+        x: Data in [0, 1], (B, n_0).
+        max_states: Entries that a table may have.
+
+    Returns:
+        (B,).
+
+    Raises:
+        UserError: Where a table would be larger, with its size, or hidden units have no support.
     """
     hidden = machine.sizes[1:]
+    if any(units.support is None for units in machine.units[1:]):
+        raise UserError("exact log-likelihoods need hidden units with finitely many values")
     powers = [sum(pair) for pair in zip(hidden, (*hidden[1:], 0), strict=True)]
     if 2 ** max(powers) > max_states or len(x) * 2 ** hidden[0] > max_states:
-        needed = (
-            f"2^{max(powers)}" if 2 ** max(powers) > max_states else f"{len(x)} x 2^{hidden[0]}"
-        )
+        large = 2 ** max(powers) > max_states
+        needed = f"2^{max(powers)}" if large else f"{len(x)} x 2^{hidden[0]}"
         raise UserError(
-            f"exact log-likelihoods of layers {list(machine.sizes)} on {len(x)} data points need a table of {needed} states, "
-            f"the limit is {max_states}; use the importance-sampled log_likelihood instead"
+            f"exact log-likelihoods of layers {list(machine.sizes)} on {len(x)} data points need a"
+            f" table of {needed} states, the limit is {max_states}; use the importance-sampled"
+            " log_likelihood instead"
         )
     x = x.to(next(machine.parameters()))
     above, log_above = x.new_zeros(1, 0), x.new_zeros(1)
-    for i in reversed(range(len(machine.sizes))):
-        here = all_states(machine.sizes[i]).to(x) if i else x
+    for i, units in reversed(list(enumerate(machine.units))):
+        values = all_values(units, machine.sizes[i]).to(x) if i else units.from_data(x)
         logits = machine.generator.edges[-1 - i].layer(above)  # (above, n_i)
-        log_conditional = here @ logits.T - torch.logaddexp(logits, torch.zeros_like(logits)).sum(
-            1
-        )  # (here, above)
-        log_above = torch.logsumexp(log_conditional + log_above, dim=1)
-        above = encode(here, machine.units)
+        log_conditional = values @ logits.T - units.log_partition(logits).sum(1)  # (here, above)
+        log_here = torch.logsumexp(log_conditional + log_above, dim=1)
+        log_above = log_here + units.log_base(values).sum(1)
+        above = units.encode(values)
     return log_above
 
 
-def all_states(units: int) -> Tensor:
-    """Every state of `units` bits: (2^units, units), counting in binary."""
-    return (torch.arange(2**units)[:, None] >> torch.arange(units)) & 1
+def all_values(units: Units, count: int) -> Tensor:
+    """Every combination of values of `count` units with a support of s values: (s^count, count)."""
+    support = torch.tensor(units.support)
+    states = torch.arange(len(support) ** count)[:, None]
+    return support[states // len(support) ** torch.arange(count) % len(support)]
 
 
 def kl_divergence(machine: HelmholtzMachine, images: Tensor, probabilities: Tensor) -> float:
-    """Exact KL(p_D || p) in nats, of a data distribution that gives `images` (S, n_0) `probabilities` (S,)."""
+    """Exact KL(p_D || p) in nats.
+
+    Args:
+        machine: A machine small enough for `exact_log_likelihood`.
+        images: The support of the data distribution p_D, (S, n_0).
+        probabilities: What p_D gives to each of them, (S,).
+    """
     log_p = exact_log_likelihood(machine, images).double()
     weights = probabilities.to(log_p)
     return float((torch.xlogy(weights, weights) - weights * log_p).sum())

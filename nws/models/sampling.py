@@ -1,19 +1,20 @@
-"""Images from a Helmholtz machine: ancestral samples, reconstructions, Markov chains (also with pixels held) and walks.
+"""Images from a Helmholtz machine: ancestral samples, reconstructions, Markov chains, walks.
 
-Images are (C, n_0) in [0, 1], C of them. Sources: Bornschein & Bengio 2015 (importance resampling); Bornschein et al. 2016
-(bidirectional Helmholtz machines, p*).
+Images are data in [0, 1], (C, n_0), C of them. Sources: Bornschein & Bengio 2015 (importance
+resampling); Bornschein et al. 2016 (bidirectional Helmholtz machines, p*).
 """
 
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from nws.errors import UserError, positive_int
-from nws.models.belief_network import SigmoidLayer, encode
+from nws.models.belief_network import Layer
 from nws.models.helmholtz import HelmholtzMachine
+from nws.models.units import Units
 
 
 @torch.no_grad()
@@ -23,30 +24,53 @@ def generate(
     rng: torch.Generator | None = None,
     probabilities: bool = True,
 ) -> Tensor:
-    """Ancestral samples from p: (count, n_0). The probabilities sigma(a^0) of the pixels given h^1 ~ p, or binary draws."""
+    """Ancestral samples from p: (count, n_0).
+
+    Args:
+        machine: The machine.
+        count: Number of images.
+        rng: Generator of the draws.
+        probabilities: Whether to return the expected pixels given h^1 ~ p, or draws of them.
+    """
     trace = machine.dream(positive_int("count", count), rng)
-    return trace.pixel_probabilities.clone() if probabilities else trace.bit_blocks[0].clone()
+    return (trace.pixel_means if probabilities else trace.pixels).clone()
 
 
 @torch.no_grad()
 def reconstruct(machine: HelmholtzMachine, x: Tensor, rng: torch.Generator | None = None) -> Tensor:
-    """Probabilities of the pixels given one h^1 ~ q(h | x) for each row of x (B, n_0): (B, n_0)."""
-    return machine.wake(x, 1, rng).pixel_probabilities.clone()
+    """Expected pixels given one h^1 ~ q(h | x) for each row of x (B, n_0): (B, n_0)."""
+    return machine.wake(x, 1, rng).pixel_means.clone()
 
 
 class Chain(Protocol):
-    """C Markov chains side by side; `x` (C, n_0) holds the pixels as bits, those that are observed as they were given."""
+    """C Markov chains next to each other.
+
+    Attributes:
+        x: The pixels, (C, n_0); those that are observed stay as they were given.
+    """
 
     x: Tensor
 
     def step(self) -> Tensor:
-        """Draw every layer and the free pixels anew; the pixels' probabilities given h^1 (C, n_0), observed ones as given."""
+        """Draw every layer and the free pixels again.
+
+        Returns:
+            The expected pixels given h^1, observed ones as given, (C, n_0).
+        """
 
 
 class ResamplingChain:
-    """Chains whose states follow p, the further K rises: h ~ p(h | x) by importance resampling, then x ~ p(x | h).
+    """Chains whose states follow p: h ~ p(h | x) by importance resampling, then x ~ p(x | h).
 
-    One of `samples` (K) draws h_k ~ q(h | x) is kept with probability w_k / sum w, w_k = p(x, h_k) / q(h_k | x).
+    Of `samples` (K) draws h_k ~ q(h | x), h_k is kept with probability w_k / sum w,
+    w_k = p(x, h_k) / q(h_k | x). The larger K, the closer the states follow p.
+
+    Args:
+        machine: The machine.
+        x: First pixels, (C, n_0).
+        rng: Generator of the draws.
+        observed: Which pixels are held, (n_0,) booleans; none where left out.
+        samples: K.
     """
 
     def __init__(
@@ -67,13 +91,15 @@ class ResamplingChain:
         weights = torch.softmax(self.machine.log_weights(trace), dim=1)
         kept = torch.multinomial(weights, 1, generator=self.rng)[:, 0]
         rows = torch.arange(len(kept), device=kept.device) * self.samples + kept
-        probabilities = torch.where(self._observed, self.x, trace.pixel_probabilities[rows])
-        self.x = torch.where(self._observed, self.x, _bernoulli(probabilities, self.rng))
-        return probabilities
+        visible = self.machine.units[0]
+        means = trace.generator_means[rows, : self.machine.sizes[0]]
+        drawn = visible.to_data(_draw(visible, means, self.rng))
+        self.x = torch.where(self._observed, self.x, drawn)
+        return torch.where(self._observed, self.x, visible.to_data(means))
 
 
 class GibbsChain:
-    """Chains whose pixels follow p*(x), exactly: Gibbs sampling, one unit after the other, from conditionals of p and q.
+    """Chains whose pixels follow p*(x), exactly: Gibbs sampling, one unit after the other.
 
     p*(x) = (sum_h sqrt(p(x, h) q(h | x)))^2 / Z is the marginal of x under
 
@@ -81,11 +107,21 @@ class GibbsChain:
 
     so each chain carries two hidden states. Given all others, unit j of h^l is on with the logit
 
-        (a_j + b_j + D_j log p(h^{l-1} | h^l) + D_j log q(h^{l+1} | h^l)) / 2
+        (a_j + b_j + D_j log p(h^{l-1} | h^l) + D_j log q(h^{l+1} | h^l)) / 2.
 
-    where a_j, b_j are its logits under p given h^{l+1} and under q given h^{l-1}, and D_j is the value with the unit on less
-    the value with it off. A pixel has the sum of such terms over h and h'. Units of all chains are drawn together; within a
-    layer they depend on each other through the layers beside it, so they take turns: sum_l n_l draws a step.
+    a_j and b_j are its logits under p given h^{l+1} and under q given h^{l-1}. D_j is the value
+    with the unit on minus the value with it off. A pixel has the sum of such terms over h and h'.
+    Units of all chains are drawn together. Units of one layer depend on each other through the
+    layers next to it, so they take turns: a step takes sum_l n_l draws.
+
+    Args:
+        machine: A machine of binary or bipolar units.
+        x: First pixels, (C, n_0).
+        rng: Generator of the draws.
+        observed: Which pixels are held, (n_0,) booleans; none where left out.
+
+    Raises:
+        UserError: For units with other values than 0 and 1.
     """
 
     def __init__(
@@ -95,34 +131,40 @@ class GibbsChain:
         rng: torch.Generator | None = None,
         observed: Tensor | None = None,
     ) -> None:
+        if any(units.support != (0.0, 1.0) for units in machine.units):
+            raise UserError(
+                "a Gibbs chain needs binary or bipolar units in every layer; "
+                "take --chain resampling for this machine"
+            )
         self.machine, self.rng = machine, rng
         self._observed = _observed(machine, observed, x.device)
         free = (~self._observed).nonzero()[:, 0].tolist()
-        self._units = [free, *(list(range(size)) for size in machine.sizes[1:])]
+        self._free_units = [free, *(list(range(size)) for size in machine.sizes[1:])]
         # Rows 2 c and 2 c + 1 are h and h' of chain c.
-        self._bits = [block.clone() for block in machine.wake(x, 2, rng).bit_blocks]
-        self._layers = [
-            {edge.position: edge.layer for edge in network.edges} for network in machine.networks
+        self._values = [block.clone() for block in machine.wake(x, 2, rng).value_blocks]
+        self._layers: list[list[Layer]] = [
+            [edge.layer for edge in sorted(network.edges, key=lambda edge: edge.position)]
+            for network in machine.networks
         ]
 
     @property
     def x(self) -> Tensor:
-        return self._bits[0][::2]
+        return self._values[0][::2]
 
     @torch.no_grad()
     def step(self) -> Tensor:
-        for layer in [*range(1, len(self._bits)), 0]:
-            self._draw(layer)
+        for layer in [*range(1, len(self._values)), 0]:
+            self._draw_layer(layer)
         logits = self._layers[0][0](self._states(1))
-        return torch.where(self._observed, self.x, torch.sigmoid(_both(logits) / 2))
+        return torch.where(self._observed, self.x, torch.sigmoid(_sum_pairs(logits) / 2))
 
     def _states(self, layer: int) -> Tensor:
-        return encode(self._bits[layer], self.machine.units)
+        return self.machine.units[layer].encode(self._values[layer])
 
-    def _draw(self, layer: int) -> None:
+    def _draw_layer(self, layer: int) -> None:
         p, q = self._layers
-        bits, top = self._bits[layer], len(self._bits) - 1
-        above = self._states(layer + 1) if layer < top else bits[:, :0]
+        values, top = self._values[layer], len(self._values) - 1
+        above = self._states(layer + 1) if layer < top else values[:, :0]
         logits = p[layer](above)
         children = []
         if layer > 0:
@@ -132,84 +174,114 @@ class GibbsChain:
             children.append(self._child(q[layer], layer, layer + 1))
         for child in children:
             logits = logits + child.linear
-        uniform = torch.rand(bits.shape, generator=self.rng, device=bits.device, dtype=bits.dtype)
-        for unit in self._units[layer]:
-            bit = bits[:, unit]
-            turn = 1 - 2 * bit  # from the unit's present state to the other
-            logit = logits[:, unit]
-            others = []
-            for child in children:
-                other = torch.addcmul(child.logits, turn[:, None], child.columns[unit])
-                softplus = F.softplus(other).sum(1)
-                logit = logit - turn * (softplus - child.softplus)
-                others.append((other, softplus))
-            if layer == 0:  # both hidden states have a say in the one pixel
-                drawn = (uniform[::2, unit] < torch.sigmoid(_both(logit) / 2)).repeat_interleave(2)
-            else:
-                drawn = uniform[:, unit] < torch.sigmoid(logit / 2)
-            turned = drawn != bit.bool()
-            bits[:, unit] = drawn.to(bits.dtype)
-            for child, (other, softplus) in zip(children, others, strict=True):
-                child.logits.copy_(torch.where(turned[:, None], other, child.logits))
-                child.softplus.copy_(torch.where(turned, softplus, child.softplus))
+        uniform = torch.rand(
+            values.shape, generator=self.rng, device=values.device, dtype=values.dtype
+        )
+        for unit in self._free_units[layer]:
+            self._draw_unit(layer, unit, logits[:, unit], uniform, children)
 
-    def _child(self, layer: SigmoidLayer, parent: int, child: int) -> "_Child":
-        columns = layer.weight.T * (
-            2 if self.machine.units == "bipolar" else 1
-        )  # what switching a parent on adds
-        logits = layer(self._states(parent))
-        return _Child(logits, F.softplus(logits).sum(1), columns, self._bits[child] @ columns.T)
+    def _draw_unit(
+        self, layer: int, unit: int, logit: Tensor, uniform: Tensor, children: list["_Child"]
+    ) -> None:
+        value = self._values[layer][:, unit]
+        turn = 1 - 2 * value  # from the unit's present value to the other
+        others = [child.switched(unit, turn) for child in children]
+        for child, (_, log_partition) in zip(children, others, strict=True):
+            logit = logit - turn * (log_partition - child.log_partition)
+        if layer == 0:  # both hidden states speak for the one pixel
+            drawn = uniform[::2, unit] < torch.sigmoid(_sum_pairs(logit) / 2)
+            drawn = drawn.repeat_interleave(2)
+        else:
+            drawn = uniform[:, unit] < torch.sigmoid(logit / 2)
+        turned = drawn != value.bool()
+        value.copy_(drawn)
+        for child, other in zip(children, others, strict=True):
+            child.take(turned, *other)
+
+    def _child(self, layer: Layer, parent: int, child: int) -> "_Child":
+        units = self.machine.units[parent]
+        off, on = units.encode(layer.weight.new_tensor([0.0, 1.0])).tolist()
+        columns = layer.weight.T * (on - off)
+        logits, family = layer(self._states(parent)), self.machine.units[child]
+        log_partition = family.log_partition(logits).sum(1)
+        return _Child(family, logits, log_partition, columns, self._values[child] @ columns.T)
 
 
-class _Child(NamedTuple):
-    """A layer whose parents are being drawn."""
+@dataclass
+class _Child:
+    """A layer whose parents are being drawn, for 2 C rows."""
 
+    units: Units
     logits: Tensor  # (2 C, units) a, kept up to date with the parents
-    softplus: Tensor  # (2 C,) sum over the units of log(1 + e^a), kept up to date too
-    columns: Tensor  # (parents, units) change of the logits from a parent off to on
-    linear: Tensor  # (2 C, parents) D_j sum y a, the part of D_j log Bern(y; sigma(a)) that is linear in a
+    log_partition: Tensor  # (2 C,) sum over the units of A(a), kept up to date too
+    columns: Tensor  # (parents, units) change of the logits when a parent is switched on
+    linear: Tensor  # (2 C, parents) D_j sum y a, the part of D_j log p(y; a) that is linear in a
+
+    def switched(self, unit: int, turn: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits and log-partition if one parent took its other value."""
+        logits = torch.addcmul(self.logits, turn[:, None], self.columns[unit])
+        return logits, self.units.log_partition(logits).sum(1)
+
+    def take(self, turned: Tensor, logits: Tensor, log_partition: Tensor) -> None:
+        """Take over what `switched` gave in the rows where the parent turned."""
+        self.logits = torch.where(turned[:, None], logits, self.logits)
+        self.log_partition = torch.where(turned, log_partition, self.log_partition)
 
 
 @torch.no_grad()
 def walk(
     machine: HelmholtzMachine, walks: int, steps: int, rng: torch.Generator | None = None
 ) -> Tensor:
-    """Walks in the deepest layer: h^L ~ p, then one unit after the other flips; (walks, steps, n_0) pixel probabilities.
+    """Walks in the deepest layer: h^L ~ p, then one unit after the other flips.
 
-    The layers below are drawn with the same noise along a walk, so what changes in the image is what the flip changed.
+    The layers below are drawn with the same noise along a walk. So what changes in the image is
+    what the flip changed.
+
+    Returns:
+        Expected pixels, (walks, steps, n_0).
     """
-    like = next(machine.parameters())
-    size = (positive_int("walks", walks), positive_int("steps", steps), machine.sizes[-1])
-    top = torch.sigmoid(machine.generator.edges[0].layer.bias).expand(walks, -1)
-    flips = torch.randint(size[2], (walks, steps), generator=rng, device=like.device)
+    layer, units = machine.generator.edges[0].layer, machine.units[-1]
+    if units.support != (0.0, 1.0):
+        raise UserError("a walk flips units of the deepest layer, which must be binary or bipolar")
+    steps, width = positive_int("steps", steps), machine.sizes[-1]
+    means = units.mean(layer.bias).expand(positive_int("walks", walks), -1)
+    flips = torch.randint(width, (walks, steps), generator=rng, device=means.device)
     flips[:, 0] = 0
-    turned = F.one_hot(flips, size[2])
+    turned = F.one_hot(flips, width)
     turned[:, 0] = 0  # the first image is the draw itself
-    bits = (_bernoulli(top, rng)[:, None] + turned.cumsum(1)) % 2
+    values = (_draw(units, means, rng)[:, None] + turned.cumsum(1)) % 2
     for edge in machine.generator.edges[1:]:
-        probabilities = torch.sigmoid(
-            edge.layer(encode(bits, machine.units).flatten(0, 1).to(like))
-        ).unflatten(0, size[:2])
-        noise = torch.rand(
-            walks, 1, probabilities.shape[2], generator=rng, device=like.device, dtype=like.dtype
-        )
-        bits = (noise < probabilities).to(like.dtype)
-    return probabilities
+        states = machine.units[edge.child + 1].encode(values)
+        units = machine.units[edge.child]
+        means = units.mean(edge.layer(states.flatten(0, 1).to(layer.bias)))
+        means = means.unflatten(0, (walks, steps))
+        noise = torch.empty_like(means[:, :1])
+        units.fill_noise(noise, rng)
+        values = units.sample_(noise.expand_as(means).clone(), means)
+    return units.to_data(means)
 
 
 def half_mask(shape: tuple[int, int], side: str) -> Tensor:
-    """Which pixels of an (H, W) image are missing: its left, right, top or bottom half, (H W,) booleans."""
+    """Which pixels of an (H, W) image are missing: one half of it, (H W,) booleans.
+
+    Args:
+        shape: H and W.
+        side: left, right, top or bottom.
+
+    Raises:
+        UserError: For another side.
+    """
     height, width = shape
-    missing = torch.zeros(shape, dtype=torch.bool)
-    halves: dict[str, Callable[[], Tensor]] = {
-        "left": lambda: missing[:, : width // 2],
-        "right": lambda: missing[:, (width + 1) // 2 :],
-        "top": lambda: missing[: height // 2],
-        "bottom": lambda: missing[(height + 1) // 2 :],
+    halves = {
+        "left": (slice(None), slice(width // 2)),
+        "right": (slice(None), slice((width + 1) // 2, None)),
+        "top": (slice(height // 2), slice(None)),
+        "bottom": (slice((height + 1) // 2, None), slice(None)),
     }
     if side not in halves:
         raise UserError(f"a mask is {', '.join(halves)} or a PNG file, got {side!r}")
-    halves[side]().fill_(True)
+    missing = torch.zeros(shape, dtype=torch.bool)
+    missing[halves[side]] = True
     return missing.flatten()
 
 
@@ -219,18 +291,19 @@ def _observed(machine: HelmholtzMachine, observed: Tensor | None, device: torch.
         return torch.zeros(pixels, dtype=torch.bool, device=device)
     if observed.shape != (pixels,) or observed.dtype != torch.bool:
         raise UserError(
-            f"observed must be ({pixels},) booleans, one a pixel, got {tuple(observed.shape)} {observed.dtype}"
+            f"observed must be ({pixels},) booleans, one a pixel, got {tuple(observed.shape)}"
+            f" {observed.dtype}"
         )
     return observed.to(device)
 
 
-def _both(values: Tensor) -> Tensor:
+def _sum_pairs(values: Tensor) -> Tensor:
     """Sum over the two hidden states of each chain: (2 C, n) to (C, n)."""
     return values.unflatten(0, (-1, 2)).sum(1)
 
 
-def _bernoulli(probabilities: Tensor, rng: torch.Generator | None) -> Tensor:
-    uniform = torch.rand(
-        probabilities.shape, generator=rng, device=probabilities.device, dtype=probabilities.dtype
-    )
-    return (uniform < probabilities).to(probabilities.dtype)
+def _draw(units: Units, means: Tensor, rng: torch.Generator | None) -> Tensor:
+    """Values with the given means."""
+    noise = torch.empty_like(means)
+    units.fill_noise(noise, rng)
+    return units.sample_(noise, means)

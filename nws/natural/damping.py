@@ -1,4 +1,4 @@
-"""Tikhonov damping alpha of the Fisher blocks: constant, on a schedule, or adapted by Levenberg-Marquardt.
+"""Tikhonov damping alpha: constant, on a schedule, or adapted by Levenberg-Marquardt.
 
 Each network has a damping of its own; its value is a tensor on the device, changed in place.
 """
@@ -12,22 +12,23 @@ from torch import Tensor
 from nws.errors import UserError, positive_int
 
 
-def _positive(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise UserError(
-            f"{name} must be a number above 0 (a Fisher block from few rows is singular without), got {value!r}"
-        )
-    return float(value)
-
-
 class Damping:
-    """alpha = `value` times `schedule(step)`; constant without a schedule. Raises `UserError` unless value > 0."""
+    """alpha = `value` times `schedule(step)`; constant without a schedule.
+
+    Args:
+        value: alpha before the schedule, above 0.
+        schedule: A function of the step, counted from 0 (see nws/schedules.py).
+
+    Raises:
+        UserError: Unless alpha is above 0 at the first step.
+    """
 
     def __init__(self, value: float = 0.2, schedule: Callable[[int], float] | None = None) -> None:
         self.initial = _positive("damping.value", value)
         if schedule is not None and not callable(schedule):
             raise UserError(
-                f"damping.schedule must be a function of the step (see conf/damping/), got {schedule!r}"
+                "damping.schedule must be a function of the step (see conf/damping/),"
+                f" got {schedule!r}"
             )
         self.schedule = schedule
         self._at(0)  # what is wrong with a schedule is found here, not at the first step
@@ -39,7 +40,11 @@ class Damping:
         return self
 
     def start_step(self, step: int) -> None:
-        """Set alpha for a step. Raises `UserError` where the schedule has no value, or has come to 0 or below."""
+        """Set alpha for a step.
+
+        Raises:
+            UserError: Where the schedule has no value, or has come to 0 or below.
+        """
         if self.schedule is not None:
             self.alpha.fill_(self._at(step))
 
@@ -60,20 +65,34 @@ class Damping:
         """Take in the ratio of actual to predicted gain of a step."""
 
     def report(self) -> dict[str, float]:
+        """alpha, for the log (synchronises)."""
         return {"damping": float(self.alpha)}
 
     def state_dict(self) -> dict[str, float]:
+        """What later steps depend on."""
         return {"alpha": float(self.alpha.double())}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
+        """Go on from a state."""
         self.alpha.fill_(state["alpha"])
 
 
 class LevenbergMarquardt(Damping):
     """alpha follows the ratio of actual to predicted gain of a step (Martens 2010, section 4.1).
 
-    Measured every `every` steps on the step's own rows. Where the quadratic model can be trusted (ratio above 3/4) alpha is
-    multiplied by `factor`, where it cannot (below 1/4) divided by it, within `minimum` .. `maximum`.
+    The ratio is measured every `every` steps, on the step's own rows. Where the quadratic model
+    predicts well (ratio above 3/4), alpha is multiplied by `factor`. Where it predicts badly (below
+    1/4), alpha is divided by it.
+
+    Args:
+        value: First alpha.
+        every: Steps between measurements.
+        factor: Between 0 and 1.
+        minimum: Least alpha.
+        maximum: Largest alpha.
+
+    Raises:
+        UserError: For numbers that are out of range.
     """
 
     def __init__(
@@ -86,13 +105,12 @@ class LevenbergMarquardt(Damping):
     ) -> None:
         super().__init__(value)
         self.every = positive_int("damping.every", every)
-        self.minimum, self.maximum = (
-            _positive("damping.minimum", minimum),
-            _positive("damping.maximum", maximum),
-        )
+        self.minimum = _positive("damping.minimum", minimum)
+        self.maximum = _positive("damping.maximum", maximum)
         if not self.minimum <= self.initial <= self.maximum:
             raise UserError(
-                f"damping.value must lie in damping.minimum .. maximum, got {value} in {minimum} .. {maximum}"
+                "damping.value must lie in damping.minimum .. maximum,"
+                f" got {value} in {minimum} .. {maximum}"
             )
         if not 0 < factor < 1:
             raise UserError(f"damping.factor must be a number between 0 and 1, got {factor!r}")
@@ -119,3 +137,12 @@ class LevenbergMarquardt(Damping):
     def load_state_dict(self, state: dict[str, float]) -> None:
         super().load_state_dict(state)
         self.ratio = state["ratio"]
+
+
+def _positive(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise UserError(
+            f"{name} must be a number above 0 (a Fisher block from few rows is singular without),"
+            f" got {value!r}"
+        )
+    return float(value)

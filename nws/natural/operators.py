@@ -1,113 +1,210 @@
-"""The Fisher matrix of a sigmoid layer: one block for each unit, held as one lazy operator; small layers can share one.
+"""Curvature operators: what a solver sees of a layer's curvature matrix, one block for each unit.
 
-Symbols: n rows (samples), d parents of the layer with the bias as the last, m units; H (n, d) the parents' states,
-S (n, m) the row weights. The Fisher matrix of a sigmoid belief network is block-diagonal with one block per unit (Ay 2002):
+Symbols: n rows (samples), d parents of the layer with the bias as the last, m units; H (n, d) the
+parents' states, S (n, m) the curvature that each row adds. The Fisher matrix of a belief network is
+block-diagonal with one block per unit (Ay 2002):
 
-    F_j = E[ sigma'(a_j) h h^T ]  ~  sum_k s_kj h_k h_k^T = H^T diag(s_j) H,      s_kj = w_k sigma'(a_kj),  sum_k w_k = 1
+    F_j = E[ A''(a_j) h h^T ]  ~  sum_k s_kj h_k h_k^T = H^T diag(s_j) H,
+    s_kj = w_k A''(a_kj),  sum_k w_k = 1
 """
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from nws.errors import UserError
 
+FEW = 4  # a layer with so many times more parents than rows is solved in the space of its rows
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Weighted rows of one layer, which a metric takes in."""
+
+    inputs: Tensor  # (n, d) H, the bias column included
+    curvature: Tensor  # (n, m) S, w_k A''(a_kj)
+    squared_errors: Callable[[], Tensor]  # () -> (n, m) w_k (y_kj - A'(a_kj))^2, made when called
+    name: str = "layer"  # for messages
+
+
+class CurvatureOperator(Protocol):
+    """What a solver needs: m symmetric blocks C_j, each (d, d), without forming them."""
+
+    @property
+    def name(self) -> str:
+        """Of the layer, for messages."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(m, d): units and parents."""
+
+    def matmul(self, vectors: Tensor) -> Tensor:
+        """C_j v_j for all units at once: (m, d) from V (m, d)."""
+
+    def diagonal(self) -> Tensor:
+        """The diagonals of all blocks: (m, d)."""
+
+    @property
+    def shared(self) -> "SharedCurvature":
+        """What the blocks have in common, which preconditions all of them."""
+
+    def reduce(self, damping: Tensor) -> "ReducedSystem | None":
+        """The damped systems in a smaller space; None where there is none."""
+
+
+class ReducedSystem(Protocol):
+    """Damped systems B_j y_j = b_j in a smaller space, whose solutions give those of all of it."""
+
+    def enter(self, gradient: Tensor) -> Tensor:
+        """b_j from g_j."""
+
+    def leave(self, gradient: Tensor, right: Tensor, solution: Tensor) -> Tensor:
+        """x_j from g_j, b_j and y_j, also where y_j has not converged."""
+
+    def matmul(self, vectors: Tensor) -> Tensor:
+        """B_j v_j."""
+
+    def precondition(self, vectors: Tensor) -> Tensor:
+        """About B_j^{-1} v_j."""
+
+    def length(self, residual: Tensor) -> Tensor:
+        """Lengths of x_j's residuals from those of y_j: (m,)."""
+
+
+class SharedCurvature(NamedTuple):
+    """C_j ~ s_j sum_k w_k h_k h_k^T, sum_k w_k = 1: one second moment, scaled for each unit."""
+
+    scale: Tensor  # (m,) s_j
+    mean: Tensor  # (d,) c = sum_k w_k h_k
+    inputs: Tensor  # (n, d) H
+    weights: Tensor  # (n,) w_k
+
+    def centred(self, centre: Tensor | float) -> Tensor:
+        """X (n, d) with X^T X = sum_k w_k (h_k - c)(h_k - c)^T, from a centre c (d,) or 0."""
+        return (self.inputs - centre) * self.weights.sqrt()[:, None]
+
 
 @dataclass(frozen=True)
 class UnitFisher:
     """The m blocks F_j = H^T diag(s_j) H of one layer, each (d, d), without forming them.
 
-    A stack of layers (`FisherStack`) has one more dimension in front, here written "..", and everywhere that follows.
+    Args:
+        inputs: H (n, d), the bias column included.
+        weights: S (n, m), not negative.
+        name: For messages.
+
+    Raises:
+        UserError: Where inputs and weights do not have the same rows.
+
+    Example:
+        >>> fisher = UnitFisher(torch.ones(4, 3), torch.full((4, 2), 0.25))
+        >>> fisher.matmul(torch.ones(2, 3))
+        tensor([[3., 3., 3.],
+                [3., 3., 3.]])
     """
 
-    inputs: Tensor  # (.., n, d) H, the bias column included
-    weights: Tensor  # (.., n, m) S, not negative
-    name: str = "layer"  # for messages
-    size: tuple[int, int, int] | None = (
-        None  # (n, d, m) that are no padding, for messages; None: all
-    )
+    inputs: Tensor
+    weights: Tensor
+    name: str = "layer"
 
     def __post_init__(self) -> None:
-        if self.inputs.ndim not in (2, 3) or self.inputs.shape[:-1] != self.weights.shape[:-1]:
+        if self.inputs.ndim != 2 or self.inputs.shape[:-1] != self.weights.shape[:-1]:
             raise UserError(
                 "a UnitFisher needs inputs (n, d) and weights (n, m) of the same n rows, "
                 f"got {tuple(self.inputs.shape)} and {tuple(self.weights.shape)}"
             )
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """(n, d, m): rows, parents with the bias, units; of a stack the largest, and what pads them."""
-        n, d = self.inputs.shape[-2:]
-        return n, d, self.weights.shape[-1]
+    def shape(self) -> tuple[int, int]:
+        """(m, d): units and parents with the bias."""
+        return self.weights.shape[1], self.inputs.shape[1]
 
     def matmul(self, vectors: Tensor) -> Tensor:
-        """F_j v_j for all units at once: (.., m, d) from V (.., m, d), as ((H V^T) * S)^T H: two products of 2 n d m flops."""
-        return torch.matmul(self.inputs, vectors.mT).mul_(self.weights).mT @ self.inputs
+        """F_j v_j for all units at once: (m, d) from V (m, d).
+
+        ((H V^T) * S)^T H, two products of 2 n d m flops.
+        """
+        return torch.mm(self.inputs, vectors.T).mul_(self.weights).T @ self.inputs
 
     def diagonal(self) -> Tensor:
-        """The diagonals of all blocks: (.., m, d)."""
-        return self.weights.mT @ self.inputs.square()
-
-    def trace(self) -> Tensor:
-        """The traces of all blocks: (.., m)."""
-        return (self.weights.mT @ self.inputs.square().sum(-1, keepdim=True))[..., 0]
+        """The diagonals of all blocks: (m, d)."""
+        return self.weights.T @ self.inputs.square()
 
     def blocks(self, units: slice = slice(None)) -> Tensor:
-        """Dense blocks of some units: (.., units, d, d)."""
-        scaled = (
-            self.weights.mT[..., units, :, None] * self.inputs[..., None, :, :]
-        )  # (.., units, n, d)
-        return self.inputs.mT[..., None, :, :] @ scaled
+        """Dense blocks of some units: (units, d, d)."""
+        scaled = self.weights.T[units, :, None] * self.inputs  # (units, n, d)
+        return self.inputs.T @ scaled
 
     def quadratic(self, vectors: Tensor) -> Tensor:
-        """sum_j v_j^T F_j v_j = |sqrt(S) * (H V^T)|^2, the squared Fisher length of V (.., m, d): a number, one product."""
-        return torch.matmul(self.inputs, vectors.mT).square_().mul_(self.weights).sum()
+        """sum_j v_j^T F_j v_j, the squared Fisher length of V (m, d): a number, one product."""
+        return torch.mm(self.inputs, vectors.T).square_().mul_(self.weights).sum()
+
+    @cached_property
+    def shared(self) -> SharedCurvature:
+        """What the blocks have in common: s_j = sum_k s_kj, w_k ~ sum_j s_kj."""
+        weights = self.weights.sum(1)
+        weights = weights / weights.sum().clamp_min_(torch.finfo(weights.dtype).tiny)
+        return SharedCurvature(self.weights.sum(0), weights @ self.inputs, self.inputs, weights)
+
+    def reduce(self, damping: Tensor) -> "RowSpace | None":
+        """The systems in the space of the rows, where there are few of them."""
+        few = FEW * len(self.inputs) <= self.inputs.shape[1]
+        return RowSpace(self, damping) if few else None
 
 
-class FisherStack:
-    """The Fisher matrices of some layers in memory that every estimate fills anew: one by one, and all of them as one.
+class RowSpace:
+    """The systems (F_j + alpha I) x_j = g_j in the span of few rows, by Woodbury's identity (1950).
 
-    shapes: (n, d, m) of each layer. In the `whole` the rows, parents and units that a layer lacks are zeros, as they are in
-    its solutions. The bias, the last parent, is 1 in every row.
+        (alpha I + R_j K R_j) y_j = R_j H g_j,     x_j = (g_j - H^T R_j y_j) / alpha
+
+    with K = H H^T and R_j = diag(sqrt(s_j)). An iteration costs 2 n^2 m flops in place of 4 n d m.
+    The preconditioner takes K ~ a 1 1^T + diag(b): what rows have in common is their mean, so
+    a = |sum_k w_k h_k|^2 and b_k = K_kk - a. With D_j = (alpha I + R_j diag(b) R_j)^{-1} and the
+    roots r_j its inverse is D_j - c_j (D_j r_j)(D_j r_j)^T, c_j = a / (1 + a r_j . D_j r_j).
     """
 
-    def __init__(
-        self,
-        shapes: Sequence[tuple[int, int, int]],
-        names: Sequence[str],
-        like: Tensor,
-        multiple: int = 1,
-    ) -> None:
-        self.shapes = shapes
-        inputs, each_inputs = zeros([(n, d) for n, d, _ in shapes], like, multiple)
-        weights, each_weights = zeros([(n, m) for n, _, m in shapes], like, multiple)
-        for rows in each_inputs:
-            rows[:, -1] = 1
-        self.layers = [
-            UnitFisher(*parts) for parts in zip(each_inputs, each_weights, names, strict=True)
-        ]
-        n, d, m = (max(sizes) for sizes in zip(*shapes, strict=True))
-        name = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
-        self.whole = UnitFisher(inputs, weights, name, (n, d, m))
+    def __init__(self, fisher: UnitFisher, damping: Tensor) -> None:
+        self.inputs, self.damping = fisher.inputs, damping
+        self.roots = fisher.weights.T.sqrt()  # (m, n)
+        self.gram = fisher.inputs @ fisher.inputs.T  # (n, n) K
+        common = fisher.shared.mean.square().sum()  # a
+        own = (self.gram.diagonal() - common).clamp_min_(0)  # (n,) b
+        self._inverse = (fisher.weights.T * own).add_(damping).reciprocal_()  # (m, n) D
+        self._scaled = self.roots * self._inverse
+        along = (self.roots * self._scaled).sum(1, keepdim=True)
+        self._common = common / (1 + common * along)  # (m, 1) c
 
-    def fill(self, rows: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Take in the parents' states (n, d - 1) and the row weights (n, m) of each layer."""
-        for fisher, (states, weights) in zip(self.layers, rows, strict=True):
-            fisher.inputs[:, :-1].copy_(states)
-            fisher.weights.copy_(weights)
+    def enter(self, gradient: Tensor) -> Tensor:
+        return (gradient @ self.inputs.T).mul_(self.roots)
 
+    def leave(self, gradient: Tensor, right: Tensor, solution: Tensor) -> Tensor:
+        """x_j, times the length g . x / (x . (F_j + alpha I) x) that is best along it.
 
-def zeros(
-    shapes: Sequence[tuple[int, int]], like: Tensor, multiple: int = 1
-) -> tuple[Tensor, list[Tensor]]:
-    """Zeros for matrices of different shapes as one batch (layers, rows, columns), and each matrix's part of it.
+        The length is 1 where y_j has converged. Before that x_j is too long where the curvature is
+        high, g_j / alpha at the worst.
+        """
+        weighted = solution * self.roots
+        x = torch.sub(gradient, weighted @ self.inputs).div_(self.damping)
+        image = torch.addcmul(right, weighted @ self.gram, self.roots, value=-1)
+        image.div_(self.damping)  # R_j H x_j
+        curvature = image.square_().sum(1, keepdim=True)
+        curvature += self.damping * x.square().sum(1, keepdim=True)
+        slope = (gradient * x).sum(1, keepdim=True)
+        return x.mul_(slope / curvature.clamp_min_(torch.finfo(x.dtype).tiny))
 
-    Of one layer they are just a matrix. Rows and columns are the most of any layer, rounded up to a multiple.
-    """
-    most = (math.ceil(max(sizes) / multiple) * multiple for sizes in zip(*shapes, strict=True))
-    batch = like.new_zeros(len(shapes), *most)
-    parts = [matrix[:rows, :columns] for matrix, (rows, columns) in zip(batch, shapes, strict=True)]
-    return (batch[0] if len(shapes) == 1 else batch), parts
+    def matmul(self, vectors: Tensor) -> Tensor:
+        image = ((vectors * self.roots) @ self.gram).mul_(self.roots)
+        return image.addcmul_(vectors, self.damping)
+
+    def precondition(self, vectors: Tensor) -> Tensor:
+        along = (vectors * self._scaled).sum(1, keepdim=True).mul_(self._common)
+        return (vectors * self._inverse).addcmul_(self._scaled, along, value=-1)
+
+    def length(self, residual: Tensor) -> Tensor:
+        """|H^T R_j r_j| / alpha: (m,)."""
+        weighted = residual * self.roots
+        return ((weighted @ self.gram) * weighted).sum(1).clamp_min(0).sqrt() / self.damping

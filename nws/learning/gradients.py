@@ -1,0 +1,44 @@
+"""Local gradients: products of errors and parents' states, no autograd.
+
+Everything is conditionally independent given the states. For one layer with inputs H (n, d), values
+Y (n, m), means P (n, m) and row weights w (n), the gradient of sum_k w_k log p(y_k | h_k) is
+
+    G = ((Y - P) * w[:, None])^T H                                                    (m, d)
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from nws.models import BeliefNetwork, Trace
+
+Term = tuple[Trace, Tensor]  # rows of a phase and their weights (n,) in a network's objective
+
+
+def write_gradients(network: BeliefNetwork, terms: Sequence[Term]) -> None:
+    """Write the gradient of -sum over terms of sum_k w_k log p(y_k | h_k) to `.grad`.
+
+    Args:
+        network: Whose parameters' `.grad` is written (not added to).
+        terms: Traces and their row weights (n,).
+    """
+    for parameter in network.parameters():
+        if parameter.grad is None:
+            parameter.grad = torch.empty_like(parameter)
+    for number, (trace, row_weights) in enumerate(terms):
+        residual = trace.errors(network).mul_(row_weights[:, None])
+        blocks = residual.split(network.widths, dim=1)
+        bias_blocks = residual.sum(0).split(network.widths)
+        for edge in network.edges:
+            inputs, block = trace.inputs(edge), blocks[edge.position]
+            if len(inputs) != len(block):  # K rows share x: the sum over them comes first
+                block = block.unflatten(0, (-1, trace.samples)).sum(1)
+            weight, bias = edge.layer.weight.grad, edge.layer.bias.grad
+            assert weight is not None and bias is not None
+            if number == 0:
+                torch.mm(block.T, inputs, out=weight)
+                bias.copy_(bias_blocks[edge.position])
+            else:
+                weight.addmm_(block.T, inputs)
+                bias.add_(bias_blocks[edge.position])

@@ -1,0 +1,249 @@
+"""The one place where rows of a phase meet a metric: from `.grad` to a natural direction.
+
+For unit j of a layer with gradient g_j the direction is (1 + alpha) (C_j + alpha I)^{-1} g_j, so
+that a large alpha gives the plain gradient.
+Sources: Amari 1998 (natural gradient); Martens 2010 and Pascanu & Bengio 2014 (damping, metric on
+other data); Varady, Volpi, Malago & Ay 2022 (natural reweighted wake-sleep).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nws.errors import UserError, positive_int
+from nws.learning.gradients import Term
+from nws.learning.rows import layer_rows
+from nws.models import BeliefNetwork, HelmholtzMachine, Layer
+from nws.natural import Damping, Rows, UnitFisher
+from nws.natural.metrics import Metric
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """Which rows a metric takes in, and how often: the options that all metrics share.
+
+    Args:
+        generator_rows: Rows of the generator: "model" (dreams, the definition) or "posterior"
+            (wake rows by their importance).
+        batch: Whose rows: the batch of the gradient ("same"), another one ("other"), or for the
+            recognition network unlabelled data ("unlabeled").
+        max_rows: At most so many rows a layer, evenly spaced; None for all.
+        refresh_every: Steps between updates of the metric.
+        max_kl: Trust region: half the squared Fisher length of a step, in nats; None for no bound.
+
+    Raises:
+        UserError: For other choices, and numbers that are out of range.
+    """
+
+    generator_rows: str = "model"
+    batch: str = "same"
+    max_rows: int | None = None
+    refresh_every: int = 1
+    max_kl: float | None = None
+
+    def __post_init__(self) -> None:
+        choices = {
+            "generator_rows": ("model", "posterior"),
+            "batch": ("same", "other", "unlabeled"),
+        }
+        for name, allowed in choices.items():
+            found = getattr(self, name)
+            if found not in allowed:
+                raise UserError(f"metric.{name} must be one of {', '.join(allowed)}, got {found!r}")
+        positive_int("metric.refresh_every", self.refresh_every)
+        if self.max_rows is not None:
+            positive_int("metric.max_rows", self.max_rows)
+        numeric = isinstance(self.max_kl, int | float) and not isinstance(self.max_kl, bool)
+        if self.max_kl is not None and not (numeric and self.max_kl > 0):
+            raise UserError(
+                f"metric.max_kl must be a number of nats above 0 or null, got {self.max_kl!r}"
+            )
+
+
+class NaturalMetric:
+    """A metric at work on one network: it turns the network's `.grad` into directions.
+
+    Args:
+        network: Whose `.grad` is preconditioned.
+        metric: A class of nws/natural/metrics/, or one of your own.
+        damping: alpha.
+        options: Which rows the metric takes in.
+
+    Attributes:
+        learning_rate: Of the optimizer that follows; the trust region reads it.
+        rows: Of the last update, ordered as `network.layers`; empty before the first.
+    """
+
+    def __init__(
+        self,
+        network: BeliefNetwork,
+        metric: Metric,
+        damping: Damping,
+        options: RowOptions | None = None,
+    ) -> None:
+        self.network, self.metric = network, metric
+        self.options = options or RowOptions()
+        self.damping = damping.to(next(network.parameters()))
+        self.learning_rate = torch.zeros_like(self.damping.alpha)
+        self.rows: list[Rows] = []
+        self._layers: list[Layer] = list(network.layers)  # type: ignore[arg-type]
+        self._alpha = self.damping.alpha.clone()  # of the last update
+        self._step = 0
+        self._measured: _Step | None = None
+
+    @property
+    def fishers(self) -> list[UnitFisher]:
+        """The exact Fisher matrix of the last rows, one operator a layer."""
+        return [UnitFisher(rows.inputs, rows.curvature, rows.name) for rows in self.rows]
+
+    @property
+    def refreshes(self) -> bool:
+        """Whether this step updates the metric."""
+        return self._step % self.options.refresh_every == 0 or not self.rows
+
+    @torch.no_grad()
+    def precondition(self, rows: Term, terms: Sequence[Term]) -> None:
+        """Update the metric where it is due, and write the direction to `.grad`.
+
+        Args:
+            rows: The trace and row weights (n,) that the metric is estimated from.
+            terms: The traces and row weights of the objective whose gradient `.grad` is.
+
+        Raises:
+            UserError: Where the metric cannot be inverted.
+        """
+        self.damping.start_step(self._step)
+        if self.refreshes:
+            self._alpha.copy_(self.damping.alpha)
+            self.rows = layer_rows(self.network, *rows, self.options.max_rows)
+            self.metric.update(self.rows, self._alpha)
+        gradients = [_join(layer, gradient=True) for layer in self._layers]
+        directions = self.metric.direction(gradients)
+        if self.damping.measures(self._step):
+            before = [_join(layer) for layer in self._layers]
+            self._measured = _Step(terms, gradients, before)
+        scale = self._bounded(1 + self._alpha, directions)
+        for layer, direction in zip(self._layers, directions, strict=True):
+            assert layer.weight.grad is not None and layer.bias.grad is not None
+            torch.mul(direction[:, :-1], scale, out=layer.weight.grad)
+            torch.mul(direction[:, -1], scale, out=layer.bias.grad)
+        self._step += 1
+
+    def _bounded(self, scale: Tensor, directions: Sequence[Tensor]) -> Tensor:
+        """The scale, shortened where a step would leave the trust region."""
+        if self.options.max_kl is None:
+            return scale
+        pairs = zip(self.fishers, directions, strict=True)
+        length = torch.stack([fisher.quadratic(v) for fisher, v in pairs]).sum()
+        kl = 0.5 * (self.learning_rate * scale).square() * length
+        return scale * (self.options.max_kl / kl).sqrt().clamp(max=1)
+
+    @torch.no_grad()
+    def after_step(self, machine: HelmholtzMachine) -> None:
+        """Measure the ratio of actual to predicted gain, where the damping asks for it.
+
+        The gain is that of the objective sum_k w_k log p over the step's own rows, predicted by
+        g . delta - delta . F delta / 2.
+        """
+        if self._measured is None:
+            return
+        (terms, gradients, before), self._measured = self._measured, None
+        steps = [_join(layer) - old for layer, old in zip(self._layers, before, strict=True)]
+        slopes = [-(g * step).sum() for g, step in zip(gradients, steps, strict=True)]
+        pairs = zip(self.fishers, steps, strict=True)
+        curvature = torch.stack([fisher.quadratic(step) for fisher, step in pairs]).sum()
+        predicted = torch.stack(slopes).sum() - curvature / 2
+        actual = torch.zeros_like(predicted)
+        for trace, row_weights in terms:
+            after = machine.evaluate(trace.state_blocks, trace.samples)
+            change = after.layer_log_probs(self.network) - trace.layer_log_probs(self.network)
+            actual += change.sum(0) @ row_weights
+        if predicted > 0:
+            self.damping.adapt(float(actual / predicted))
+        elif actual < 0:  # too long a step for the model to say anything, and a bad one
+            self.damping.adapt(-math.inf)
+
+    def report(self) -> dict[str, float]:
+        """What damping and metric say of the last step, named for the log (synchronises)."""
+        own: dict[str, float] = getattr(self.metric, "report", dict)()
+        numbers = self.damping.report() | own
+        return {f"{self.network.name}/{key}": value for key, value in numbers.items()}
+
+    def start_at(self, step: int) -> None:
+        """Take the next step as the run's `step`, counted from 0, for schedule and refreshes."""
+        self._step = step
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that later directions depend on; rows only where they outlive a step."""
+        state: dict[str, Any] = {
+            "step": self._step,
+            "damping": self.damping.state_dict(),
+            "metric": getattr(self.metric, "state_dict", dict)(),
+        }
+        if self.options.refresh_every > 1:
+            state["alpha"] = self._alpha
+            state["rows"] = [
+                (rows.inputs, rows.curvature, rows.squared_errors(), rows.name)
+                for rows in self.rows
+            ]
+        return state
+
+    def load_state_dict(
+        self, state: dict[str, Any], fresh_damping: bool = False, fresh_metric: bool = False
+    ) -> None:
+        """Go on from a state.
+
+        Args:
+            state: From `state_dict`.
+            fresh_damping: Whether to keep the damping as it is here.
+            fresh_metric: Whether to keep the metric, its solvers and rows as they are here.
+        """
+        self._step = state["step"]
+        if not fresh_damping:
+            self.damping.load_state_dict(state["damping"])
+        if fresh_metric:
+            return
+        if "rows" in state and self.options.refresh_every > 1:
+            self._alpha.copy_(state["alpha"])
+            self.rows = [_restore(self._alpha, *saved) for saved in state["rows"]]
+            if self.rows:
+                self.metric.update(self.rows, self._alpha)
+        if hasattr(self.metric, "load_state_dict"):
+            self.metric.load_state_dict(_move(state["metric"], self._alpha))
+
+
+class _Step(NamedTuple):
+    """A step whose gain is to be measured."""
+
+    terms: Sequence[Term]
+    gradients: list[Tensor]  # of minus the objective, (m, d) a layer
+    parameters: list[Tensor]  # before the step, (m, d) a layer
+
+
+def _join(layer: Layer, gradient: bool = False) -> Tensor:
+    """A layer's weights and biases, or their gradients, as one matrix (m, d)."""
+    weight, bias = layer.weight.detach(), layer.bias.detach()
+    if gradient:
+        assert layer.weight.grad is not None and layer.bias.grad is not None
+        weight, bias = layer.weight.grad, layer.bias.grad
+    return torch.cat([weight, bias[:, None]], dim=1)
+
+
+def _restore(
+    like: Tensor, inputs: Tensor, curvature: Tensor, squared_errors: Tensor, name: str
+) -> Rows:
+    errors = squared_errors.to(like)
+    return Rows(inputs.to(like), curvature.to(like), lambda: errors, name)
+
+
+def _move(value: Any, like: Tensor) -> Any:
+    """Nested state with its floating-point tensors on the device and in the dtype of `like`."""
+    if isinstance(value, dict):
+        return {key: _move(each, like) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_move(each, like) for each in value]
+    return value.to(like) if isinstance(value, Tensor) and value.is_floating_point() else value

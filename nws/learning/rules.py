@@ -1,0 +1,53 @@
+"""Learning rules: how the samples are weighed, and which phase trains which network."""
+
+import math
+from dataclasses import dataclass
+
+from nws.errors import UserError, positive_int
+from nws.learning.weighting import Weighting, importance
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A learning rule: one file of conf/algorithm/.
+
+    Args:
+        name: Of the rule, for the names of runs.
+        samples: K, samples of each data point.
+        weighting: How the K samples are weighed (nws/learning/weighting.py).
+        generator_wake: Share of the wake phase in the generator's gradient.
+        recognition_wake: Share of the wake phase in the recognition network's gradient.
+        recognition_dream: Share of the sleep phase in it.
+        baseline: Whether 1/K is subtracted from the weights of recognition's wake gradient.
+        bidirectional: Whether the model of the data is p*, the geometric mean of both networks.
+
+    Raises:
+        UserError: For K < 1, shares that are negative or not finite, or no function as weighting.
+    """
+
+    name: str
+    samples: int = 10
+    weighting: Weighting = importance
+    generator_wake: float = 1.0
+    recognition_wake: float = 0.5
+    recognition_dream: float = 0.5
+    baseline: bool = True
+    bidirectional: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "samples", positive_int("algorithm.samples", self.samples))
+        if not callable(self.weighting):
+            raise UserError(
+                "algorithm.weighting must name a function of log p and log q by _target_, with"
+                f" _partial_: true, got {self.weighting!r}"
+            )
+        for name in ("generator_wake", "recognition_wake", "recognition_dream"):
+            share = getattr(self, name)
+            numeric = isinstance(share, int | float) and not isinstance(share, bool)
+            if not (numeric and 0 <= share < math.inf):
+                raise UserError(f"algorithm.{name} must be a number of at least 0, got {share!r}")
+        if self.recognition_wake + self.recognition_dream == 0:
+            raise UserError(
+                "algorithm.recognition_wake and recognition_dream are both 0: nothing would train"
+                " recognition"
+            )

@@ -1,0 +1,161 @@
+"""Units: what one number of a network is, a one-parameter exponential family.
+
+A unit with parents h, weights w and bias b has the natural parameter (its logit) a = w . h + b:
+
+    p(y; a) = exp(y a - A(a)) base(y),      mean A'(a),      curvature A''(a)
+
+y is the unit's *value*, its sufficient statistic. Its *state* is what other layers see of it as a
+parent: 2 y - 1 for bipolar units. *Data* are what a data set holds, intensities in [0, 1].
+A fifth family is one file with a subclass of `Units`; see nws/models/gaussian.py.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nws.errors import UserError
+
+
+class Units(ABC):
+    """A family of units; every method works elementwise on tensors of any shape.
+
+    Attributes:
+        support: The values that y can take; None where there are infinitely many.
+    """
+
+    support: tuple[float, ...] | None = None
+
+    @abstractmethod
+    def log_partition(self, logits: Tensor) -> Tensor:
+        """A(a), in nats."""
+
+    @abstractmethod
+    def mean(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
+        """A'(a), the expected value; written to `out` where it is given."""
+
+    @abstractmethod
+    def curvature(self, mean: Tensor) -> Tensor:
+        """A''(a), the variance of y, as a function of the mean A'(a)."""
+
+    @abstractmethod
+    def link(self, mean: Tensor) -> Tensor:
+        """The logit a with A'(a) = mean, the inverse of `mean`."""
+
+    def fill_noise(self, out: Tensor, rng: torch.Generator | None = None) -> None:
+        """Fill `out` with the noise that `sample_` turns into values: uniform on [0, 1)."""
+        out.uniform_(generator=rng)
+
+    @abstractmethod
+    def sample_(self, noise: Tensor, mean: Tensor) -> Tensor:
+        """Turn noise into values with this mean, in place. The same noise gives the same values."""
+
+    def log_base(self, values: Tensor) -> Tensor:
+        """log base(y), in nats; 0 here."""
+        return torch.zeros_like(values)
+
+    def log_prob(self, values: Tensor, logits: Tensor, means: Tensor) -> Tensor:
+        """log p(y; a) = y a - A(a) + log base(y), in nats; `means` are A'(a)."""
+        return torch.addcmul(self.log_base(values) - self.log_partition(logits), values, logits)
+
+    def encode(self, values: Tensor) -> Tensor:
+        """States from values; the same tensor where a unit's state is its value."""
+        return values
+
+    def decode(self, states: Tensor) -> Tensor:
+        """Values from states, the inverse of `encode`."""
+        return states
+
+    def from_data(self, x: Tensor) -> Tensor:
+        """Values from data in [0, 1]."""
+        return x
+
+    def to_data(self, values: Tensor) -> Tensor:
+        """Data from values (or means), the inverse of `from_data`."""
+        return values
+
+
+class Binary(Units):
+    """States {0, 1}: Bernoulli, A(a) = log(1 + e^a), mean sigma(a), curvature p (1 - p).
+
+    Values between 0 and 1 are soft targets.
+    """
+
+    support = (0.0, 1.0)
+
+    def log_partition(self, logits: Tensor) -> Tensor:
+        return torch.logaddexp(logits, torch.zeros_like(logits))
+
+    def mean(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
+        return torch.sigmoid(logits, out=out)
+
+    def curvature(self, mean: Tensor) -> Tensor:
+        return torch.addcmul(mean, mean, mean, value=-1)
+
+    def link(self, mean: Tensor) -> Tensor:
+        return torch.logit(mean)
+
+    def sample_(self, noise: Tensor, mean: Tensor) -> Tensor:
+        return noise.lt_(mean)
+
+    def log_prob(self, values: Tensor, logits: Tensor, means: Tensor) -> Tensor:
+        """y a - max(a, 0) + log max(p, 1 - p), at half the cost of log(1 + e^a).
+
+        The logarithm is of a number between 1/2 and 1, so it loses nothing where p saturates.
+        """
+        log_probs = torch.maximum(means, 1 - means).log_()
+        return log_probs.sub_(torch.relu(logits)).addcmul_(values, logits)
+
+
+class Bipolar(Binary):
+    """States {-1, +1}: Bernoulli values y in {0, 1}, seen by other layers as 2 y - 1."""
+
+    def encode(self, values: Tensor) -> Tensor:
+        return 2 * values - 1
+
+    def decode(self, states: Tensor) -> Tensor:
+        return (states + 1) / 2
+
+
+NAMED: dict[str, Units] = {"binary": Binary(), "bipolar": Bipolar()}
+
+
+def find_units(units: str | Units, option: str = "model.units") -> Units:
+    """The family of a name, or the family itself.
+
+    Raises:
+        UserError: For an unknown name, or an object of another class.
+    """
+    if isinstance(units, str) and units in NAMED:
+        return NAMED[units]
+    if not isinstance(units, Units):
+        raise UserError(
+            f"{option} must be {' or '.join(NAMED)}, or an object of a class of units"
+            f" (_target_), got {units!r}"
+        )
+    return units
+
+
+class Span(NamedTuple):
+    """Neighbouring layers of one family: elementwise work on them is one call."""
+
+    units: Units
+    columns: slice  # of a tensor that holds the layers next to each other
+    widths: list[int]  # of each layer
+
+
+def find_spans(units: Sequence[Units], widths: Sequence[int]) -> list[Span]:
+    """Layers next to each other in columns, grouped by family: one family gives one span."""
+    spans: list[Span] = []
+    start = 0
+    for family, width in zip(units, widths, strict=True):
+        if spans and spans[-1].units is family:
+            last = spans.pop()
+            columns = slice(last.columns.start, start + width)
+            spans.append(Span(family, columns, [*last.widths, width]))
+        else:
+            spans.append(Span(family, slice(start, start + width), [width]))
+        start += width
+    return spans

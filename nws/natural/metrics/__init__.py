@@ -1,0 +1,9 @@
+"""Metrics: one file each; what they share is in metric.py."""
+
+from nws.natural.metrics.diagonal import Diagonal
+from nws.natural.metrics.fisher import Empirical, Fisher
+from nws.natural.metrics.kronecker import Kronecker
+from nws.natural.metrics.metric import Metric
+from nws.natural.solvers.solver import Stateless
+
+__all__ = ["Diagonal", "Empirical", "Fisher", "Kronecker", "Metric", "Stateless"]

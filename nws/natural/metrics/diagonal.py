@@ -1,0 +1,21 @@
+"""The diagonal of the exact Fisher blocks, inverted in closed form."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from nws.natural.operators import Rows, UnitFisher
+from nws.natural.solvers.solver import Stateless, check_system
+
+
+class Diagonal(Stateless):
+    """F_j ~ diag(F_j)."""
+
+    def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
+        operators = [UnitFisher(layer.inputs, layer.curvature, layer.name) for layer in rows]
+        for operator in operators:
+            check_system(operator, alpha)
+        self._damped = [operator.diagonal() + alpha for operator in operators]
+
+    def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        return [g / damped for g, damped in zip(gradients, self._damped, strict=True)]

@@ -1,0 +1,25 @@
+"""Solvers of the damped systems (C_j + alpha I) x_j = g_j, all units j of a layer at once."""
+
+from nws.natural.solvers.cg import cg
+from nws.natural.solvers.choice import AutoSolver
+from nws.natural.solvers.conjugate_gradient import ConjugateGradient
+from nws.natural.solvers.direct import (
+    Cholesky,
+    RunningInverse,
+    ShermanMorrison,
+    Woodbury,
+    sherman_morrison,
+)
+from nws.natural.solvers.solver import Solver
+
+__all__ = [
+    "AutoSolver",
+    "Cholesky",
+    "ConjugateGradient",
+    "RunningInverse",
+    "ShermanMorrison",
+    "Solver",
+    "Woodbury",
+    "cg",
+    "sherman_morrison",
+]

@@ -1,0 +1,123 @@
+"""Conjugate gradient as a pure function, and the rules that say when it stops.
+
+Sources: Hestenes & Stiefel 1952; Martens 2010 (natural gradients by conjugate gradient).
+"""
+
+import math
+from collections.abc import Callable
+from itertools import count
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+Map = Callable[[Tensor], Tensor]
+
+
+class Progress(NamedTuple):
+    """What a stopping rule sees after an iteration."""
+
+    iteration: int  # from 1
+    solution: Tensor  # (m, d)
+    residual: Tensor  # (m, d)
+    gain: Tensor  # (m, 1) by which the iteration shortened |x_j - solution_j|^2 in the norm of A_j
+
+
+def cg(matmul: Map, right: Tensor, precondition: Map, stop: Callable[[Progress], bool]) -> Tensor:
+    """Solve A_j x_j = b_j for m positive definite matrices at once, from zero.
+
+    Args:
+        matmul: V -> A_j v_j, (m, d) each.
+        right: b_j, (m, d).
+        precondition: V -> about A_j^{-1} v_j, (m, d) each; symmetric and positive definite.
+        stop: Looks at the `Progress` after each iteration, and says whether it was the last.
+
+    Returns:
+        x_j, (m, d).
+
+    Example:
+        >>> matrix = torch.tensor([[2.0, 0.0], [0.0, 4.0]])
+        >>> cg(lambda v: v @ matrix, torch.ones(1, 2), lambda v: v / 2, Iterations(2))
+        tensor([[0.5000, 0.2500]])
+    """
+    tiny = torch.finfo(right.dtype).tiny  # a unit that is solved has 0 / tiny = 0 as its step
+    solution, residual = torch.zeros_like(right), right.clone()
+    direction = energy = None
+    for iteration in count(1):
+        steepest = precondition(residual)
+        new_energy = (residual * steepest).sum(1, keepdim=True)
+        if direction is None or energy is None:
+            direction = steepest
+        else:
+            direction = steepest.addcmul_(new_energy / energy.clamp_min_(tiny), direction)
+        energy = new_energy
+        image = matmul(direction)
+        step = energy / (direction * image).sum(1, keepdim=True).clamp_min_(tiny)
+        solution.addcmul_(step, direction)
+        residual.addcmul_(step, image, value=-1)
+        if stop(Progress(iteration, solution, residual, step * energy)):
+            break
+    return solution
+
+
+class Iterations:
+    """Stop after a fixed number of iterations. Reads nothing from the device."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __call__(self, progress: Progress) -> bool:
+        return progress.iteration >= self.number
+
+
+class UntilAccurate:
+    """Stop where the relative error of the solution is about `accuracy`, of all units together.
+
+    Iteration i shortens a unit's squared error by gain_i (Hestenes & Stiefel 1952, theorem 6:1). If
+    the gains fall on by the last ratio, about gain_i^2 / gain_{i-1} is left after it.
+
+    Args:
+        accuracy: The relative error to reach.
+        size: The squared length of a solution in the norm of the gains.
+        limit: Iterations at most.
+
+    Attributes:
+        iteration: Of the last call.
+    """
+
+    def __init__(self, accuracy: float, size: Map, limit: int) -> None:
+        self.accuracy, self.size, self.limit = accuracy, size, limit
+        self.iteration = 0
+        self._gain: Tensor | None = None
+
+    def __call__(self, progress: Progress) -> bool:
+        self.iteration, last, self._gain = progress.iteration, self._gain, progress.gain
+        if last is None:
+            return self.limit == 1
+        left = (progress.gain.square() / last.clamp_min(torch.finfo(last.dtype).tiny)).sum()
+        near = not left > self.accuracy**2 * self.size(progress.solution)
+        return near or progress.iteration >= self.limit
+
+
+class UntilResidual:
+    """Stop where every unit's residual is short enough.
+
+    Args:
+        target: Length of the residual to reach, (m,).
+        length: Lengths (m,) from residuals (m, d).
+        limit: Iterations at most.
+
+    Attributes:
+        iteration: Of the last call.
+        worst: Largest ratio of a residual to its target then; nan before.
+    """
+
+    def __init__(self, target: Tensor, length: Map, limit: int) -> None:
+        self.target, self.length, self.limit = target, length, limit
+        self.iteration, self.worst = 0, math.nan
+
+    def __call__(self, progress: Progress) -> bool:
+        self.iteration = progress.iteration
+        length = self.length(progress.residual)
+        self.worst = float(torch.where(length <= self.target, 0.0, length / self.target).max())
+        return self.worst == 0 or progress.iteration >= self.limit

@@ -1,0 +1,268 @@
+"""Damped solves by a factor for each unit: Cholesky, Woodbury, Sherman-Morrison, running inverses.
+
+Symbols: n rows, d parents with the bias, m units, alpha damping. Only these solvers look at a
+layer's rows. Sources: Woodbury 1950; Sherman & Morrison 1950.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nws.errors import UserError, positive_int
+from nws.natural.operators import CurvatureOperator, UnitFisher
+from nws.natural.solvers.solver import Solver, State, Stateless, check_system, unfactorable
+
+SINGULAR = "it is singular to working precision; raise damping.value"
+
+
+class DirectSolver(Stateless, ABC):
+    """Factors unit by unit, in chunks of units that keep within `max_bytes`.
+
+    Factors are held for further solves where all of them fit in memory next to the work on a chunk.
+    Otherwise they are made again at each solve.
+
+    Args:
+        max_bytes: Memory to work in.
+        block: Rows that Sherman-Morrison folds in at once.
+    """
+
+    zero = False  # whether alpha = 0 is allowed where n >= d
+
+    def __init__(self, max_bytes: int = 2**30, block: int = 1) -> None:
+        self.max_bytes = positive_int("solver.max_bytes", max_bytes)
+        self.block = positive_int("solver.block", block)
+
+    def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
+        fisher = with_rows(operator)
+        n, d = fisher.inputs.shape
+        check_system(fisher, damping, zero=self.zero and n >= d)
+        self._fisher, self._damping = fisher, damping.clone()
+        self._held: list[
+            Tensor
+        ] = []  # the memory of the last ones is free before new ones are made
+        room, m = self.max_bytes // fisher.inputs.element_size(), fisher.shape[0]
+        size, fits = self.units_at_once(n, d, m, room)
+        self._chunks = [slice(start, min(start + size, m)) for start in range(0, m, size)]
+        if fits:
+            self._held = [self._factor(units) for units in self._chunks]
+
+    def solve(self, gradient: Tensor) -> Tensor:
+        factors = self._held or map(self._factor, self._chunks)
+        pairs = zip(self._chunks, factors, strict=True)
+        return torch.cat([self._solve(units, factor, gradient[units]) for units, factor in pairs])
+
+    def units_at_once(self, n: int, d: int, m: int, room: int) -> tuple[int, bool]:
+        """Units to work on at once within `room` numbers, and whether all factors fit as well."""
+        work, held = self.work(n, d), self.held(n, d)
+        left = (room - m * held) // (work - held)
+        return min(m, max(1, left if left > 0 else room // work)), left > 0
+
+    @abstractmethod
+    def work(self, n: int, d: int) -> int:
+        """Numbers that the work on one unit holds at its peak, its factor among them."""
+
+    @abstractmethod
+    def held(self, n: int, d: int) -> int:
+        """Numbers of one unit's factor."""
+
+    @abstractmethod
+    def _factor(self, units: slice) -> Tensor:
+        """Factors of some units."""
+
+    @abstractmethod
+    def _solve(self, units: slice, factor: Tensor, gradient: Tensor) -> Tensor:
+        """x_j of some units from their factors and gradients."""
+
+
+class Cholesky(DirectSolver):
+    """Form the blocks and factor them: x = L^-T L^-1 g with L L^T = F_j + alpha I."""
+
+    zero = True
+
+    def work(self, n: int, d: int) -> int:
+        return n * d + 3 * d * d
+
+    def held(self, n: int, d: int) -> int:
+        return d * d
+
+    def _factor(self, units: slice) -> Tensor:
+        blocks = self._fisher.blocks(units)
+        blocks.diagonal(dim1=1, dim2=2).add_(self._damping)
+        return _cholesky(blocks, self._fisher, self._damping)
+
+    def _solve(self, units: slice, factor: Tensor, gradient: Tensor) -> Tensor:
+        return torch.cholesky_solve(gradient[:, :, None], factor)[:, :, 0]
+
+
+class Woodbury(DirectSolver):
+    """Factor n x n matrices in place of d x d ones, with R = diag(sqrt(s_j)):
+
+    x = (g - H^T R (alpha I + R H H^T R)^{-1} R H g) / alpha.
+    """
+
+    def work(self, n: int, d: int) -> int:
+        return 3 * n * n
+
+    def held(self, n: int, d: int) -> int:
+        return n * n
+
+    def _factor(self, units: slice) -> Tensor:
+        inputs, roots = self._fisher.inputs, self._fisher.weights.T[units].sqrt()  # (units, n)
+        capacitance = (inputs @ inputs.T) * roots[:, :, None] * roots[:, None, :]
+        capacitance.diagonal(dim1=1, dim2=2).add_(self._damping)
+        return _cholesky(capacitance, self._fisher, self._damping)
+
+    def _solve(self, units: slice, factor: Tensor, gradient: Tensor) -> Tensor:
+        inputs, roots = self._fisher.inputs, self._fisher.weights.T[units].sqrt()
+        right = (gradient @ inputs.T) * roots
+        left = torch.cholesky_solve(right[:, :, None], factor)[:, :, 0] * roots
+        return (gradient - left @ inputs) / self._damping
+
+
+class ShermanMorrison(DirectSolver):
+    """Start from I / alpha and fold the rows into all inverses, `block` of them at a time."""
+
+    def work(self, n: int, d: int) -> int:
+        return 3 * d * d + 4 * d * self.block + 3 * self.block**2
+
+    def held(self, n: int, d: int) -> int:
+        return d * d
+
+    def _factor(self, units: slice) -> Tensor:
+        return self.invert(self._fisher, self._damping, units)
+
+    def _solve(self, units: slice, factor: Tensor, gradient: Tensor) -> Tensor:
+        return (factor @ gradient[:, :, None])[:, :, 0]
+
+    def invert(self, fisher: UnitFisher, damping: Tensor, units: slice) -> Tensor:
+        """(F_j + alpha I)^{-1} of some units: (units, d, d).
+
+        Raises:
+            UserError: On the CPU, where I / alpha has swallowed the rows.
+        """
+        d, weights = fisher.inputs.shape[1], fisher.weights[:, units]
+        identity = torch.eye(d, dtype=weights.dtype, device=weights.device)
+        inverses = (identity / damping).repeat(weights.shape[1], 1, 1)
+        fold(inverses, fisher.inputs, weights, self.block)
+        if damping.device.type == "cpu":  # the inner factors do not tell of rows that are lost
+            probe = torch.ones_like(inverses[:, 0])
+            x = (inverses @ probe[:, :, None])[:, :, 0]
+            lost = UnitFisher(fisher.inputs, weights).matmul(x) + damping * x - probe
+            if not lost.norm(dim=1).max() < 0.1 * math.sqrt(d):
+                raise unfactorable(fisher, damping, SINGULAR)
+        return inverses
+
+
+def fold(inverses: Tensor, inputs: Tensor, weights: Tensor, block: int) -> Tensor:
+    """Turn M_j^{-1} into (M_j + H^T diag(s_j) H)^{-1} in place, `block` rows at a time.
+
+    (M + U^T U)^{-1} = M^{-1} - W (I + U W)^{-1} W^T with W = M^{-1} U^T; for one row the inner
+    inverse is a number.
+
+    Args:
+        inverses: M_j^{-1}, (m, d, d), changed in place.
+        inputs: H, (n, d).
+        weights: S, (n, m).
+        block: Rows at a time.
+    """
+    for rows, row_weights in zip(inputs.split(block), weights.split(block), strict=True):
+        u = row_weights.T.sqrt()[:, :, None] * rows  # (m, block, d)
+        w = inverses @ u.mT  # (m, d, block)
+        inner = u @ w
+        if block == 1:
+            inverses.baddbmm_(w / (1 + inner), w.mT, alpha=-1)
+        else:
+            inner.diagonal(dim1=1, dim2=2).add_(1)
+            solved = torch.cholesky_solve(w.mT, torch.linalg.cholesky_ex(inner)[0])
+            inverses.baddbmm_(w, solved, alpha=-1)
+    return inverses
+
+
+class RunningInverse:
+    """Sherman-Morrison across batches: inverses of (1 - f) sum_t f^{T - t} F_t + alpha I.
+
+    f is `forgetting`. Each factor call scales the old inverses and folds in the new rows, and d
+    more rows that hold the damping up: M' = f M + (1 - f)(F + alpha I). So where alpha changes, its
+    running mean damps. All m inverses (d, d) are state.
+
+    Raises:
+        UserError: Where the inverses exceed `max_bytes`, or f is not between 0 and 1.
+    """
+
+    def __init__(self, forgetting: float, max_bytes: int = 2**30, block: int = 1) -> None:
+        if not 0 < forgetting < 1:
+            raise UserError(
+                "solver.forgetting must be a number between 0 and 1, or 0 for none,"
+                f" got {forgetting!r}"
+            )
+        self.forgetting = forgetting
+        self._start = ShermanMorrison(max_bytes, block)
+        self._inverses: Tensor | None = None
+
+    def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
+        fisher, start = with_rows(operator), self._start
+        check_system(fisher, damping)
+        m, d = fisher.shape
+        needed = start.work(0, d) * m * fisher.inputs.element_size()
+        if needed > start.max_bytes:
+            raise UserError(
+                f"{operator.name}: a running estimate holds {m} inverses of {d} x {d}, {needed:,}"
+                f" bytes at its peak, and solver.max_bytes is {start.max_bytes:,}; raise it, or set"
+                " solver.forgetting=0"
+            )
+        if self._inverses is None:
+            self._inverses = start.invert(fisher, damping, slice(None))
+            return
+        new = 1 - self.forgetting
+        self._inverses /= self.forgetting
+        fold(self._inverses, fisher.inputs, new * fisher.weights, start.block)
+        identity = torch.eye(d).to(fisher.inputs)
+        fold(self._inverses, identity, (new * damping).expand(d, m), start.block)
+        # No fold mends what rounding makes unsymmetric, and each division would let it grow.
+        self._inverses = (self._inverses + self._inverses.mT).mul_(0.5)
+
+    def solve(self, gradient: Tensor) -> Tensor:
+        assert self._inverses is not None
+        return (self._inverses @ gradient[:, :, None])[:, :, 0]
+
+    def state_dict(self) -> State:
+        return {} if self._inverses is None else {"inverses": self._inverses.clone()}
+
+    def load_state_dict(self, state: State) -> None:
+        self._inverses = state["inverses"].clone() if "inverses" in state else None
+
+    def report(self) -> dict[str, float]:
+        return {}
+
+
+def with_rows(operator: CurvatureOperator) -> UnitFisher:
+    """The operator, where it has rows. Raises `UserError` for another."""
+    if not isinstance(operator, UnitFisher):
+        raise UserError(
+            f"{operator.name}: a direct solver needs an operator with rows (UnitFisher), got"
+            f" {type(operator).__name__}; take solver=pcg or solver=minres"
+        )
+    return operator
+
+
+def sherman_morrison(forgetting: float = 0.0, **options: Any) -> Solver:
+    """Sherman-Morrison of each operator alone, or with forgetting > 0 across batches."""
+    return RunningInverse(forgetting, **options) if forgetting else ShermanMorrison(**options)
+
+
+def _cholesky(matrices: Tensor, fisher: UnitFisher, damping: Tensor) -> Tensor:
+    factors, failed = torch.linalg.cholesky_ex(matrices)
+    lost = failed > 0
+    pivots = factors.diagonal(dim1=1, dim2=2).square()
+    if damping == 0:  # a pivot may be rounding alone
+        largest = matrices.diagonal(dim1=1, dim2=2).amax(1)
+        lost |= pivots.amin(1) < torch.finfo(pivots.dtype).eps * matrices.shape[1] * largest
+    if lost.any() or not torch.isfinite(pivots).all():
+        finite = bool(fisher.inputs.isfinite().all() and fisher.weights.isfinite().all())
+        raise unfactorable(
+            fisher, damping, SINGULAR if finite else "its rows are not finite; lower optimizer.lr"
+        )
+    return factors

@@ -1,0 +1,85 @@
+"""What all solvers of (C_j + alpha I) x_j = g_j share: the protocol, and the checks before a solve.
+
+alpha is a tensor of one element on the device, so that a schedule changes it without a
+synchronisation.
+"""
+
+import math
+from typing import Protocol
+
+from torch import Tensor
+
+from nws.errors import UserError
+from nws.natural.operators import CurvatureOperator
+
+State = dict[str, Tensor]
+
+
+class Solver(Protocol):
+    """Damped solves for all units of one layer. Each layer has a solver, which may keep state."""
+
+    def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
+        """Take in a layer's operator and alpha.
+
+        Raises:
+            UserError: Where a block cannot be factored.
+        """
+
+    def solve(self, gradient: Tensor) -> Tensor:
+        """x_j = (C_j + alpha I)^{-1} g_j for all units: (m, d) from G (m, d)."""
+
+    def state_dict(self) -> State:
+        """What later solves depend on apart from the next operator."""
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a state."""
+
+    def report(self) -> dict[str, float]:
+        """What the last solve says of itself, for the log (may synchronise)."""
+
+
+class Stateless:
+    """The part of the protocol that is the same for solvers that keep nothing between steps."""
+
+    def state_dict(self) -> State:
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        pass
+
+    def report(self) -> dict[str, float]:
+        return {}
+
+
+def check_system(operator: CurvatureOperator, damping: Tensor, zero: bool = False) -> None:
+    """Raise `UserError` for an alpha or rows that no solver can use.
+
+    Looks at numbers on the CPU only: on a device this would be a synchronisation.
+
+    Args:
+        operator: Of the layer.
+        damping: alpha.
+        zero: Whether alpha = 0 is allowed.
+    """
+    if damping.device.type != "cpu":
+        return
+    alpha = float(damping)
+    if not (0 < alpha < math.inf or (alpha == 0 and zero)):
+        raise unfactorable(
+            operator, damping, "set damping.value > 0; only cholesky with n >= d does without"
+        )
+    shared = operator.shared
+    if not math.isfinite(float(shared.mean.sum() + shared.scale.sum())):
+        raise unfactorable(operator, damping, "its rows are not finite; lower optimizer.lr")
+
+
+def unfactorable(operator: CurvatureOperator, damping: Tensor, reason: str) -> UserError:
+    """The error that names the layer, its n and d, and alpha."""
+    n, d = operator.shared.inputs.shape
+    what = f"n={n} rows of d={d} parents with damping {float(damping):g}"
+    return UserError(f"{operator.name}: cannot factor a Fisher block from {what}: {reason}")
+
+
+def damped(operator: CurvatureOperator, damping: Tensor, vectors: Tensor) -> Tensor:
+    """(C_j + alpha I) v_j for all units: (m, d) from V (m, d)."""
+    return operator.matmul(vectors).addcmul_(vectors, damping)
