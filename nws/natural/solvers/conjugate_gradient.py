@@ -140,7 +140,7 @@ class ConjugateGradient:
         self.used_iterations = stop.iteration
         if isinstance(stop, UntilAccurate):
             self._count = stop.iteration
-        elif stop.worst > 0:
+        elif stop.worst != 0:  # not a number is no success either
             assert self._operator is not None
             log.warning(
                 "%s: conjugate gradient stopped after %d iterations with a relative residual of"
