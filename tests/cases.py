@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from nws.learning.wake_sleep import Rule
-from nws.models.belief_network import Units, encode
-from nws.models.helmholtz import HelmholtzMachine
+from nws.learning import Rule
+from nws.models import HelmholtzMachine
 from nws.natural.operators import UnitFisher
 
 # The same sum of at most a few hundred float64 terms of size up to ~10 in another order: a few hundred times 2e-16 x 10.
@@ -173,7 +172,7 @@ class SolverCase:
     d: int
     m: int
     alpha: float
-    units: Units = "binary"
+    units: Literal["binary", "bipolar"] = "binary"
     kind: Literal["plain", "saturated", "degenerate"] = "plain"
     dtype: torch.dtype = torch.float64
     device: str = "cpu"
@@ -197,7 +196,7 @@ class SolverCase:
         ).double()
         if self.kind == "degenerate":
             bits[:, 1], bits[:, 2], bits[:, 3] = bits[:, 0], bits[:, 0], 0.0
-        inputs = with_bias(encode(bits, self.units))
+        inputs = with_bias(2 * bits - 1 if self.units == "bipolar" else bits)
         bias = torch.linspace(0, 7, self.m, dtype=torch.float64)  # sigma'(7) = 9e-4
         if self.kind == "saturated":
             bias = torch.full((self.m,), 27.6, dtype=torch.float64)  # sigma'(27.6) = 1e-12
