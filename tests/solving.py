@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nws.natural.operators import UnitFisher
+from nws.natural.preconditioners import Basis
 from nws.natural.solvers import (
     AutoSolver,
     Cholesky,
@@ -28,6 +29,7 @@ from nws.natural.solvers.direct import DirectSolver
 # before and after it, of at most a hundred terms, lose a few eps more each. Woodbury's and Sherman-Morrison's differences of
 # numbers of size |g| / alpha lose the same.
 ROUNDING = 10
+NEVER = 1e-300  # a tolerance that no residual meets
 
 
 def pcg(iterations: int | None = 3, tolerance: float = 0.0, **settings: Any) -> ConjugateGradient:
@@ -131,6 +133,18 @@ def saved(solver: Solver) -> dict[str, Tensor]:
     torch.save(solver.state_dict(), file)
     file.seek(0)
     return torch.load(file, weights_only=True)
+
+
+def shared_inverses(fisher: UnitFisher, basis: Basis, alpha: float, centre: Tensor) -> Tensor:
+    """Dense inverses of s_j (c c^T + Q Lambda Q^T + rho (I - Q Q^T)) + alpha I, (m, d, d)."""
+    vectors, values, rest = basis
+    identity = torch.eye(fisher.shape[1], dtype=torch.float64)
+    shared = (
+        centre.outer(centre)
+        + vectors @ values.diag() @ vectors.T
+        + rest * (identity - vectors @ vectors.T)
+    )
+    return torch.linalg.inv(fisher.weights.sum(0)[:, None, None] * shared + alpha * identity)
 
 
 class Textbook:

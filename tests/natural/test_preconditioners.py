@@ -7,24 +7,12 @@ from typing import Any
 import pytest
 import torch
 from cases import EXACT, REALISTIC, SolverCase, assert_close, seeded, with_bias
-from solving import apply, dense, factored, mean_block, mean_row, pcg, saved
+from solving import apply, dense, factored, mean_block, mean_row, pcg, saved, shared_inverses
 from torch import Tensor
 
 from nws.errors import UserError
 from nws.natural.operators import SharedCurvature, UnitFisher
-from nws.natural.preconditioners import KEEP, Basis, SharedInverse, SharedPreconditioner, find_basis
-
-
-def shared_inverses(fisher: UnitFisher, basis: Basis, alpha: float, centre: Tensor) -> Tensor:
-    """Dense inverses of s_j (c c^T + Q Lambda Q^T + rho (I - Q Q^T)) + alpha I, (m, d, d)."""
-    vectors, values, rest = basis
-    identity = torch.eye(fisher.shape[1], dtype=torch.float64)
-    shared = (
-        centre.outer(centre)
-        + vectors @ values.diag() @ vectors.T
-        + rest * (identity - vectors @ vectors.T)
-    )
-    return torch.linalg.inv(fisher.weights.sum(0)[:, None, None] * shared + alpha * identity)
+from nws.natural.preconditioners import KEEP, SharedInverse, SharedPreconditioner, find_basis
 
 
 # --- what units share -----------------------------------------------------------------------------------------------
