@@ -2,6 +2,9 @@
 
 import inspect
 import logging
+import os
+import pkgutil
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +21,7 @@ from torch import Tensor
 from torch.optim import Optimizer, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from nws.data.datasets import Dataset, load_dataset
+from nws.data import Dataset, load_dataset
 from nws.errors import UserError
 from nws.experiment.checkpoint import load_checkpoint, load_parameters
 from nws.files import write_atomically
@@ -234,7 +237,21 @@ def derive_seed(seed: int, *stream: int) -> int:
 
 def build_data(config: DictConfig, device: torch.device) -> Dataset:
     """The data set of the `data` group, on the device."""
-    return load_dataset(device=device, **plain(config.data))
+    options = plain(config.data)
+    return load_dataset(locate(options.pop("_target_", None), "data"), device=device, **options)
+
+
+def locate(target: object, group: str) -> Callable[..., Any]:
+    """Import what a `_target_` names; a file in the working directory counts too."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        found = pkgutil.resolve_name(str(target))
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"{group}._target_={target} cannot be imported: {error}") from error
+    if not callable(found):
+        raise UserError(f"{group}._target_ must name a function or a class, got {target}")
+    return found
 
 
 def build_machine(config: DictConfig, data: Dataset) -> HelmholtzMachine:
