@@ -158,7 +158,10 @@ def _source_options(
     source: Callable[..., RawImages], name: str, options: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the options that a source takes, after a check that they fit."""
-    signature = inspect.signature(source)
+    try:
+        signature = inspect.signature(source)
+    except ValueError:  # of a builtin
+        raise UserError(f"data._target_ must be a function in Python, got {source!r}") from None
     if "root" in options and "root" not in signature.parameters:
         options = {key: value for key, value in options.items() if key != "root"}
     known = [option for option in signature.parameters if option != "root"]

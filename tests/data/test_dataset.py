@@ -218,6 +218,10 @@ def stripes(count: int, period: int = 2) -> RawImages:
     return RawImages(images, images[:2], images[:1], (3, 4))
 
 
+def wrong() -> dict[str, int]:
+    return {}
+
+
 def test_a_source_of_the_users(tmp_path: Path) -> None:
     data = load_dataset(stripes, count=5, period=3, binarize="threshold")
     assert data.name == "stripes" and data.shape == (3, 4) and len(data.train) == 5
@@ -229,7 +233,9 @@ def test_a_source_of_the_users(tmp_path: Path) -> None:
         load_dataset(stripes, count=5, size=3)
     with pytest.raises(UserError, match="options of stripes do not fit: missing .* 'count'"):
         load_dataset(stripes)
-    with pytest.raises(UserError, match=r"a function that returns nws.data.RawImages, .*dict returned dict"):  # fmt: skip
+    with pytest.raises(UserError, match=r"a function that returns nws.data.RawImages, .*wrong returned dict"):  # fmt: skip
+        load_dataset(wrong, name="mine")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="must be a function in Python, got <class 'dict'>"):
         load_dataset(dict, name="mine")
 
 
