@@ -1,0 +1,151 @@
+"""Everything that is built from a run's configuration."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+from torch.optim import Optimizer, SparseAdam
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from nws.data import Dataset, load_dataset
+from nws.errors import UserError
+from nws.experiment.checkpoints import load_checkpoint, load_parameters
+from nws.experiment.configuration import check_groups, construct, instantiate, locate, to_dict
+from nws.experiment.directory import RunDirectory, open_run
+from nws.experiment.resume import override_key
+from nws.experiment.seeds import derive_seed
+from nws.learning.metrics import KINDS, SOLVED, MetricSettings, NaturalMetric
+from nws.learning.wake_sleep import Rule
+from nws.models.helmholtz import HelmholtzMachine
+from nws.natural.damping import Damping
+from nws.natural.solvers import make_solver
+
+
+def build_data(config: DictConfig, device: torch.device) -> Dataset:
+    """Return the data set of the `data` group on the device."""
+    options = to_dict(config.data)
+    source = locate(options.pop("_target_", None), "data")
+    return load_dataset(source, device=device, **options)
+
+
+def build_machine(config: DictConfig, data: Dataset) -> HelmholtzMachine:
+    """Return an untrained machine of the `model` group for these images, on the CPU.
+
+    Its parameters are drawn from the run's seed.
+    """
+    options = to_dict(config.model)
+    layers, seed = options.pop("layers"), config.seed
+    if not isinstance(layers, list):
+        raise UserError(
+            f"model.layers must be a list of layer sizes, bottom up, got {layers!r};"
+            " say model.layers=[200,100]"
+        )
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise UserError(f"seed must be a whole number of at least 0, got {seed!r}")
+    if options.get("visible_bias") == "data":
+        options["visible_bias"] = mean_image_bias(data)
+    for name in ("weight_scale", "hidden_bias", "visible_bias"):
+        value = options.get(name, 0.0)
+        if isinstance(value, bool) or not isinstance(value, int | float | Tensor):
+            expected = "a number or data" if name == "visible_bias" else "a number"
+            raise UserError(f"model.{name} must be {expected}, got {value!r}")
+    rng = torch.Generator().manual_seed(derive_seed(seed, 0))
+    sizes = [data.shape[0] * data.shape[1], *layers]
+    return construct(HelmholtzMachine, "model", sizes, rng=rng, **options)
+
+
+def mean_image_bias(data: Dataset) -> Tensor:
+    """Return the log-odds (D,) of the training part's mean image.
+
+    One white and one black image are added, so that no pixel is certain.
+    """
+    white = data.train.bytes.sum(0, dtype=torch.float64).cpu() / data.train.maximum
+    return torch.logit((white + 1) / (len(data.train) + 2))
+
+
+def build_rule(config: DictConfig) -> Rule:
+    """Return the learning rule of the `algorithm` group."""
+    return construct(Rule, "algorithm", **to_dict(config.algorithm))
+
+
+def build_metrics(
+    config: DictConfig, total_steps: int, machine: HelmholtzMachine
+) -> list[NaturalMetric]:
+    """Return a metric for each network from `metric`, `solver`, `damping`; none if Euclidean."""
+    if config.metric.get("kind") == "euclidean":
+        return []
+    settings = construct(MetricSettings, "metric", **to_dict(config.metric))
+    solver = partial(make_solver, solves=settings.refresh_every, **to_dict(config.solver))
+    solver()  # a wrong option is found here, not at the first step
+    metrics = []
+    for network in machine.networks:
+        damping = instantiate(config.damping, total_steps)
+        if not isinstance(damping, Damping):
+            raise UserError(
+                "damping._target_ must be a class of nws.natural.damping,"
+                f" got {config.damping._target_}"
+            )
+        for step in (total_steps - 1, 0):  # a schedule that falls to 0 is found here
+            damping.start_step(step)
+        metrics.append(NaturalMetric(network, settings, solver, damping))
+    return metrics
+
+
+def unused_options(config: DictConfig, overrides: Sequence[str]) -> list[str]:
+    """Return the overrides of solver and damping that the metric does not use."""
+    kind = OmegaConf.select(config, "metric.kind")
+    users = {"damping": KINDS, "solver": SOLVED}
+    groups = [(text, override_key(text).split(".")[0]) for text in overrides]
+    return [text for text, group in groups if group in users and kind not in users[group]]
+
+
+def build_optimizer(config: DictConfig, total_steps: int, machine: HelmholtzMachine) -> Optimizer:
+    """Return the `optimizer` group's optimizer of all parameters."""
+    # The top layer has only biases, so its weight is empty.
+    parameters = [parameter for parameter in machine.parameters() if parameter.numel()]
+    optimizer = instantiate(config.optimizer, total_steps, parameters)
+    if not isinstance(optimizer, Optimizer) or isinstance(optimizer, SparseAdam):
+        raise UserError(
+            "optimizer._target_ must be a torch optimizer that takes dense gradients,"
+            f" got {config.optimizer._target_}; try optimizer=adam or optimizer=sgd"
+        )
+    return optimizer
+
+
+def build_scheduler(
+    config: DictConfig, total_steps: int, optimizer: Optimizer
+) -> LRScheduler | ReduceLROnPlateau:
+    """Return the `scheduler` group's scheduler of an optimizer."""
+    scheduler = instantiate(config.scheduler, total_steps, optimizer)
+    if not isinstance(scheduler, LRScheduler | ReduceLROnPlateau):
+        raise UserError(
+            "scheduler._target_ must be one of torch.optim.lr_scheduler,"
+            f" got {config.scheduler._target_}; try scheduler=linear or scheduler=constant"
+        )
+    return scheduler
+
+
+def load_machine(
+    path: str | Path, checkpoint: str, device: torch.device
+) -> tuple[RunDirectory, DictConfig, Dataset, HelmholtzMachine]:
+    """Open a run with its data and its trained machine.
+
+    Args:
+        path: The run directory.
+        checkpoint: `best` or `last`.
+        device: Where data and machine go.
+
+    Returns:
+        The run, its configuration, its data set and the machine of the checkpoint.
+    """
+    run, config = open_run(path)
+    check_groups(config)
+    file = run.best if checkpoint == "best" else run.last
+    state = load_checkpoint(file)
+    data = build_data(config, device)
+    machine = build_machine(config, data)
+    load_parameters(machine, state["machine"], file)
+    return run, config, data, machine.to(device)
