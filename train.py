@@ -29,7 +29,7 @@ from nws.experiment.outputs import Outputs
 from nws.experiment.resume import Start, starting_point
 from nws.experiment.seeds import derive_seed
 from nws.experiment.trainer import Trainer, TrainerSettings
-from nws.learning.wake_sleep import WakeSleep
+from nws.learning import WakeSleep
 
 log = logging.getLogger(__name__)
 
@@ -98,8 +98,8 @@ def main(config: DictConfig) -> float:
         else:
             unused = [] if state else unused_options(start.config, job.hydra.overrides.task)
             if unused:
-                kind = start.config.metric.kind
-                log.warning("without effect with metric=%s: %s", kind, ", ".join(unused))
+                metric = job.choices.get("metric")
+                log.warning("without effect with metric=%s: %s", metric, ", ".join(unused))
             stopped = train(start, job)
         job.end(start.run, stopped)
     return job.best

@@ -31,7 +31,7 @@ SETTINGS = {
 OLD_KEYS = {
     "metric.kind": "metric",
     "solver.name": "solver",
-    # MERGE: "algorithm.exponent": "algorithm.weighting.exponent",
+    "algorithm.exponent": "algorithm.weighting.exponent",
 }
 
 

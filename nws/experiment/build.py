@@ -1,11 +1,13 @@
 """Everything that is built from a run's configuration."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
+from inspect import signature
 from pathlib import Path
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from torch import Tensor
 from torch.optim import Optimizer, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
@@ -17,11 +19,10 @@ from nws.experiment.configuration import check_groups, construct, instantiate, l
 from nws.experiment.directory import RunDirectory, open_run
 from nws.experiment.resume import override_key
 from nws.experiment.seeds import derive_seed
-from nws.learning.metrics import KINDS, SOLVED, MetricSettings, NaturalMetric
-from nws.learning.wake_sleep import Rule
-from nws.models.helmholtz import HelmholtzMachine
-from nws.natural.damping import Damping
-from nws.natural.solvers import make_solver
+from nws.learning import NaturalMetric, RowOptions, Rule
+from nws.models import HelmholtzMachine, Units
+from nws.models.units import find_units
+from nws.natural import Damping
 
 
 def build_data(config: DictConfig, device: torch.device) -> Dataset:
@@ -45,43 +46,67 @@ def build_machine(config: DictConfig, data: Dataset) -> HelmholtzMachine:
         )
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise UserError(f"seed must be a whole number of at least 0, got {seed!r}")
+    for name in ("units", "visible"):
+        if isinstance(options.get(name), dict):
+            options[name] = instantiate(options[name])
     if options.get("visible_bias") == "data":
-        options["visible_bias"] = mean_image_bias(data)
+        visible = options.get("visible") or options.get("units", "binary")
+        options["visible_bias"] = mean_image_bias(data, find_units(visible))
     for name in ("weight_scale", "hidden_bias", "visible_bias"):
         value = options.get(name, 0.0)
         if isinstance(value, bool) or not isinstance(value, int | float | Tensor):
             expected = "a number or data" if name == "visible_bias" else "a number"
             raise UserError(f"model.{name} must be {expected}, got {value!r}")
     rng = torch.Generator().manual_seed(derive_seed(seed, 0))
+    make = locate(options.pop("_target_", None), "model")
     sizes = [data.shape[0] * data.shape[1], *layers]
-    return construct(HelmholtzMachine, "model", sizes, rng=rng, **options)
+    return construct(make, "model", sizes, rng=rng, **options)
 
 
-def mean_image_bias(data: Dataset) -> Tensor:
-    """Return the log-odds (D,) of the training part's mean image.
+def mean_image_bias(data: Dataset, units: Units) -> Tensor:
+    """Return the logits (D,) of the training part's mean image.
 
     One white and one black image are added, so that no pixel is certain.
     """
     white = data.train.bytes.sum(0, dtype=torch.float64).cpu() / data.train.maximum
-    return torch.logit((white + 1) / (len(data.train) + 2))
+    return units.link(units.from_data((white + 1) / (len(data.train) + 2)))
 
 
 def build_rule(config: DictConfig) -> Rule:
     """Return the learning rule of the `algorithm` group."""
-    return construct(Rule, "algorithm", **to_dict(config.algorithm))
+    rule = instantiate(config.algorithm)
+    if not isinstance(rule, Rule):
+        raise UserError(
+            f"algorithm._target_ must be nws.learning.Rule, got {config.algorithm._target_}"
+        )
+    return rule
 
 
 def build_metrics(
     config: DictConfig, total_steps: int, machine: HelmholtzMachine
 ) -> list[NaturalMetric]:
-    """Return a metric for each network from `metric`, `solver`, `damping`; none if Euclidean."""
-    if config.metric.get("kind") == "euclidean":
+    """Return a metric for each network from `metric`, `solver`, `damping`; none if Euclidean.
+
+    The options of `RowOptions` say which rows a metric takes in. All others are the metric's own.
+    """
+    options = to_dict(config.metric)
+    if options.get("_target_") is None:
         return []
-    settings = construct(MetricSettings, "metric", **to_dict(config.metric))
-    solver = partial(make_solver, solves=settings.refresh_every, **to_dict(config.solver))
-    solver()  # a wrong option is found here, not at the first step
+    names = [field.name for field in fields(RowOptions) if field.name in options]
+    rows = construct(RowOptions, "metric", **{name: options.pop(name) for name in names})
+    extra = {}
+    if takes_solver(config):
+        extra["solver"] = partial(instantiate, config.solver, total_steps)
+        extra["solver"]()  # a wrong option is found here, not at the first step
     metrics = []
     for network in machine.networks:
+        metric = instantiate(options, total_steps, **extra)
+        missing = [name for name in ("update", "direction") if not hasattr(metric, name)]
+        if missing:
+            raise UserError(
+                f"metric._target_ must be a class with update and direction, {missing[0]} is"
+                f" missing in {options['_target_']}; see docs/extending.md"
+            )
         damping = instantiate(config.damping, total_steps)
         if not isinstance(damping, Damping):
             raise UserError(
@@ -90,16 +115,21 @@ def build_metrics(
             )
         for step in (total_steps - 1, 0):  # a schedule that falls to 0 is found here
             damping.start_step(step)
-        metrics.append(NaturalMetric(network, settings, solver, damping))
+        metrics.append(NaturalMetric(network, metric, damping, rows))
     return metrics
+
+
+def takes_solver(config: DictConfig) -> bool:
+    """Return whether the metric's class takes a solver."""
+    target = config.metric.get("_target_")
+    return target is not None and "solver" in signature(locate(target, "metric")).parameters
 
 
 def unused_options(config: DictConfig, overrides: Sequence[str]) -> list[str]:
     """Return the overrides of solver and damping that the metric does not use."""
-    kind = OmegaConf.select(config, "metric.kind")
-    users = {"damping": KINDS, "solver": SOLVED}
+    used = {"damping": config.metric.get("_target_") is not None, "solver": takes_solver(config)}
     groups = [(text, override_key(text).split(".")[0]) for text in overrides]
-    return [text for text, group in groups if group in users and kind not in users[group]]
+    return [text for text, group in groups if not used.get(group, True)]
 
 
 def build_optimizer(config: DictConfig, total_steps: int, machine: HelmholtzMachine) -> Optimizer:

@@ -11,7 +11,6 @@ from typing import Any
 import hydra
 from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from nws.errors import UserError
 
@@ -90,26 +89,32 @@ def locate(target: object, group: str) -> Callable[..., Any]:
     return found
 
 
-def instantiate(section: DictConfig, total_steps: int, *arguments: Any) -> Any:
-    """Return the object that a section's `_target_` names.
+def instantiate(
+    section: DictConfig | dict[str, Any], total_steps: int = 1, *arguments: Any, **extra: Any
+) -> Any:
+    """Return the object that a section's `_target_` names, made from its options.
 
     Args:
         section: The options, and `_target_`. The value `total_steps` in it stands for the number.
         total_steps: The run's number of training steps.
         *arguments: What the class takes before the options.
+        **extra: What it takes as well.
 
     Raises:
         UserError: The class does not take the options. The message has the class's own words.
     """
     import_from_here()
-    options = to_dict(section)
+    options = to_dict(section) if isinstance(section, DictConfig) else dict(section)
+    filled = OmegaConf.create(_fill_in(options, total_steps))
+    target = options.pop("_target_", "an object without _target_")
     try:
-        return hydra.utils.instantiate(OmegaConf.create(_fill_in(options, total_steps)), *arguments)
-    except (InstantiationException, OmegaConfBaseException) as error:
-        if isinstance(error.__cause__, UserError):
-            raise error.__cause__ from None
-        target = options.pop("_target_", "an object without _target_")
-        cause = (str(error.__cause__) or str(error)).splitlines()[0]
+        make = hydra.utils.instantiate(filled, _partial_=True)
+        return make(*arguments, **extra)
+    except Exception as error:
+        source = error.__cause__ if isinstance(error, InstantiationException) else error
+        if isinstance(source, UserError):
+            raise source from None
+        cause = (str(source or "") or str(error)).splitlines()[0]
         raise UserError(f"{target} cannot be made from the options {options}: {cause}") from error
 
 

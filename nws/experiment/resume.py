@@ -14,8 +14,8 @@ from nws.experiment.directory import RunDirectory, open_run
 
 #: What a resumed run keeps: its place in the data and in the random draws depends on it.
 FIXED = (
-    "seed", "name", "algorithm.name", "trainer.batch_size", "model.units", "data.name",
-    "data._target_", "data.binarize", "data.fold", "data.split", "data.size",
+    "seed", "name", "algorithm.name", "trainer.batch_size", "model.units", "model.visible",
+    "data.name", "data._target_", "data.binarize", "data.fold", "data.split", "data.size",
 )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from nws.experiment.seeds import derive_seed
 from nws.experiment.signals import StopSignals, announce
 from nws.experiment.terminal import Terminal
 from nws.experiment.validation import EVALUATION_SEED, Validation
-from nws.learning.wake_sleep import STATISTICS, WakeSleep
+from nws.learning.step import STATISTICS, WakeSleep
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class Trainer:
         self.device = data.train.bytes.device
         self.steps_per_epoch = settings.steps_per_epoch(len(data.train))
         self.total_steps = settings.total_steps(len(data.train))
-        sources = {metric.settings.batch for metric in learner.metrics}
+        sources = {metric.options.batch for metric in learner.metrics}
         self.batches = Batches(data, settings.batch_size, sources, outputs.config.seed)
         points = settings.evaluation_points
         self.validation = Validation(data, settings.evaluation_samples, points)
