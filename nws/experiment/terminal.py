@@ -4,15 +4,7 @@ import sys
 import time
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 REDRAW_EVERY = 0.1  # seconds
@@ -22,7 +14,7 @@ class SpeedColumn(ProgressColumn):
     """Training steps a second."""
 
     def render(self, task: Task) -> Text:
-        return Text(f"{task.speed or 0:.1f} steps/s")
+        return Text(f"{task.speed or 0:.1f} steps/s", no_wrap=True)
 
 
 class Terminal:
@@ -41,9 +33,8 @@ class Terminal:
     def __init__(self, show: bool, step: int, total: int, per_epoch: int, epochs: float) -> None:
         self.shown = show and sys.stdout.isatty()
         columns = [
-            TextColumn(f"epoch {{task.fields[epoch]:.2f}}/{epochs:g}"), BarColumn(20),
-            MofNCompleteColumn(), TimeRemainingColumn(), SpeedColumn(),
-            TextColumn("{task.fields[bound]}"),
+            TextColumn(f"epoch {{task.fields[epoch]:.2f}}/{epochs:g}"), BarColumn(16),
+            TimeRemainingColumn(), SpeedColumn(), TextColumn("{task.fields[bound]}"),
         ]  # fmt: skip
         self._bar = Progress(
             *columns, console=Console(highlight=False), auto_refresh=False, transient=True,

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Command
+from conftest import Command, assert_same_run
+
+from nws.experiment.arguments import rename_old_keys
 
 BAD = {
     "model.layers=0": "model.layers must be a list of layer sizes",
@@ -111,3 +113,20 @@ def test_options_without_effect_are_named(train: Command) -> None:
         outcome.code == 0
         and outcome.err == "WARNING: without effect with metric=kronecker: solver.rank=3\n"
     )
+
+
+def test_keys_of_earlier_versions() -> None:
+    renamed = {
+        ("seed=1", "metric.kind=fisher,diagonal"): ["seed=1", "metric=fisher,diagonal"],
+        ("solver=pcg", "solver.name=auto", "solver.rank=3"): ["solver=auto", "solver.rank=3"],
+        ("-m", "solver.rank=3"): ["-m", "solver.rank=3"],
+    }
+    for given, expected in renamed.items():
+        assert rename_old_keys(list(given)) == expected
+
+
+def test_a_run_by_keys_of_earlier_versions(train: Command) -> None:
+    new = train("algorithm=nrws", "metric=diagonal", "hydra.run.dir=new")
+    old = train("algorithm=nrws", "metric.kind=diagonal", "hydra.run.dir=old")
+    assert old.code == 0, old.err
+    assert_same_run(old.run, new.run)

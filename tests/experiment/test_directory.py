@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+import shutil
+import signal
 from pathlib import Path
 
 import pytest
 import yaml
-from conftest import Command, checkpoint, metrics
+from conftest import Command, Interrupt, checkpoint, metrics
 from PIL import Image
 
 from nws.errors import UserError
-from nws.experiment.directory import RunDirectory
+from nws.experiment.directory import RunDirectory, find_runs
 
 
 def test_a_run_leaves_what_the_design_says(train: Command, tmp_path: Path) -> None:
@@ -108,3 +110,27 @@ def test_of_runs_that_start_at_once_one_gets_the_directory(tmp_path: Path) -> No
 
 def test_runs_of_the_same_second_have_directories_of_their_own(train: Command) -> None:
     assert len({train("trainer.epochs=0.1").run for _ in range(3)}) == 3
+
+
+def test_runs_below_a_folder_come_in_their_order(train: Command, tmp_path: Path) -> None:
+    run = train("hydra.run.dir=many/10", "trainer.epochs=1").run
+    for name in ("many/2", "many/other/1"):
+        shutil.copytree(run, tmp_path / name)
+    (tmp_path / "empty").mkdir()
+    found = [str(path.relative_to(tmp_path)) for path in find_runs("many")]
+    assert found == ["many/other/1", "many/2", "many/10"]
+    assert find_runs(run) == [run]
+    with pytest.raises(UserError, match="no run is below it"):
+        find_runs("empty")
+    with pytest.raises(UserError, match="does not exist"):
+        find_runs("missing")
+
+
+def test_a_run_is_finished_at_its_last_step(train: Command, interrupt: Interrupt) -> None:
+    interrupt(3, signal.SIGTERM)
+    run = RunDirectory(train("hydra.run.dir=run").run)
+    assert not run.is_finished()
+    train("resume=run")
+    assert run.is_finished()
+    run.last.write_bytes(b"damaged")
+    assert not run.is_finished() and not RunDirectory(Path("none")).is_finished()

@@ -47,7 +47,7 @@ def test_progress_in_a_terminal(tmp_path: Path) -> None:
     os.close(terminal)
 
     output = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.decode())  # without colours and cursor
-    bar = r"\repoch \d+\.\d\d/2000 .* \d+/12000 .* \d+\.\d steps/s bound -\d+\.\d\d nats"
+    bar = r"\repoch \d+\.\d\d/2000 .* \d:\d\d:\d\d \d+\.\d steps/s bound -\d+\.\d\d nats"
     assert re.search(bar, output)
     lines = [line.split("\r")[-1] for line in output.split("\r\n")]
     evaluation = r"epoch +\d+\.00  step +\d+  valid +-\d+\.\d+ ± \d+\.\d+ nats \(5 samples\)  train bound .* s"
