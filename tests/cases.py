@@ -1,29 +1,45 @@
-"""One seeded list of machines and batches for every test, the learning rules, and the tolerances with their reasons."""
+"""One seeded list of machines and batches for every test, the rules, the tolerances and why."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import pytest
 import torch
 from torch import Tensor
 
-from nws.learning import Rule
+from nws.learning import Rule, importance, tempered, uniform
 from nws.models import HelmholtzMachine
-from nws.natural.operators import UnitFisher
+from nws.models.units import NAMED
+from nws.natural import UnitFisher
 
-# The same sum of at most a few hundred float64 terms of size up to ~10 in another order: a few hundred times 2e-16 x 10.
+Units = Literal["binary", "bipolar"]
+
+# The same sum of at most a few hundred float64 terms of size up to ~10 in another order: a few
+# hundred times 2e-16 x 10.
 EXACT = 1e-10
-# float32 has a rounding unit of 6e-8. Log-probabilities of these machines are sums of ~10 terms of size up to ~10, so their
-# error is below 10 x 10 x 6e-8 = 6e-6; importance weights and gradients inherit it, relative, times at most ~2.
+# float32 has a rounding unit of 6e-8. Log-probabilities of these machines are sums of ~10 terms of
+# size up to ~10, so their error is below 10 x 10 x 6e-8 = 6e-6; importance weights and gradients
+# inherit it, relative, times at most ~2.
 FLOAT32 = 2e-5
-# Monte Carlo: a normal variable leaves 5 standard errors once in 1.7 million; the draws are seeded besides.
+# Monte Carlo: a normal variable leaves 5 standard errors once in 1.7 million; the draws are seeded.
 STANDARD_ERRORS = 5
 
 
 def tolerance(dtype: torch.dtype) -> float:
     return EXACT if dtype == torch.float64 else FLOAT32
+
+
+def encode(values: Tensor, units: Units) -> Tensor:
+    return NAMED[units].encode(values)
+
+
+def encode_layers(machine: HelmholtzMachine, values: list[Tensor]) -> list[Tensor]:
+    """States of every layer from their values, in the machine's dtype and on its device."""
+    like = next(machine.parameters()).detach()
+    return [units.encode(y.to(like)) for units, y in zip(machine.units, values, strict=True)]
 
 
 def with_bias(states: Tensor) -> Tensor:
@@ -43,7 +59,10 @@ def assert_close(actual: Tensor, expected: Tensor, bound: float = EXACT) -> None
 
 
 def assert_frequencies(counts: Tensor, probabilities: Tensor, rows: int) -> None:
-    """Counts among `rows` independent draws are binomial: within k standard errors, and one count where hardly any fall."""
+    """Counts among `rows` independent draws are binomial: within k standard errors.
+
+    One count is allowed where hardly any fall.
+    """
     assert counts.sum() == rows
     error = (probabilities * (1 - probabilities) / rows).sqrt()
     deviation = (counts / rows - probabilities).abs()
@@ -59,20 +78,23 @@ class Case:
     sizes: tuple[int, ...]
     samples: int  # K
     batch: int  # B
-    units: Units
+    units: Units  # of the hidden layers, and of the visible one unless `visible` says another
     dtype: torch.dtype = torch.float64
     device: str = "cpu"
+    visible: Units | None = None
 
     def __str__(self) -> str:
         sizes = "-".join(map(str, self.sizes))
         dtype = str(self.dtype).removeprefix("torch.")
-        return f"{sizes}_K{self.samples}_B{self.batch}_{self.units}_{dtype}_{self.device}"
+        units = f"{self.visible}_{self.units}" if self.visible else self.units
+        return f"{sizes}_K{self.samples}_B{self.batch}_{units}_{dtype}_{self.device}"
 
     def rng(self, seed: int = 1) -> torch.Generator:
         return seeded(seed, self.device)
 
     def machine(self, seed: int = 0) -> HelmholtzMachine:
-        return random_machine(self.sizes, self.units, seed).to(self.device, self.dtype)
+        machine = random_machine(self.sizes, self.units, seed, self.visible)
+        return machine.to(self.device, self.dtype)
 
     def data(self, soft: bool = False, seed: int = 2) -> Tensor:
         """x (B, n_0): bits, or intensities between 0 and 1."""
@@ -85,11 +107,14 @@ class Case:
 
 
 def random_machine(
-    sizes: tuple[int, ...], units: Units = "binary", seed: int = 0
+    sizes: tuple[int, ...], units: Any = "binary", seed: int = 0, visible: Any = None
 ) -> HelmholtzMachine:
-    """A float64 machine with random weights and, other than a fresh one, random biases: a lost bias must not go unseen."""
+    """A float64 machine with random weights and, other than a fresh one, random biases.
+
+    A lost bias must not go unseen.
+    """
     rng = seeded(seed)
-    machine = HelmholtzMachine(sizes, units, rng=rng)
+    machine = HelmholtzMachine(sizes, units, visible, rng=rng)
     for network in machine.networks:
         for layer in network.layers:
             torch.nn.init.normal_(layer.bias, std=0.5, generator=rng)
@@ -111,54 +136,52 @@ _cases += [
     Case((3, 4, 2, 3), 3, 4, units, torch.float64, "cuda") for units in ("binary", "bipolar")
 ]
 _cases += [Case((3, 4, 2, 3), 3, 4, "binary", torch.float32, "cuda")]
+_cases += [Case((3, 4, 2), 3, 4, "bipolar", visible="binary")]
+_cases += [Case((3, 4, 2), 3, 4, "binary", visible="bipolar")]
 CASES = [
     pytest.param(case, id=str(case), marks=_needs_cuda if case.device == "cuda" else ())
     for case in _cases
 ]
 EACH_UNITS = ["binary", "bipolar"]
 
-_rules: dict[str, dict[str, Any]] = {
-    "ws": dict(
-        exponent=0.0,
-        generator_wake=1.0,
-        recognition_wake=0.0,
-        recognition_dream=1.0,
-        baseline=False,
-    ),
-    "rws": dict(
-        exponent=1.0, generator_wake=1.0, recognition_wake=0.5, recognition_dream=0.5, baseline=True
-    ),
-    "rws without baseline": dict(
-        exponent=1.0,
-        generator_wake=1.0,
-        recognition_wake=0.5,
-        recognition_dream=0.5,
-        baseline=False,
-    ),
-    "bihm": dict(
-        exponent=0.5, generator_wake=1.0, recognition_wake=1.0, recognition_dream=0.0, baseline=True
-    ),
+# exponent of the importance weights, shares of generator_wake, recognition_wake and
+# recognition_dream, baseline
+_rules: dict[str, tuple[float, float, float, float, bool]] = {
+    "ws": (0.0, 1.0, 0.0, 1.0, False),
+    "rws": (1.0, 1.0, 0.5, 0.5, True),
+    "rws without baseline": (1.0, 1.0, 0.5, 0.5, False),
+    "bihm": (0.5, 1.0, 1.0, 0.0, True),
     # factors that no rule has, all different: terms cannot be taken for one another
-    "factors": dict(
-        exponent=0.7,
-        generator_wake=1.3,
-        recognition_wake=0.4,
-        recognition_dream=2.1,
-        baseline=False,
-    ),
-    "recognition only": dict(
-        exponent=1.0,
-        generator_wake=0.0,
-        recognition_wake=1.0,
-        recognition_dream=0.0,
-        baseline=False,
-    ),
+    "factors": (0.7, 1.3, 0.4, 2.1, False),
+    "recognition only": (1.0, 0.0, 1.0, 0.0, False),
 }
 RULES = list(_rules)
 
 
 def make_rule(name: str, samples: int, **changes: Any) -> Rule:
-    return Rule(**{"name": name, "samples": samples, **_rules[name], **changes})
+    """A rule of the list; `exponent` in the changes picks the weighting that has it."""
+    exponent, p_wake, q_wake, q_dream, baseline = _rules[name]
+    options: dict[str, Any] = {
+        "weighting": weighting(changes.pop("exponent", exponent)),
+        "generator_wake": p_wake,
+        "recognition_wake": q_wake,
+        "recognition_dream": q_dream,
+        "baseline": baseline,
+        "bidirectional": name == "bihm",
+    }
+    return Rule(name, samples, **options | changes)
+
+
+def weighting(exponent: float) -> Any:
+    """The function of nws that weighs by (p / q)^exponent."""
+    return {0.0: uniform, 1.0: importance}.get(exponent) or partial(tempered, exponent=exponent)
+
+
+def exponent_of(rule: Rule) -> float:
+    """The inverse of `weighting`."""
+    if isinstance(rule.weighting, partial):
+        return float(rule.weighting.keywords["exponent"])
+    return {uniform: 0.0, importance: 1.0}[rule.weighting]  # type: ignore[index]
 
 
 # --- damped solves --------------------------------------------------------------------------------------------------
@@ -172,7 +195,7 @@ class SolverCase:
     d: int
     m: int
     alpha: float
-    units: Literal["binary", "bipolar"] = "binary"
+    units: Units = "binary"
     kind: Literal["plain", "saturated", "degenerate"] = "plain"
     dtype: torch.dtype = torch.float64
     device: str = "cpu"
@@ -196,7 +219,7 @@ class SolverCase:
         ).double()
         if self.kind == "degenerate":
             bits[:, 1], bits[:, 2], bits[:, 3] = bits[:, 0], bits[:, 0], 0.0
-        inputs = with_bias(2 * bits - 1 if self.units == "bipolar" else bits)
+        inputs = with_bias(encode(bits, self.units))
         bias = torch.linspace(0, 7, self.m, dtype=torch.float64)  # sigma'(7) = 9e-4
         if self.kind == "saturated":
             bias = torch.full((self.m,), 27.6, dtype=torch.float64)  # sigma'(27.6) = 1e-12

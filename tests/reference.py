@@ -1,10 +1,11 @@
-"""The slow, obvious references: plain Bernoulli formulas, autograd and enumeration of every state, in float64 on the CPU.
+"""The slow, obvious references: plain Bernoulli formulas, autograd and enumeration of every state.
 
-Of a machine under test they read its sizes, its units, and `weight` and `bias` of its layers, nothing else. States are
-lists of bits (or intensities) h^0 .. h^L in [0, 1], each (n, n_i), whatever the units' encoding is.
+All of it in float64 on the CPU. Of a machine under test they read its sizes, which layers are
+bipolar, and `weight` and `bias` of its layers, nothing else. States are lists of bits (or
+intensities) h^0 .. h^L in [0, 1], each (n, n_i), whatever the units' encoding is.
 
-Parameters of a network lie in one flat vector theta (P,): layer by layer as in `layers`, in a layer unit by unit, of a unit
-its weights and then its bias.
+Parameters of a network lie in one flat vector theta (P,): layer by layer as in `layers`, in a layer
+unit by unit, of a unit its weights and then its bias.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
+from cases import exponent_of
 from torch import Tensor, nn
 
-from nws.learning.wake_sleep import Rule
-from nws.models.helmholtz import HelmholtzMachine, Trace
+from nws.learning import Rule
+from nws.models import Bipolar, HelmholtzMachine, Trace
 
 Bits = list[Tensor]
 
@@ -27,8 +29,8 @@ class Network:
     """One direction of a Helmholtz machine as a function of its flat parameters."""
 
     sizes: tuple[int, ...]
-    units: str
-    upward: bool  # recognition: h^{i+1} given h^i; otherwise the generator: h^i given h^{i+1}, h^L without parents
+    bipolar: tuple[bool, ...]  # whether a layer's states are 2 y - 1
+    upward: bool  # h^{i+1} given h^i; otherwise h^i given h^{i+1}, and h^L without parents
     theta: Tensor  # (P,)
 
     @property
@@ -55,9 +57,9 @@ class Network:
         return ranges
 
     def parents(self, bits: Bits) -> Bits:
-        """Inputs of every layer in the units' encoding, with the column of ones that the bias multiplies: (n, d) each."""
+        """Inputs of every layer, encoded, with the ones that the bias multiplies: (n, d) each."""
         ones = torch.ones(len(bits[0]), 1, dtype=torch.float64)
-        states = [2 * y - 1 if self.units == "bipolar" else y for y in bits]
+        states = [2 * y - 1 if b else y for y, b in zip(bits, self.bipolar, strict=True)]
         return [
             ones if i is None else torch.cat([states[i], ones], dim=1) for i, _ in self.connections
         ]
@@ -92,11 +94,15 @@ class Network:
 
 
 def generator(machine: HelmholtzMachine) -> Network:
-    return Network(machine.sizes, machine.units, False, flatten(machine.generator.layers))
+    return Network(machine.sizes, _bipolar(machine), False, flatten(machine.generator.layers))
 
 
 def recogniser(machine: HelmholtzMachine) -> Network:
-    return Network(machine.sizes, machine.units, True, flatten(machine.recognition.layers))
+    return Network(machine.sizes, _bipolar(machine), True, flatten(machine.recognition.layers))
+
+
+def _bipolar(machine: HelmholtzMachine) -> tuple[bool, ...]:
+    return tuple(isinstance(units, Bipolar) for units in machine.units)
 
 
 def flatten(layers: nn.ModuleList, gradients: bool = False) -> Tensor:
@@ -109,10 +115,10 @@ def flatten(layers: nn.ModuleList, gradients: bool = False) -> Tensor:
 
 
 def bits_of(trace: Trace) -> Bits:
-    return [block.double().cpu() for block in trace.bit_blocks]
+    return [block.double().cpu() for block in trace.value_blocks]
 
 
-# --- enumeration ----------------------------------------------------------------------------------------------------
+# --- enumeration ----------------------------------------------------------------------------------
 
 
 def every_state(sizes: tuple[int, ...]) -> Bits:
@@ -159,11 +165,11 @@ def exact_posterior(machine: HelmholtzMachine, x: Tensor) -> Tensor:
     return joint / joint.sum()
 
 
-# --- the Fisher matrix ----------------------------------------------------------------------------------------------
+# --- the Fisher matrix ----------------------------------------------------------------------------
 
 
 class Fisher(NamedTuple):
-    """The Fisher matrix of a whole network, and where the parameters of unit j of layer i are in it: units[i][j]."""
+    """The Fisher matrix of a whole network; unit j of layer i has the rows units[i][j]."""
 
     matrix: Tensor  # (P, P)
     units: list[list[slice]]
@@ -172,7 +178,7 @@ class Fisher(NamedTuple):
 def generator_fisher(
     machine: HelmholtzMachine, form: Literal["outer", "hessian"] = "outer"
 ) -> Fisher:
-    """F = E_{p(x,h)}[grad log p grad log p^T], or "hessian": -E_{p(x,h)}[Hessian of log p], over every state (x, h)."""
+    """F = E_p[grad log p grad log p^T], or "hessian": -E_p[Hessian of log p], over every (x, h)."""
     network, bits = generator(machine), every_state(machine.sizes)
     return Fisher(
         fisher_matrix(network, bits, network.log_prob(bits).exp(), form), network.unit_ranges
@@ -185,7 +191,7 @@ def recognition_fisher(
     probabilities: Tensor,  # (S,) their probabilities
     form: Literal["outer", "hessian"] = "outer",
 ) -> Fisher:
-    """F = E_{p_D(x) q(h|x)}[grad log q grad log q^T], or minus the Hessian, over every image and every h."""
+    """F = E[grad log q grad log q^T], or minus the Hessian, over every image of p_D and every h."""
     network = recogniser(machine)
     states = [every_hidden_state(machine, row) for row in x]
     bits = [torch.cat(layer) for layer in zip(*states, strict=True)]
@@ -198,11 +204,10 @@ def recognition_fisher(
 def fisher_matrix(
     network: Network, bits: Bits, weights: Tensor, form: Literal["outer", "hessian"] = "outer"
 ) -> Tensor:
-    """Sum over the rows of weights (n,) times the outer product of the row's gradient, or times minus its Hessian: (P, P)."""
+    """Weighted sum over rows of the gradient's outer product, or of minus the Hessian: (P, P)."""
     if form == "hessian":
-        return -torch.func.hessian(lambda theta: network.log_prob(bits, theta) @ weights)(
-            network.theta
-        )
+        objective = torch.func.hessian(lambda theta: network.log_prob(bits, theta) @ weights)
+        return -objective(network.theta)
 
     def log_prob_of_row(theta: Tensor, *row: Tensor) -> Tensor:
         return network.log_prob([y[None] for y in row], theta)[0]
@@ -212,21 +217,24 @@ def fisher_matrix(
     return torch.einsum("n,np,nr->pr", weights, gradients, gradients)
 
 
-# --- learning rules -------------------------------------------------------------------------------------------------
+# --- learning rules -------------------------------------------------------------------------------
 
 
 def importance_weights(
     machine: HelmholtzMachine, bits: Bits, samples: int, exponent: float
 ) -> Tensor:
-    """(p(x, h_k) / q(h_k | x))^exponent over its sum over the K samples of each data point: (B, K)."""
+    """(p(x, h_k) / q(h_k | x))^exponent over its sum over the K samples: (B, K)."""
     ratios = (generator(machine).log_prob(bits) - recogniser(machine).log_prob(bits)).exp()
     powers = (ratios**exponent).view(-1, samples)
     return powers / powers.sum(1, keepdim=True)
 
 
 def p_tilde_gradients(machine: HelmholtzMachine, samples: int, wake: Bits) -> tuple[Tensor, Tensor]:
-    """Gradients by both networks' theta of the mean over the data points of 2 log (1/K) sum_k sqrt(p(x, h_k) q(h_k | x)) / r_k,
-    the estimate of log p~*(x) from fixed h_k, drawn with the fixed density r_k = q(h_k | x) of now: by autograd."""
+    """Gradients of the estimate of log p~*(x) from fixed h_k, by both networks' theta, by autograd.
+
+    The estimate is the mean over x of 2 log (1/K) sum_k sqrt(p(x, h_k) q(h_k | x)) / r_k, h_k drawn
+    with the fixed density r_k = q(h_k | x) of now.
+    """
     p, q = generator(machine), recogniser(machine)
     thetas = [network.theta.clone().requires_grad_() for network in (p, q)]
     log_roots = (p.log_prob(wake, thetas[0]) + q.log_prob(wake, thetas[1])) / 2 - q.log_prob(wake)
@@ -237,16 +245,24 @@ def p_tilde_gradients(machine: HelmholtzMachine, samples: int, wake: Bits) -> tu
 
 
 def rule_gradients(
-    machine: HelmholtzMachine, rule: Rule, wake: Bits, dream: Bits
+    machine: HelmholtzMachine,
+    rule: Rule,
+    wake: Bits,
+    dream: Bits,
+    weights: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """What a rule should leave in `.grad` of generator and recogniser (minus its ascent direction), by autograd."""
-    weights = importance_weights(machine, wake, rule.samples, rule.exponent)
-    batch = len(weights)
-    centred = weights - 1 / rule.samples if rule.baseline else weights
+    """What a rule should leave in `.grad` of both networks, minus its ascent direction, by autograd.
+
+    `weights` of p and of q, (B, K) each; those of the rule's exponent where left out.
+    """
+    if weights is None:
+        weights = (importance_weights(machine, wake, rule.samples, exponent_of(rule)),) * 2
+    of_p, of_q = weights
+    centred = of_q - 1 / rule.samples if rule.baseline else of_q
     uniform = torch.full((len(dream[0]),), 1 / len(dream[0]), dtype=torch.float64)
     p, q = generator(machine), recogniser(machine)
-    p_wake = p.gradient(wake, weights.flatten() / batch)
-    q_wake = q.gradient(wake, centred.flatten() / batch)
+    p_wake = p.gradient(wake, of_p.flatten() / len(of_p))
+    q_wake = q.gradient(wake, centred.flatten() / len(of_q))
     q_dream = q.gradient(dream, uniform)
     return (
         -rule.generator_wake * p_wake,

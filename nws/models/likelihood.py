@@ -238,9 +238,10 @@ def exact_log_likelihood(
     if any(units.support is None for units in machine.units[1:]):
         raise UserError("exact log-likelihoods need hidden units with finitely many values")
     powers = [sum(pair) for pair in zip(hidden, (*hidden[1:], 0), strict=True)]
-    if 2 ** max(powers) > max_states or len(x) * 2 ** hidden[0] > max_states:
-        large = 2 ** max(powers) > max_states
-        needed = f"2^{max(powers)}" if large else f"{len(x)} x 2^{hidden[0]}"
+    base = max(len(units.support or ()) for units in machine.units[1:])
+    large = base ** max(powers) > max_states
+    if large or len(x) * base ** hidden[0] > max_states:
+        needed = f"{base}^{max(powers)}" if large else f"{len(x)} x {base}^{hidden[0]}"
         raise UserError(
             f"exact log-likelihoods of layers {list(machine.sizes)} on {len(x)} data points need a"
             f" table of {needed} states, the limit is {max_states}; use the importance-sampled"

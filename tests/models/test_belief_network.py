@@ -1,21 +1,25 @@
-"""Sigmoid belief networks: log-probabilities and their gradients, extreme logits, and the Fisher reference they imply."""
+"""Belief networks: log-probabilities and gradients, and the Fisher reference that they imply."""
 
 from __future__ import annotations
 
 import pytest
 import reference
 import torch
-from cases import CASES, EACH_UNITS, EXACT, Case, assert_close, random_machine, seeded
+from cases import (
+    CASES,
+    EACH_UNITS,
+    EXACT,
+    Case,
+    assert_close,
+    encode_layers,
+    random_machine,
+    seeded,
+)
 from torch import Tensor
 
 from nws.errors import UserError
-from nws.models.belief_network import (
-    SigmoidBeliefNetwork,
-    bernoulli_log_prob,
-    check_sizes,
-    decode,
-    encode,
-)
+from nws.models import BeliefNetwork, Binary, Bipolar
+from nws.models.belief_network import check_sizes
 
 
 def random_bits(case: Case, rows: int = 6) -> list[Tensor]:
@@ -30,11 +34,11 @@ def test_log_prob_and_its_gradient_are_the_plain_bernoulli_formulas(
     machine, bits = case.machine(), random_bits(case)
     network = machine.recognition if upward else machine.generator
     expected = reference.recogniser(machine) if upward else reference.generator(machine)
-    states = [encode(y, case.units).to(case.device, case.dtype) for y in bits]
+    states = encode_layers(machine, bits)
 
     for logits, expected_logits in zip(network.logits(states), expected.logits(bits), strict=True):
         assert_close(logits, expected_logits, case.tolerance)
-    log_prob = network.log_prob(states, case.units)
+    log_prob = network.log_prob(states)
     assert_close(log_prob, expected.log_prob(bits), case.tolerance)
     log_prob.sum().backward()
     gradient = expected.gradient(bits, torch.ones(len(bits[0]), dtype=torch.float64))
@@ -44,47 +48,10 @@ def test_log_prob_and_its_gradient_are_the_plain_bernoulli_formulas(
 @pytest.mark.parametrize("units", EACH_UNITS)
 def test_probabilities_of_all_states_sum_to_one(units: str) -> None:
     machine = random_machine((3, 2, 2), units)
-    states = [encode(y, units) for y in reference.every_state(machine.sizes)]
-    assert_close(machine.generator.log_prob(states, units).exp().sum(), torch.tensor(1.0))
-    assert_close(
-        machine.recognition.log_prob(states, units).exp().sum(), torch.tensor(8.0)
-    )  # 1 for each x
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(
-    ("bit", "logit", "expected"),
-    [
-        (1, 1e4, 0),
-        (0, -1e4, 0),
-        (1, -1e4, -1e4),
-        (0, 1e4, -1e4),
-        (0.25, 1e4, -7.5e3),
-        (0.25, -1e4, -2.5e3),
-    ],
-)
-def test_log_prob_of_extreme_logits_is_finite_and_right(
-    bit: float, logit: float, expected: float, dtype: torch.dtype
-) -> None:
-    bits, logits = torch.tensor([bit], dtype=dtype), torch.tensor([logit], dtype=dtype)
-    assert bernoulli_log_prob(bits, logits).tolist() == [
-        expected
-    ]  # exact: log(1 + e^a) is 0 or a here
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_log_prob_near_saturation_keeps_absolute_precision(dtype: torch.dtype) -> None:
-    logits = torch.linspace(-40, 40, 801, dtype=torch.float64).to(dtype)
-    for bit in (0.0, 1.0):
-        expected = -torch.log1p(torch.exp(logits.double() * (1 - 2 * bit)))
-        error = (
-            (bernoulli_log_prob(torch.full_like(logits, bit), logits).double() - expected)
-            .abs()
-            .max()
-        )
-        assert (
-            error <= 4 * 40 * torch.finfo(dtype).eps
-        )  # two roundings of numbers of up to 40, and the logarithm's
+    states = encode_layers(machine, reference.every_state(machine.sizes))
+    assert_close(machine.generator.log_prob(states).exp().sum(), torch.tensor(1.0))
+    # 1 for each x
+    assert_close(machine.recognition.log_prob(states).exp().sum(), torch.tensor(8.0))
 
 
 @pytest.mark.parametrize("units", EACH_UNITS)
@@ -95,31 +62,35 @@ def test_networks_with_extreme_biases_have_finite_log_probs(units: str) -> None:
             torch.nn.init.constant_(layer.weight, 0.0)
             torch.nn.init.constant_(layer.bias, 1e4)
     ones = [torch.ones(1, 3), torch.ones(1, 2)]
-    zeros = [encode(torch.zeros_like(y), units) for y in ones]
-    assert machine.generator.log_prob(ones, units).item() == 0
-    assert machine.generator.log_prob(zeros, units).item() == -5e4
-    assert machine.recognition.log_prob(zeros, units).item() == -2e4
-
-
-def test_encoding() -> None:
-    bits = torch.tensor([0.0, 0.25, 1.0])
-    assert encode(bits, "binary").tolist() == [0, 0.25, 1]
-    assert encode(bits, "bipolar").tolist() == [-1, -0.5, 1]
-    for units in EACH_UNITS:
-        assert decode(encode(bits, units), units).tolist() == bits.tolist()
+    zeros = encode_layers(machine, [torch.zeros_like(y) for y in ones])
+    assert machine.generator.log_prob(ones).item() == 0
+    assert machine.generator.log_prob(zeros).item() == -5e4
+    assert machine.recognition.log_prob(zeros).item() == -2e4
 
 
 def test_shapes_are_those_of_linear_layers_and_edges_go_parents_first() -> None:
-    down, up = (
-        SigmoidBeliefNetwork((5, 3, 2), upward=False),
-        SigmoidBeliefNetwork((5, 3, 2), upward=True),
-    )
+    down, up = (BeliefNetwork((5, 3, 2), upward=upward) for upward in (False, True))
     assert [tuple(layer.weight.shape) for layer in down.layers] == [(5, 3), (3, 2), (2, 0)]
     assert [tuple(layer.weight.shape) for layer in up.layers] == [(3, 5), (2, 3)]
     assert [(edge.parent, edge.child) for edge in down.edges] == [(None, 2), (2, 1), (1, 0)]
     assert [(edge.parent, edge.child) for edge in up.edges] == [(0, 1), (1, 2)]
     for network in (down, up):
         assert all(network.layers[edge.position] is edge.layer for edge in network.edges)
+        assert network.widths == [layer.weight.shape[0] for layer in network.layers]
+        assert all(isinstance(units, Binary) for units in network.units)
+    assert (down.name, up.name) == ("generator", "recognition")
+    assert repr(up.layers[0]) == "Layer(parents=5, units=3)"
+
+
+def test_spans_are_the_neighbouring_layers_of_one_family() -> None:
+    one, other = Binary(), Bipolar()
+    down = BeliefNetwork((5, 3, 2), upward=False, units=(one, other, other))
+    up = BeliefNetwork((5, 3, 2), upward=True, units=(one, other, other))
+    mixed = BeliefNetwork((5, 3, 2), upward=False, units=(one, other, one))
+    assert down.spans == [(one, slice(0, 5), [5]), (other, slice(5, 10), [3, 2])]
+    assert up.spans == [(other, slice(0, 5), [3, 2])]  # the visible layer is none of its own
+    assert [span.units for span in mixed.spans] == [one, other, one]
+    assert BeliefNetwork((5, 3, 2), upward=False).spans[0].columns == slice(0, 10)
 
 
 @pytest.mark.parametrize(
@@ -131,13 +102,13 @@ def test_bad_sizes_are_refused_with_the_sizes_that_came(sizes: list[object]) -> 
     assert str(list(sizes)) in str(refusal.value)
 
 
-# --- the Fisher reference, which later tests of the natural gradient stand on -----------------------------------------
+# --- the Fisher reference, which tests of the natural gradient stand on ---------------------------
 
 
 @pytest.mark.parametrize("units", EACH_UNITS)
 @pytest.mark.parametrize("upward", [False, True], ids=["generator", "recognition"])
 def test_joint_fisher_matrix_has_one_block_for_each_unit(upward: bool, units: str) -> None:
-    """Ay 2002: cross-unit entries vanish, and the block of unit j is E[sigma'(a_j) h h^T] with the bias as a parent."""
+    """Ay 2002: cross-unit entries vanish; the block of unit j is E[sigma'(a_j) h h^T]."""
     machine = random_machine((3, 2, 2), units)
     x = torch.tensor([[0.0, 1, 1], [1, 0, 1], [0.2, 0.7, 0.4]])
     data = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64)
@@ -173,7 +144,7 @@ def test_joint_fisher_matrix_has_one_block_for_each_unit(upward: bool, units: st
 
 
 def test_empirical_fisher_is_another_matrix() -> None:
-    """Negative control: gradients at data instead of the model's own states leave entries between units."""
+    """Negative control: gradients at other states than the model's own mix the units."""
     machine = random_machine((3, 2))
     network, bits = reference.generator(machine), reference.every_state((3, 2))
     uniform = torch.full((32,), 1 / 32, dtype=torch.float64)

@@ -1,29 +1,38 @@
-"""Traces: what is clamped, what is sampled from which probabilities, and what both networks say about it."""
+"""Traces: what is clamped, what is sampled from what, and what both networks say of it."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import reference
 import torch
-from cases import CASES, EACH_UNITS, Case, assert_close, assert_frequencies, random_machine, seeded
+from cases import (
+    CASES,
+    EACH_UNITS,
+    Case,
+    assert_close,
+    assert_frequencies,
+    encode_layers,
+    random_machine,
+    seeded,
+)
 from torch import Tensor
 
 from nws.errors import UserError
-from nws.models.belief_network import encode
-from nws.models.helmholtz import HelmholtzMachine, Trace
+from nws.models import Bipolar, HelmholtzMachine, Trace
 
-PUBLIC = ("bits", "states", "generator_logits", "recognition_logits")
-
-
-def wake(case: Case, machine: HelmholtzMachine, out: Trace | None = None, seed: int = 1) -> Trace:
-    return machine.wake(case.data(), case.samples, case.rng(seed), out=out)
+LOGITS = ("generator_logits", "recognition_logits")
+PUBLIC = ("values", "states", *LOGITS, "generator_means", "recognition_means")
 
 
-def dream(case: Case, machine: HelmholtzMachine, out: Trace | None = None, seed: int = 1) -> Trace:
-    return machine.dream(case.batch * case.samples, case.rng(seed), out=out)
+def wake(case: Case, machine: HelmholtzMachine, seed: int = 1) -> Trace:
+    return machine.wake(case.data(), case.samples, case.rng(seed))
+
+
+def dream(case: Case, machine: HelmholtzMachine, seed: int = 1) -> Trace:
+    return machine.dream(case.batch * case.samples, case.rng(seed))
 
 
 PHASES = pytest.mark.parametrize("phase", [wake, dream])
@@ -39,18 +48,27 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
 
 
 def assert_consistent(machine: HelmholtzMachine, trace: Trace, bound: float) -> None:
-    """Blocks are the layers, states encode bits, and logits and log-probabilities are the reference's on these states."""
+    """States encode values; logits, means, errors and log-probabilities are the reference's."""
     bits = reference.bits_of(trace)
     assert [y.shape[1] for y in bits] == list(machine.sizes)
-    for y, state in zip(trace.bit_blocks, trace.state_blocks, strict=True):
-        assert_close(state, encode(y, machine.units), bound)
-    for network, blocks, expected in [
-        (machine.generator, trace.generator_blocks, reference.generator(machine)),
-        (machine.recognition, trace.recognition_blocks, reference.recogniser(machine)),
+    for state, expected in zip(trace.state_blocks, encode_layers(machine, bits), strict=True):
+        assert_close(state, expected, bound)
+    for network, expected_network in [
+        (machine.generator, reference.generator(machine)),
+        (machine.recognition, reference.recogniser(machine)),
     ]:
-        for logits, expected_logits in zip(blocks, expected.logits(bits), strict=True):
-            assert_close(logits, expected_logits, bound)
-        assert_close(trace.layer_log_probs(network), expected.layer_log_probs(bits), bound)
+        logits = torch.cat(expected_network.logits(bits), dim=1)
+        targets = torch.cat(bits[1:] if network.upward else bits, dim=1)
+        means = 1 / (1 + torch.exp(-logits))
+        assert_close(trace.logits(network), logits, bound)
+        assert_close(trace.means(network), means, bound)
+        assert_close(trace.targets(network), targets, bound)
+        assert_close(trace.errors(network), means - targets, bound)
+        log_probs = expected_network.layer_log_probs(bits)
+        assert_close(trace.layer_log_probs(network), log_probs, bound)
+    assert_close(trace.pixels, bits[0], bound)
+    pixels = 1 / (1 + torch.exp(-reference.generator(machine).logits(bits)[0]))
+    assert_close(trace.pixel_means, pixels, bound)
 
 
 @pytest.mark.parametrize("soft", [False, True], ids=["bits", "intensities"])
@@ -60,10 +78,10 @@ def test_wake_clamps_x_in_the_rows_of_its_data_point_and_evaluates_both_networks
 ) -> None:
     machine, x = case.machine(), case.data(soft)
     trace = machine.wake(x, case.samples, case.rng())
-    assert trace.samples == case.samples and len(trace.bits) == case.batch * case.samples
-    assert torch.equal(trace.bit_blocks[0], x.repeat_interleave(case.samples, dim=0))
-    assert torch.equal(trace.visible, encode(x, case.units))
-    hidden = torch.cat(trace.bit_blocks[1:], dim=1)
+    assert trace.samples == case.samples and len(trace.values) == case.batch * case.samples
+    assert torch.equal(trace.value_blocks[0], x.repeat_interleave(case.samples, dim=0))
+    assert torch.equal(trace.visible_states, machine.units[0].encode(x))
+    hidden = torch.cat(trace.value_blocks[1:], dim=1)
     assert ((hidden == 0) | (hidden == 1)).all()
     assert_consistent(machine, trace, case.tolerance)
 
@@ -72,17 +90,17 @@ def test_wake_clamps_x_in_the_rows_of_its_data_point_and_evaluates_both_networks
 def test_dream_samples_bits_and_evaluates_both_networks(case: Case) -> None:
     machine = case.machine()
     trace = machine.dream(7, case.rng())
-    assert trace.samples == 1 and len(trace.bits) == 7
-    assert ((trace.bits == 0) | (trace.bits == 1)).all()
+    assert trace.samples == 1 and len(trace.values) == 7
+    assert ((trace.values == 0) | (trace.values == 1)).all()
     assert_consistent(machine, trace, case.tolerance)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_trace_of_given_states_evaluates_both_networks(case: Case) -> None:
+def test_evaluation_of_given_states_is_of_both_networks(case: Case) -> None:
     machine = case.machine()
     source = wake(case, machine)
-    trace = machine.trace([block.clone() for block in source.state_blocks], case.samples)
-    assert torch.equal(trace.bits, source.bits)
+    trace = machine.evaluate([block.clone() for block in source.state_blocks], case.samples)
+    assert torch.equal(trace.values, source.values)
     assert_consistent(machine, trace, case.tolerance)
 
 
@@ -99,7 +117,7 @@ def test_log_weights_are_log_p_minus_log_q_with_a_row_for_each_data_point(case: 
     )
 
 
-# --- sampling: 20,000 rows on machines small enough to count every joint state ----------------------------------------
+# --- sampling: 20,000 rows on machines small enough to count every joint state --------------------
 
 
 def counts(bits: list[Tensor]) -> Tensor:
@@ -147,7 +165,7 @@ def test_dream_frequencies_are_the_generators_probabilities(
 
 
 def test_samples_of_one_data_point_and_successive_dreams_are_independent() -> None:
-    """Pairs of neighbouring rows: both on with the square of the probability, had they been drawn apart."""
+    """Both rows of a pair are on with the square of the probability, if they are drawn apart."""
     machine, pairs = random_machine((2, 1)), 20_000
     q = torch.sigmoid(
         reference.recogniser(machine).logits(
@@ -155,14 +173,14 @@ def test_samples_of_one_data_point_and_successive_dreams_are_independent() -> No
         )[0]
     )
     x = torch.ones(pairs, 2).double()
-    hidden = machine.wake(x, 2, seeded(1)).bit_blocks[1].view(pairs, 2)
+    hidden = machine.wake(x, 2, seeded(1)).value_blocks[1].view(pairs, 2)
     both = hidden.prod(1).sum()
     assert_frequencies(
         torch.stack([both, pairs - both]), torch.tensor([q.item() ** 2, 1 - q.item() ** 2]), pairs
     )
 
 
-# --- seeds and reuse --------------------------------------------------------------------------------------------------
+# --- seeds ----------------------------------------------------------------------------------------
 
 
 @PHASES
@@ -182,27 +200,13 @@ def test_another_seed_gives_another_trace(units: str, phase: Phase) -> None:
 
 
 @PHASES
-@pytest.mark.parametrize("case", CASES)
-def test_a_trace_filled_anew_is_bit_identical_to_a_fresh_one(case: Case, phase: Phase) -> None:
-    machine = case.machine()
-    fresh = content(phase(case, machine))
-    out = phase(case, case.machine(seed=5), seed=6)  # other states and logits lie in it
-    for field in dataclasses.fields(out):
-        if isinstance(value := getattr(out, field.name), Tensor):
-            value.fill_(torch.nan)
-    filled = phase(case, machine, out=out)
-    assert filled.bits.data_ptr() == out.bits.data_ptr()
-    assert same(content(filled), fresh)
-
-
-@PHASES
-def test_a_trace_of_another_shape_or_dtype_is_not_filled(phase: Phase) -> None:
+def test_a_trace_is_the_callers_to_keep(phase: Phase) -> None:
     case = Case((4, 3), 2, 3, "bipolar")
-    for change in ({"batch": 4}, {"samples": 3}, {"dtype": torch.float32}):
-        other = dataclasses.replace(case, **change)
-        machine = other.machine()
-        out = phase(case, case.machine())
-        assert same(content(phase(other, machine, out=out)), content(phase(other, machine)))
+    machine = case.machine()
+    trace = phase(case, machine)
+    kept = content(trace)
+    phase(case, machine, seed=2)
+    assert same(content(trace), kept)
 
 
 @PHASES
@@ -220,14 +224,14 @@ def test_saturated_units_are_certain_and_their_log_weights_finite(units: str) ->
             torch.nn.init.constant_(layer.weight, 0.0)
             torch.nn.init.constant_(layer.bias, sign * 1e4)
     trace = machine.wake(torch.zeros(2, 3), 3, seeded(1))
-    assert (torch.cat(trace.bit_blocks[1:], dim=1) == 1).all()
+    assert (torch.cat(trace.value_blocks[1:], dim=1) == 1).all()
     assert (machine.log_weights(trace) == -4e4).all()
-    assert (machine.dream(4, seeded(1)).bits == 0).all()
+    assert (machine.dream(4, seeded(1)).values == 0).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_log_probs_of_a_trace_are_right_at_any_logits(dtype: torch.dtype) -> None:
-    """The biases of unconnected pixels run through all sizes; bits and intensities; absolute error in rounding units."""
+    """The bias of an unconnected pixel runs through all sizes; the error is in rounding units."""
     logits = torch.cat([torch.tensor([-1e4, -300, 300, 1e4]), torch.linspace(-40, 40, 161)]).to(
         dtype
     )
@@ -237,7 +241,7 @@ def test_log_probs_of_a_trace_are_right_at_any_logits(dtype: torch.dtype) -> Non
     for logit in logits:
         torch.nn.init.constant_(machine.generator.layers[0].bias, logit.item())
         x = torch.tensor([[0.0], [0.3], [1.0]], dtype=dtype)
-        log_p = machine.trace([x, torch.ones_like(x)]).layer_log_probs(machine.generator)[0]
+        log_p = machine.evaluate([x, torch.ones_like(x)]).layer_log_probs(machine.generator)[0]
         a, y = logit.double(), x[:, 0].double()
         expected = y * a - a.clamp(min=0) - torch.log1p(torch.exp(-a.abs()))
         assert (
@@ -246,11 +250,13 @@ def test_log_probs_of_a_trace_are_right_at_any_logits(dtype: torch.dtype) -> Non
         ).all()
 
 
-# --- construction -----------------------------------------------------------------------------------------------------
+# --- construction ---------------------------------------------------------------------------------
 
 
 def test_initial_weights_are_glorot_normal_and_biases_where_asked() -> None:
     machine = HelmholtzMachine((300, 200, 100), weight_scale=0.5, hidden_bias=-1.0, rng=seeded(0))
+    given = torch.linspace(-1, 1, 3)
+    assert torch.equal(HelmholtzMachine((3, 2), visible_bias=given).generator.layers[0].bias, given)
     for network in machine.networks:
         for edge in network.edges:
             assert (edge.layer.bias == (-1 if edge.child else 0)).all()
@@ -280,7 +286,19 @@ def test_bad_sizes_are_refused(sizes: list[int]) -> None:
         HelmholtzMachine(sizes)
 
 
-@pytest.mark.parametrize("units", ["ternary", "", None])
-def test_unknown_units_are_refused(units: str) -> None:
-    with pytest.raises(UserError, match=r"binary or bipolar, got"):
+@pytest.mark.parametrize("units", ["ternary", "", None, 2])
+def test_unknown_units_are_refused(units: Any) -> None:
+    with pytest.raises(UserError, match=r"^model\.units must be binary or bipolar, or .*, got"):
         HelmholtzMachine((3, 2), units)
+    if units is not None:  # the visible layer's are those of the others where left out
+        with pytest.raises(UserError, match=r"^model\.visible must be binary or bipolar, or .*got"):
+            HelmholtzMachine((3, 2), visible=units)
+
+
+def test_units_are_named_or_given_and_the_visible_layer_has_its_own() -> None:
+    named = HelmholtzMachine((4, 3, 2), "bipolar", visible="binary")
+    assert [type(units).__name__ for units in named.units] == ["Binary", "Bipolar", "Bipolar"]
+    given = Bipolar()
+    assert HelmholtzMachine((4, 3, 2), given).units == (given,) * 3
+    for network in named.networks:
+        assert network.units == named.units

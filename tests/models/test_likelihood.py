@@ -1,4 +1,4 @@
-"""Log-likelihoods: exact against brute force, importance-sampled against exact, in bounded memory; divergences."""
+"""Log-likelihoods: exact against brute force, sampled against exact, in chunks; divergences."""
 
 from __future__ import annotations
 
@@ -21,22 +21,18 @@ from cases import (
 from torch import Tensor
 
 from nws.errors import UserError
-from nws.models.helmholtz import HelmholtzMachine, Trace
-from nws.models.likelihood import (
-    Z_INNER,
-    all_states,
-    dreams_at_once,
+from nws.models import (
+    Bipolar,
+    HelmholtzMachine,
+    Trace,
     exact_log_likelihood,
     kl_divergence,
     log_likelihood,
-    log_p_star,
-    log_sums,
-    log_z_sums,
-    resolves,
-    summarise_p_star,
 )
+from nws.models.likelihood import all_values
+from nws.models.units import NAMED
 
-# --- exact ----------------------------------------------------------------------------------------------------------------
+# --- exact ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("soft", [False, True], ids=["bits", "intensities"])
@@ -52,16 +48,46 @@ def test_exact_log_likelihood_is_brute_force_enumeration(case: Case, soft: bool)
 @pytest.mark.parametrize("sizes", [(4, 3), (3, 1, 4), (5, 2, 3, 2)])
 def test_exact_probabilities_of_all_images_sum_to_one(sizes: tuple[int, ...], units: str) -> None:
     machine = random_machine(sizes, units)
-    x = all_states(sizes[0]).double()
+    x = all_values(NAMED["binary"], sizes[0]).double()
     assert_close(exact_log_likelihood(machine, x).exp().sum(), torch.tensor(1.0))
 
 
-@pytest.mark.parametrize("units", [0, 1, 3, 10])
-def test_all_states_are_all_of_them_once(units: int) -> None:
-    states = all_states(units)
-    assert states.shape == (2**units, units)
-    assert len({tuple(state) for state in states.tolist()}) == 2**units
-    assert set(states.flatten().tolist()) <= {0, 1}
+class Ternary(Bipolar):
+    """Values 0, 1 and 2; only what enumeration reads."""
+
+    support = (0.0, 1.0, 2.0)
+
+    def log_partition(self, logits: Tensor) -> Tensor:
+        return (1 + logits.exp() + (2 * logits).exp()).log()
+
+
+@pytest.mark.parametrize("units", [Bipolar(), Ternary()])
+@pytest.mark.parametrize("count", [0, 1, 3, 7])
+def test_all_values_are_all_of_them_once(count: int, units: Bipolar) -> None:
+    values, number = all_values(units, count), len(units.support) ** count
+    assert values.shape == (number, count)
+    assert len({tuple(row) for row in values.tolist()}) == number
+    assert set(values.flatten().tolist()) <= set(units.support)
+
+
+def test_enumeration_of_units_with_three_values() -> None:
+    """Probabilities of all images sum to 1, and tables count 3^n states."""
+    machine = random_machine((3, 2, 2), Ternary(), visible="binary")
+    x = all_values(NAMED["binary"], 3).double()
+    assert_close(exact_log_likelihood(machine, x, 3**4).exp().sum(), torch.tensor(1.0))
+    with pytest.raises(UserError, match=r"a table of 3\^4 states, the limit is 80;"):
+        exact_log_likelihood(machine, x, 3**4 - 1)
+    with pytest.raises(UserError, match=r"a table of 80 x 3\^2 states"):
+        exact_log_likelihood(machine, x.repeat(10, 1), 3**4)
+
+
+def test_enumeration_needs_finitely_many_values() -> None:
+    class Endless(Bipolar):
+        support = None
+
+    machine = random_machine((3, 2), Endless())
+    with pytest.raises(UserError, match="need hidden units with finitely many values"):
+        exact_log_likelihood(machine, torch.zeros(1, 3).double())
 
 
 @pytest.mark.parametrize(
@@ -86,11 +112,14 @@ def test_the_limit_on_states_is_inclusive() -> None:
         exact_log_likelihood(machine, x, max_states=2**6 - 1)
 
 
-# --- importance-sampled -----------------------------------------------------------------------------------------------------
+# --- importance-sampled ---------------------------------------------------------------------------
 
 
 def with_exact_recognition(machine: HelmholtzMachine) -> HelmholtzMachine:
-    """One hidden unit's posterior is a sigmoid unit: its log odds are affine in x. Read off at x = 0 and the unit vectors."""
+    """The posterior of one hidden unit is a sigmoid unit: its log odds are affine in x.
+
+    They are read off at x = 0 and the unit vectors.
+    """
 
     def log_odds(x: Tensor) -> float:
         return reference.exact_posterior(machine, x)[1].logit().item()
@@ -100,7 +129,7 @@ def with_exact_recognition(machine: HelmholtzMachine) -> HelmholtzMachine:
     slopes = torch.tensor([log_odds(unit) - log_odds(zero) for unit in units], dtype=torch.float64)
     layer = machine.recognition.layers[0]
     with torch.no_grad():
-        if machine.units == "binary":
+        if machine.units[0].encode(zero) is zero:
             layer.weight[0], layer.bias[0] = slopes, log_odds(zero)
         else:
             layer.weight[0], layer.bias[0] = slopes / 2, log_odds(zero) + slopes.sum().item() / 2
@@ -110,7 +139,7 @@ def with_exact_recognition(machine: HelmholtzMachine) -> HelmholtzMachine:
 @pytest.mark.parametrize("units", EACH_UNITS)
 @pytest.mark.parametrize("samples", [1, 7])
 def test_with_exact_recognition_every_estimate_is_exact(units: str, samples: int) -> None:
-    """All weights are p(x) then: no variance over samples, ESS = K, and the standard error is only the data's."""
+    """All weights are p(x): no variance over samples, ESS = K, and the error is only the data's."""
     machine = with_exact_recognition(random_machine((5, 1), units))
     x = torch.rand(9, 5, generator=seeded(3)).round().double()
     exact = reference.exact_log_prob(machine, x)
@@ -139,7 +168,7 @@ def test_importance_sampled_log_likelihood_converges_to_the_exact_one(
     machine, samples = random_machine(sizes, units), 10_000
     x = torch.rand(4, sizes[0], generator=seeded(3)).round().double()
     estimate = log_likelihood(machine, x, samples, seeded(0))
-    # log of a mean: its error is the mean's relative error to first order, independent over the four data points
+    # log of a mean: its error is the mean's relative error to first order, independent over points
     error = sum(relative_variance(machine, row) / samples for row in x) ** 0.5 / len(x)
     assert 0 < error < 0.05  # nats: tight enough to mean something
     assert (
@@ -149,7 +178,7 @@ def test_importance_sampled_log_likelihood_converges_to_the_exact_one(
 
 
 def test_more_samples_give_a_higher_bound_below_the_exact_log_likelihood() -> None:
-    """K = 1 has the mean E_q[log p - log q], each larger K more (Burda et al. 2016), all below log p(x)."""
+    """K = 1 has the mean E_q[log p - log q], each larger K more, all below log p (Burda 2016)."""
     machine, x = random_machine((4, 3)), torch.tensor([[1.0, 0, 1, 1]]).double()
     bits = reference.every_hidden_state(machine, x[0])
     log_p, log_q = (
@@ -168,7 +197,7 @@ def test_more_samples_give_a_higher_bound_below_the_exact_log_likelihood() -> No
 
 
 def test_standard_error_is_the_standard_deviation_over_root_n() -> None:
-    """Of single data points' estimates, here with one sample each from the same stream of random numbers."""
+    """Of single data points' estimates, here one sample each from the same random numbers."""
     machine, x = random_machine((4, 3)), torch.rand(50, 4, generator=seeded(3)).round().double()
     values = machine.log_weights(machine.wake(x, 1, seeded(0)))[:, 0]
     estimate = log_likelihood(machine, x, 1, seeded(0))
@@ -222,7 +251,7 @@ def test_chunks_are_bounded_and_do_not_change_the_estimate(
 
 
 def test_streaming_over_chunks_is_exact() -> None:
-    """With exact recognition there is no Monte Carlo error, so chunks of any size must agree to rounding."""
+    """Exact recognition leaves no Monte Carlo error: chunks of any size agree to rounding."""
     machine = with_exact_recognition(random_machine((4, 1)))
     x = torch.rand(5, 4, generator=seeded(3)).round().double()
     whole = log_likelihood(machine, x, 50, seeded(0))
@@ -268,182 +297,14 @@ def test_no_data_is_refused() -> None:
         log_likelihood(random_machine((3, 2)), torch.zeros(0, 3).double(), 3)
 
 
-# --- the bidirectional machine ----------------------------------------------------------------------------------------------
-
-
-def z_error(machine: HelmholtzMachine, dreams: int) -> float:
-    """Exact standard error of log Z to first order: Var[t] = (1 - Z) (Z + 1/J), see `log_z_sums`."""
-    z = reference.exact_z(machine)
-    return ((1 - z) * (z + 1 / Z_INNER) / dreams) ** 0.5 / z
-
-
-def root_error(machine: HelmholtzMachine, x: Tensor, samples: int) -> float:
-    """Exact standard error of the mean over x of 2 log (1/K) sum_k sqrt(w_k), to first order: Var sqrt(w) = p(x) - p~*(x)."""
-    p_tilde, p = (
-        reference.exact_log_p_tilde(machine, x).exp(),
-        reference.exact_log_prob(machine, x).exp(),
-    )
-    return (4 * (p - p_tilde) / p_tilde / samples).sum().sqrt().item() / len(x)
-
-
-@pytest.mark.parametrize("units", EACH_UNITS)
-@pytest.mark.parametrize("sizes", [(4, 3), (3, 3, 2)])
-def test_log_p_star_converges_to_enumeration(sizes: tuple[int, ...], units: str) -> None:
-    machine, samples, dreams = random_machine(sizes, units), 10_000, 20_000
-    x = torch.rand(4, sizes[0], generator=seeded(3)).round().double()
-    log_p_tilde, log_z = (
-        reference.exact_log_p_tilde(machine, x).mean().item(),
-        math.log(reference.exact_z(machine)),
-    )
-    estimate = log_p_star(machine, x, samples, seeded(0), z_samples=dreams)
-    of_z, of_x = z_error(machine, dreams), root_error(machine, x, samples)
-    assert 0 < of_z < 0.02 and 0 < of_x < 0.02
-    assert abs(estimate.log_z - log_z) < STANDARD_ERRORS * of_z
-    assert abs(estimate.mean + estimate.log_z - log_p_tilde) < STANDARD_ERRORS * of_x
-    assert estimate.log_z_standard_error == pytest.approx(
-        of_z, rel=0.1
-    )  # and what it says of itself is so
-    spread = reference.exact_log_p_tilde(machine, x).std().item() / 2
-    assert estimate.standard_error == pytest.approx(math.hypot(spread, of_z), rel=0.1)
-    assert (estimate.samples, estimate.z_samples, estimate.data_points) == (samples, dreams, 4)
-    # negative controls: log p is not log p~*, and Z is not 1
-    assert (
-        reference.exact_log_prob(machine, x).mean().item() - log_p_tilde
-        > 2 * STANDARD_ERRORS * of_x
-    )
-    assert log_z < -2 * STANDARD_ERRORS * of_z
-
-
-@pytest.mark.parametrize("units", EACH_UNITS)
-def test_p_star_sums_to_one_over_every_image(units: str) -> None:
-    machine = random_machine((4, 3, 2), units)
-    x = all_states(4).double()
-    assert reference.exact_z(machine) < 0.99  # p~* alone does not
-    assert (reference.exact_log_p_tilde(machine, x) <= reference.exact_log_prob(machine, x)).all()
-    samples, dreams = 4_000, 20_000
-    log_p_tilde = 2 * (
-        log_sums(machine, x, samples, seeded(0), (0.5,), 10**6)[0] - math.log(samples)
-    )
-    log_z = log_z_sums(machine, dreams, seeded(1), 10**6)[0] - math.log(dreams)
-    p, p_tilde = (
-        reference.exact_log_prob(machine, x).exp(),
-        reference.exact_log_p_tilde(machine, x).exp(),
-    )
-    # Var p~*(x) = 4 p~*(x) (p(x) - p~*(x)) / K to first order, independent over x and of Z
-    error = math.hypot(
-        (4 * p_tilde * (p - p_tilde) / samples).sum().sqrt().item() / p_tilde.sum().item(),
-        z_error(machine, dreams),
-    )
-    assert error < 0.02
-    assert (log_p_tilde - log_z).exp().sum().item() == pytest.approx(1, abs=STANDARD_ERRORS * error)
-
-
-@pytest.mark.parametrize("units", EACH_UNITS)
-def test_with_exact_recognition_p_star_is_p_and_z_is_one(units: str) -> None:
-    machine = with_exact_recognition(random_machine((5, 1), units))
-    x = torch.rand(9, 5, generator=seeded(3)).round().double()
-    estimate = log_p_star(machine, x, 3, seeded(0), z_samples=50)
-    assert estimate.mean == pytest.approx(
-        reference.exact_log_prob(machine, x).mean().item(), abs=EXACT
-    )
-    assert estimate.log_z == pytest.approx(0, abs=EXACT)
-    assert estimate.log_z_standard_error == pytest.approx(
-        0, abs=1e-6
-    )  # the root of a rounding error
-
-
-def test_the_error_of_z_falls_as_one_over_root_of_the_dreams_and_z_is_unbiased() -> None:
-    machine, repeats, rng = random_machine((4, 3)), 200, seeded(0)
-    exact = reference.exact_z(machine)
-    for dreams in (50, 800):
-        draws = torch.stack(
-            [log_z_sums(machine, dreams, rng, 10**6)[0].exp() / dreams for _ in range(repeats)]
-        )
-        error = z_error(machine, dreams) * exact
-        assert abs(draws.mean().item() - exact) < STANDARD_ERRORS * error / repeats**0.5
-        # a standard deviation from 200 nearly normal draws has a relative standard error of 1 / sqrt(2 x 199) = 5 %
-        assert draws.std().item() == pytest.approx(error, rel=4 * 0.05)
-
-
-@pytest.mark.parametrize("max_rows", [1, 7, 1000])
-def test_chunks_of_log_p_star_are_bounded_and_exact(
-    max_rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine = with_exact_recognition(
-        random_machine((4, 1))
-    )  # no Monte Carlo error: chunks must agree to rounding
-    x = torch.rand(5, 4, generator=seeded(3)).round().double()
-    rows, dreams, wake, dream = [], [], HelmholtzMachine.wake, HelmholtzMachine.dream
-
-    def recording_wake(self: HelmholtzMachine, x: Tensor, samples: int = 1, *args: object) -> Trace:
-        rows.append(len(x) * samples)
-        return wake(self, x, samples, *args)
-
-    def recording_dream(self: HelmholtzMachine, count: int, *args: object) -> Trace:
-        dreams.append(count)
-        return dream(self, count, *args)
-
-    monkeypatch.setattr(HelmholtzMachine, "wake", recording_wake)
-    monkeypatch.setattr(HelmholtzMachine, "dream", recording_dream)
-    estimate = log_p_star(machine, x, 30, seeded(0), 40, max_elements=max_rows * sum(machine.sizes))
-    assert (
-        max(rows + dreams) <= max_rows and sum(dreams) == 40 and sum(rows) == 5 * 30 + 40 * Z_INNER
-    )
-    assert dreams_at_once(max_rows) == max(1, max_rows // Z_INNER)
-    assert estimate.mean == pytest.approx(
-        reference.exact_log_prob(machine, x).mean().item(), abs=EXACT
-    )
-    assert estimate.log_z == pytest.approx(0, abs=EXACT)
-
-
-def test_a_z_far_below_what_the_dreams_resolve_is_found_out() -> None:
-    """A recogniser that knows nothing of a sharp generator: Z = 2^-40 or so, which 1,000 dreams cannot tell."""
-    assert resolves(math.log(0.02), 1000) and not resolves(
-        math.log(0.005), 1000
-    )  # 1 / sqrt(J M) = 0.01
-    machine = HelmholtzMachine((40, 40), rng=seeded(0))
-    for network, scale in zip(machine.networks, (20.0, 0.0), strict=True):
-        torch.nn.init.eye_(network.layers[0].weight)
-        with torch.no_grad():
-            network.layers[0].weight.mul_(scale)
-            network.layers[0].bias.fill_(-scale / 2)
-    assert not resolves(log_p_star(machine, torch.zeros(1, 40), 2, seeded(0), 1000).log_z, 1000)
-
-
-def test_one_data_point_or_dream_has_no_standard_error() -> None:
-    machine, x = random_machine((3, 2)), torch.zeros(2, 3).double()
-    assert math.isnan(log_p_star(machine, x[:1], 5, seeded(0), 10).standard_error)
-    estimate = log_p_star(machine, x, 5, seeded(0), 1)
-    assert math.isnan(estimate.log_z_standard_error) and math.isnan(estimate.standard_error)
-    assert math.isfinite(estimate.mean)
-
-
-def test_extreme_terms_of_z_neither_overflow_nor_vanish() -> None:
-    sums = torch.tensor(
-        [-2e4, 1e4]
-    ).double()  # sums of roots of two data points; Z's sums of t and t^2 are e^-5000, e^-10000
-    estimate = summarise_p_star(sums, 1, torch.tensor([-5e3, -1e4]).double(), 1)
-    assert (estimate.mean, estimate.log_z) == (pytest.approx(-1e4 + 5e3), pytest.approx(-5e3))
-
-
-@pytest.mark.parametrize(
-    ("samples", "dreams", "name"), [(0, 5, "samples"), (5, 0, "z_samples"), (5, 1.5, "z_samples")]
-)
-def test_bad_counts_of_log_p_star_are_refused(samples: int, dreams: int, name: str) -> None:
-    with pytest.raises(UserError, match=rf"evaluation\.{name} must be a whole number"):
-        log_p_star(random_machine((3, 2)), torch.zeros(1, 3).double(), samples, None, dreams)
-    with pytest.raises(UserError, match="at least one data point"):
-        log_p_star(random_machine((3, 2)), torch.zeros(0, 3).double(), 3)
-
-
-# --- Kullback-Leibler divergence ----------------------------------------------------------------------------------------------
+# --- Kullback-Leibler divergence ------------------------------------------------------------------
 
 
 def independent_pixels(machine: HelmholtzMachine) -> Tensor:
-    """Cut the pixels from the hidden layer; log p(x) of every image is then a sum over the pixels: (2^n_0,)."""
+    """Cut the pixels from the hidden layer; log p(x) is then a sum over the pixels: (2^n_0,)."""
     torch.nn.init.zeros_(machine.generator.layers[0].weight)
     on = torch.sigmoid(machine.generator.layers[0].bias.detach())
-    x = all_states(machine.sizes[0])
+    x = all_values(NAMED["binary"], machine.sizes[0])
     return torch.where(x == 1, on, 1 - on).log().sum(1)
 
 
@@ -452,7 +313,7 @@ def independent_pixels(machine: HelmholtzMachine) -> Tensor:
 def test_divergence_of_a_machine_from_its_own_distribution_is_zero(
     sizes: tuple[int, ...], units: str
 ) -> None:
-    machine, images = random_machine(sizes, units), all_states(sizes[0]).double()
+    machine, images = random_machine(sizes, units), all_values(NAMED["binary"], sizes[0]).double()
     own = reference.exact_log_prob(machine, images).exp()
     assert kl_divergence(machine, images, own) == pytest.approx(0, abs=EXACT)
     independent = independent_pixels(machine).exp()
@@ -462,7 +323,7 @@ def test_divergence_of_a_machine_from_its_own_distribution_is_zero(
 
 @pytest.mark.parametrize("seed", range(5))
 def test_divergence_is_its_formula_and_not_negative(seed: int) -> None:
-    machine, images = random_machine((3, 2), seed=seed), all_states(3).double()[1:]
+    machine, images = random_machine((3, 2), seed=seed), all_values(NAMED["binary"], 3).double()[1:]
     p_data = torch.rand(7, generator=seeded(seed), dtype=torch.float64)
     p_data /= p_data.sum()
     log_p = reference.exact_log_prob(machine, images)

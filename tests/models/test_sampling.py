@@ -1,4 +1,4 @@
-"""Images: shapes, range, seeds and means; chains against enumeration, with pixels held too; walks; the core needs torch alone."""
+"""Images: shapes, range, seeds, means; chains against enumeration, with pixels held too; walks."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from cases import (
 from torch import Tensor
 
 from nws.errors import UserError
-from nws.models.belief_network import encode
-from nws.models.helmholtz import HelmholtzMachine
+from nws.models import Binary, HelmholtzMachine
 from nws.models.sampling import (
     Chain,
     GibbsChain,
@@ -110,16 +109,16 @@ def test_generated_images_are_the_callers_to_keep() -> None:
         assert torch.equal(first, kept)
 
 
-# --- chains ---------------------------------------------------------------------------------------------------------
+# --- chains ---------------------------------------------------------------------------------------
 
 CHAINS = 6_000
 SIZES = (4, 3, 2)
 
 
 def distance(images: Tensor, probabilities: Tensor) -> float:
-    """Pearson's chi-squared of images (C, 4) against the probabilities (16,) of all: mean 15 for draws from them, deviation 5.5.
+    """Pearson's chi-squared of images (C, 4) against the probabilities (16,) of all.
 
-    Images that have no probability must not occur.
+    Draws from them have mean 15, deviation 5.5. Images without probability must not occur.
     """
     counts = torch.bincount((images @ torch.tensor([1.0, 2, 4, 8]).double()).long(), minlength=16)
     possible = probabilities > 0
@@ -141,7 +140,7 @@ def run(chain: Chain, steps: int = 20) -> Tensor:
 
 
 def far_machine(units: str) -> HelmholtzMachine:
-    """A machine whose p* is far from its p: the recogniser was never trained."""
+    """A machine whose p* is far from its p: its recognition was never trained."""
     machine = random_machine(SIZES, units)
     for parameter in machine.parameters():
         parameter.data.mul_(1.5)
@@ -209,7 +208,8 @@ def test_a_chain_keeps_what_is_observed_and_says_the_probabilities_of_the_rest(
 @pytest.mark.parametrize("case", CASES)
 def test_chains_run_on_every_kind_of_machine(case: Case, make: type[Chain]) -> None:
     machine, x = case.machine(), case.data()
-    first, again = (run(make(machine, x, case.rng()), 2) for _ in range(2))  # type: ignore[call-arg]
+    chains = [make(machine, x, case.rng()) for _ in range(2)]  # type: ignore[call-arg]
+    first, again = (run(chain, 2) for chain in chains)
     assert (
         torch.equal(first, again) and first.dtype == case.dtype and first.device.type == case.device
     )
@@ -220,7 +220,7 @@ def test_chains_run_on_every_kind_of_machine(case: Case, make: type[Chain]) -> N
 def test_a_walk_changes_one_deepest_unit_a_step(units: str) -> None:
     machine = random_machine((6, 3), units)
     images = walk(machine, 40, 5, seeded(1))
-    every = encode(reference.every_state((3,))[0], units)
+    every = machine.units[1].encode(reference.every_state((3,))[0])
     possible = torch.sigmoid(
         machine.generator.layers[0](every)
     ).detach()  # (8, 6), state i has the bits of i
@@ -233,6 +233,26 @@ def test_a_walk_changes_one_deepest_unit_a_step(units: str) -> None:
     assert_mean(
         walk(machine, 20_000, 1, seeded(2))[:, 0], first
     )  # it starts from the generator's own draws
+
+
+class Endless(Binary):
+    """Values of which a chain does not know that they are 0 and 1."""
+
+    support = None
+
+
+def test_chains_and_walks_that_flip_units_need_two_values() -> None:
+    x = torch.zeros(2, 4).double()
+    for machine in (
+        random_machine(SIZES, Endless()),
+        random_machine(SIZES, "binary", visible=Endless()),
+    ):
+        with pytest.raises(UserError, match="binary or bipolar units in every layer; take --chain"):
+            GibbsChain(machine, x)
+        assert run(ResamplingChain(machine, x, seeded(1)), 2).shape == (2, 4)
+    assert walk(machine, 2, 3, seeded(1)).shape == (2, 3, 4)  # the deepest layer is binary here
+    with pytest.raises(UserError, match="deepest layer, which must be binary or bipolar"):
+        walk(random_machine(SIZES, Endless()), 2, 3)
 
 
 def test_half_masks() -> None:

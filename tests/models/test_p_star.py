@@ -1,0 +1,202 @@
+"""The bidirectional machine: log p~*, Z and p* from their streamed sums, against enumeration."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import reference
+import torch
+from cases import EACH_UNITS, EXACT, STANDARD_ERRORS, random_machine, seeded
+from test_likelihood import with_exact_recognition
+from torch import Tensor
+
+from nws.models import HelmholtzMachine, Trace
+from nws.models.likelihood import (
+    Z_INNER,
+    LogPStar,
+    all_values,
+    dreams_at_once,
+    log_sums,
+    log_z_sums,
+    resolves,
+    rows_at_once,
+    summarise_p_star,
+)
+from nws.models.units import NAMED
+
+
+def log_p_star(
+    machine: HelmholtzMachine,
+    x: Tensor,
+    samples: int,
+    rng: torch.Generator,
+    dreams: int,
+    max_rows: int = 10**6,
+) -> LogPStar:
+    """The pieces put together as an evaluation does: chunks of data points, then of dreams."""
+    parts = x.split(max(1, max_rows // samples))
+    roots = [log_sums(machine, part, samples, rng, (0.5,), max_rows)[0] for part in parts]
+    sums = torch.full((2,), -math.inf, dtype=torch.float64)
+    for start in range(0, dreams, dreams_at_once(max_rows)):
+        count = min(dreams_at_once(max_rows), dreams - start)
+        sums = torch.logaddexp(sums, log_z_sums(machine, count, rng, max_rows))
+    return summarise_p_star(torch.cat(roots), samples, sums, dreams)
+
+
+def z_error(machine: HelmholtzMachine, dreams: int) -> float:
+    """Exact standard error of log Z to first order; Var[t] = (1 - Z)(Z + 1/J)."""
+    z = reference.exact_z(machine)
+    return ((1 - z) * (z + 1 / Z_INNER) / dreams) ** 0.5 / z
+
+
+def root_error(machine: HelmholtzMachine, x: Tensor, samples: int) -> float:
+    """Exact standard error of the mean over x of 2 log (1/K) sum_k sqrt(w_k), to first order.
+
+    Var sqrt(w) = p(x) - p~*(x).
+    """
+    p_tilde, p = (
+        reference.exact_log_p_tilde(machine, x).exp(),
+        reference.exact_log_prob(machine, x).exp(),
+    )
+    return (4 * (p - p_tilde) / p_tilde / samples).sum().sqrt().item() / len(x)
+
+
+@pytest.mark.parametrize("units", EACH_UNITS)
+@pytest.mark.parametrize("sizes", [(4, 3), (3, 3, 2)])
+def test_log_p_star_converges_to_enumeration(sizes: tuple[int, ...], units: str) -> None:
+    machine, samples, dreams = random_machine(sizes, units), 10_000, 20_000
+    x = torch.rand(4, sizes[0], generator=seeded(3)).round().double()
+    log_p_tilde, log_z = (
+        reference.exact_log_p_tilde(machine, x).mean().item(),
+        math.log(reference.exact_z(machine)),
+    )
+    estimate = log_p_star(machine, x, samples, seeded(0), dreams)
+    of_z, of_x = z_error(machine, dreams), root_error(machine, x, samples)
+    assert 0 < of_z < 0.02 and 0 < of_x < 0.02
+    assert abs(estimate.log_z - log_z) < STANDARD_ERRORS * of_z
+    assert abs(estimate.mean + estimate.log_z - log_p_tilde) < STANDARD_ERRORS * of_x
+    assert estimate.log_z_standard_error == pytest.approx(
+        of_z, rel=0.1
+    )  # and what it says of itself is so
+    spread = reference.exact_log_p_tilde(machine, x).std().item() / 2
+    assert estimate.standard_error == pytest.approx(math.hypot(spread, of_z), rel=0.1)
+    assert (estimate.samples, estimate.z_samples, estimate.data_points) == (samples, dreams, 4)
+    # negative controls: log p is not log p~*, and Z is not 1
+    assert (
+        reference.exact_log_prob(machine, x).mean().item() - log_p_tilde
+        > 2 * STANDARD_ERRORS * of_x
+    )
+    assert log_z < -2 * STANDARD_ERRORS * of_z
+
+
+@pytest.mark.parametrize("units", EACH_UNITS)
+def test_p_star_sums_to_one_over_every_image(units: str) -> None:
+    machine = random_machine((4, 3, 2), units)
+    x = all_values(NAMED["binary"], 4).double()
+    assert reference.exact_z(machine) < 0.99  # p~* alone does not
+    assert (reference.exact_log_p_tilde(machine, x) <= reference.exact_log_prob(machine, x)).all()
+    samples, dreams = 4_000, 20_000
+    log_p_tilde = 2 * (
+        log_sums(machine, x, samples, seeded(0), (0.5,), 10**6)[0] - math.log(samples)
+    )
+    log_z = log_z_sums(machine, dreams, seeded(1), 10**6)[0] - math.log(dreams)
+    p, p_tilde = (
+        reference.exact_log_prob(machine, x).exp(),
+        reference.exact_log_p_tilde(machine, x).exp(),
+    )
+    # Var p~*(x) = 4 p~*(x) (p(x) - p~*(x)) / K to first order, independent over x and of Z
+    error = math.hypot(
+        (4 * p_tilde * (p - p_tilde) / samples).sum().sqrt().item() / p_tilde.sum().item(),
+        z_error(machine, dreams),
+    )
+    assert error < 0.02
+    assert (log_p_tilde - log_z).exp().sum().item() == pytest.approx(1, abs=STANDARD_ERRORS * error)
+
+
+@pytest.mark.parametrize("units", EACH_UNITS)
+def test_with_exact_recognition_p_star_is_p_and_z_is_one(units: str) -> None:
+    machine = with_exact_recognition(random_machine((5, 1), units))
+    x = torch.rand(9, 5, generator=seeded(3)).round().double()
+    estimate = log_p_star(machine, x, 3, seeded(0), 50)
+    assert estimate.mean == pytest.approx(
+        reference.exact_log_prob(machine, x).mean().item(), abs=EXACT
+    )
+    assert estimate.log_z == pytest.approx(0, abs=EXACT)
+    assert estimate.log_z_standard_error == pytest.approx(
+        0, abs=1e-6
+    )  # the root of a rounding error
+
+
+def test_the_error_of_z_falls_as_one_over_root_of_the_dreams_and_z_is_unbiased() -> None:
+    machine, repeats, rng = random_machine((4, 3)), 200, seeded(0)
+    exact = reference.exact_z(machine)
+    for dreams in (50, 800):
+        draws = torch.stack(
+            [log_z_sums(machine, dreams, rng, 10**6)[0].exp() / dreams for _ in range(repeats)]
+        )
+        error = z_error(machine, dreams) * exact
+        assert abs(draws.mean().item() - exact) < STANDARD_ERRORS * error / repeats**0.5
+        # a standard deviation from 200 nearly normal draws has a relative standard error of
+        # 1 / sqrt(2 x 199) = 5 %
+        assert draws.std().item() == pytest.approx(error, rel=4 * 0.05)
+
+
+@pytest.mark.parametrize("max_rows", [1, 7, 1000])
+def test_chunks_of_log_p_star_are_bounded_and_exact(
+    max_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = with_exact_recognition(
+        random_machine((4, 1))
+    )  # no Monte Carlo error: chunks must agree to rounding
+    x = torch.rand(5, 4, generator=seeded(3)).round().double()
+    rows, dreams, wake, dream = [], [], HelmholtzMachine.wake, HelmholtzMachine.dream
+
+    def recording_wake(self: HelmholtzMachine, x: Tensor, samples: int = 1, *args: object) -> Trace:
+        rows.append(len(x) * samples)
+        return wake(self, x, samples, *args)
+
+    def recording_dream(self: HelmholtzMachine, count: int, *args: object) -> Trace:
+        dreams.append(count)
+        return dream(self, count, *args)
+
+    monkeypatch.setattr(HelmholtzMachine, "wake", recording_wake)
+    monkeypatch.setattr(HelmholtzMachine, "dream", recording_dream)
+    estimate = log_p_star(machine, x, 30, seeded(0), 40, max_rows)
+    assert (
+        max(rows + dreams) <= max_rows and sum(dreams) == 40 and sum(rows) == 5 * 30 + 40 * Z_INNER
+    )
+    assert dreams_at_once(max_rows) == max(1, max_rows // Z_INNER)
+    assert rows_at_once(machine, max_rows * sum(machine.sizes) + 1) == max_rows
+    assert estimate.mean == pytest.approx(
+        reference.exact_log_prob(machine, x).mean().item(), abs=EXACT
+    )
+    assert estimate.log_z == pytest.approx(0, abs=EXACT)
+
+
+def test_a_z_far_below_what_the_dreams_resolve_is_found_out() -> None:
+    """Recognition that knows nothing of a sharp generator: 1,000 dreams cannot tell Z ~ 2^-40."""
+    bounds = [resolves(math.log(z), 1000) for z in (0.02, 0.005)]  # 1 / sqrt(J M) = 0.01
+    assert bounds == [True, False]
+    machine = HelmholtzMachine((40, 40), rng=seeded(0))
+    for network, scale in zip(machine.networks, (20.0, 0.0), strict=True):
+        torch.nn.init.eye_(network.layers[0].weight)
+        with torch.no_grad():
+            network.layers[0].weight.mul_(scale)
+            network.layers[0].bias.fill_(-scale / 2)
+    assert not resolves(log_p_star(machine, torch.zeros(1, 40), 2, seeded(0), 1000).log_z, 1000)
+
+
+def test_one_data_point_or_dream_has_no_standard_error() -> None:
+    machine, x = random_machine((3, 2)), torch.zeros(2, 3).double()
+    assert math.isnan(log_p_star(machine, x[:1], 5, seeded(0), 10).standard_error)
+    estimate = log_p_star(machine, x, 5, seeded(0), 1)
+    assert math.isnan(estimate.log_z_standard_error) and math.isnan(estimate.standard_error)
+    assert math.isfinite(estimate.mean)
+
+
+def test_extreme_terms_of_z_neither_overflow_nor_vanish() -> None:
+    # sums of roots of two data points; Z's sums of t and t^2 are e^-5000, e^-10000
+    sums = torch.tensor([-2e4, 1e4]).double()
+    estimate = summarise_p_star(sums, 1, torch.tensor([-5e3, -1e4]).double(), 1)
+    assert (estimate.mean, estimate.log_z) == (pytest.approx(-1e4 + 5e3), pytest.approx(-5e3))
