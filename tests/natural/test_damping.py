@@ -11,11 +11,11 @@ import pytest
 import reference
 import torch
 from cases import EACH_UNITS, EXACT, RULES, Case, make_rule
+from nws.learning.metrics import MetricSettings, NaturalMetric
+from nws.learning.wake_sleep import WakeSleep
 from torch import Tensor
 
 from nws.errors import UserError
-from nws.learning.metrics import MetricSettings, NaturalMetric
-from nws.learning.wake_sleep import WakeSleep
 from nws.models.belief_network import Units
 from nws.models.helmholtz import HelmholtzMachine
 from nws.natural.damping import Damping, LevenbergMarquardt
