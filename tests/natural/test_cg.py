@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import torch
@@ -187,7 +188,7 @@ def test_until_accurate_stops_where_the_gains_foretell_it(accuracy: float) -> No
     size = (exact * right).sum()
     left = [
         float((now.gain.square() / last.gain).sum())
-        for last, now in zip(progress, progress[1:], strict=False)
+        for last, now in pairwise(progress)
     ]
     expected = next(i for i, each in enumerate(left, 2) if each <= accuracy**2 * float(size))
     rule = UntilAccurate(accuracy, lambda x: size, 30)
