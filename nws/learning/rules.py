@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+import torch
+
 from nws.errors import UserError, positive_int
 from nws.learning.weighting import Weighting, importance
 
@@ -36,11 +38,7 @@ class Rule:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "samples", positive_int("algorithm.samples", self.samples))
-        if not callable(self.weighting):
-            raise UserError(
-                "algorithm.weighting must name a function of log p and log q by _target_, with"
-                f" _partial_: true, got {self.weighting!r}"
-            )
+        self._check_weighting()
         for name in ("generator_wake", "recognition_wake", "recognition_dream"):
             share = getattr(self, name)
             numeric = isinstance(share, int | float) and not isinstance(share, bool)
@@ -50,4 +48,18 @@ class Rule:
             raise UserError(
                 "algorithm.recognition_wake and recognition_dream are both 0: nothing would train"
                 " recognition"
+            )
+
+    def _check_weighting(self) -> None:
+        """Try the weighting on K equal samples, so that a mistake is found before training."""
+        zeros = torch.zeros(1, self.samples)
+        try:
+            found = [tuple(weights.shape) for weights in self.weighting(zeros, zeros)]
+        except (TypeError, AttributeError) as error:
+            found = [error]
+        if found != [(1, self.samples)] * 2:
+            raise UserError(
+                "algorithm.weighting must be a function of log p and log q, (B, K) each, to the"
+                " weights of p and of q, (B, K) each (_target_ with _partial_: true); for K ="
+                f" {self.samples} and B = 1 it gave {found}"
             )
