@@ -79,7 +79,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Interrupt:
     return arm
 
 
-# --- the rows of the table ------------------------------------------------------------------------------------------
+# --- the rows of the table -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("natural", "plain"), [("nws", "ws"), ("nrws", "rws"), ("nbihm", "bihm")])
@@ -107,7 +107,7 @@ def test_the_metric_is_all_that_sets_nrws_apart(train: Command) -> None:
     assert not [column for column in metrics(without)[0] if column.endswith("damping")]
 
 
-# --- every choice ---------------------------------------------------------------------------------------------------
+# --- every choice --------------------------------------------------------------------------------
 
 SOLVERS, DAMPINGS = names("solver"), names("damping")
 EACH_CHOICE = [("fisher", solver, DAMPINGS[i % len(DAMPINGS)]) for i, solver in enumerate(SOLVERS)]
@@ -222,7 +222,7 @@ def test_the_trust_region_is_told_the_learning_rate(train: Command) -> None:
     assert (ends[0] - ends[2]).abs().max() > 1e3 * bound
 
 
-# --- stopping and going on ------------------------------------------------------------------------------------------
+# --- stopping and going on -----------------------------------------------------------------------
 
 RESUMABLE = {
     "refreshed every 3 steps": ("metric.refresh_every=3", "damping=exponential", "damping.schedule.half_life=3"),
@@ -315,7 +315,7 @@ def test_auto_goes_on_where_other_rows_make_another_solver_the_cheapest(train: C
     assert any(each for metric in checkpoint(run)["metrics"] for each in metric["solvers"])
 
 
-# --- bad input ------------------------------------------------------------------------------------------------------
+# --- bad input -----------------------------------------------------------------------------------
 
 BAD = {
     (
@@ -444,7 +444,7 @@ def test_rows_that_are_not_finite_name_a_layer(train: Command) -> None:
     )
 
 
-# --- it learns ------------------------------------------------------------------------------------------------------
+# --- it learns -----------------------------------------------------------------------------------
 
 SETTINGS = {
     "exact": ({}, lambda: make_solver("cholesky")),

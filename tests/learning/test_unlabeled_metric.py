@@ -46,7 +46,7 @@ UNLABELED = Case(CASE.sizes, 1, 6, CASE.units).data(
     seed=5
 )  # of another size than the gradient's batch, too
 
-# --- the direction --------------------------------------------------------------------------------------------------
+# --- the direction -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rows", ["model", "posterior"])
@@ -90,7 +90,7 @@ def test_other_unlabelled_images_give_another_direction_of_recognition(max_rows:
     assert torch.equal(found[0][0], found[2][0]) and relative_error(found[0][1], found[2][1]) > 0.01
 
 
-# --- the command line, on a small file in TFD's layout ----------------------------------------------------------------
+# --- the command line, on a small file in TFD's layout -------------------------------------------
 
 IMAGES = 70  # 40 unlabelled, 16 train, 6 valid, 8 test
 OPTIONS = (
@@ -192,7 +192,7 @@ def test_a_resumed_run_ends_as_one_never_stopped(
     assert_same_run(whole, resumed.run)
 
 
-# --- bad input ------------------------------------------------------------------------------------------------------
+# --- bad input -----------------------------------------------------------------------------------
 
 
 def test_a_data_set_without_unlabelled_images(train: Command, tmp_path: Path) -> None:
