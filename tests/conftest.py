@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import importlib.util
 import logging
 import os
 import runpy
 import signal
+import struct
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,11 +17,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hydra.core.global_hydra import GlobalHydra
+from scipy.io import savemat
 
 ROOT = Path(__file__).parent.parent
+CONF = ROOT / "conf"
 
 # These models are tiny, so threads would only wait for each other; processes that a test starts do as this one does.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -36,6 +41,20 @@ SMALL = (
     "trainer.evaluation_points=20",
     "logger=none",
 )
+
+
+TWO_STEPS = (
+    "trainer.epochs=1e-6", "trainer.batch_size=2", "trainer.evaluation_samples=2", "trainer.evaluation_points=4",
+    "logger=none", "device=cpu",
+)  # fmt: skip
+
+
+def names(group: str) -> list[str]:
+    """The choices of a group, those in folders of its folder too (experiment=fashion_mnist_sweep/nrws_512)."""
+    return sorted(
+        str(path.relative_to(CONF / group).with_suffix(""))
+        for path in (CONF / group).rglob("*.yaml")
+    )
 
 
 @dataclass(frozen=True)
@@ -59,6 +78,7 @@ class Outcome:
 
 
 Command = Callable[..., Outcome]
+Interrupt = Callable[[int, int | BaseException], None]
 
 
 @pytest.fixture
@@ -137,6 +157,48 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int | BaseExcep
     return arm
 
 
+def idx(images: int, side: int = 28) -> bytes:
+    grey = torch.randint(
+        0, 256, (images, side, side), generator=torch.Generator().manual_seed(0), dtype=torch.uint8
+    )
+    return struct.pack(">4I", 2051, images, side, side) + grey.numpy().tobytes()
+
+
+@pytest.fixture(scope="session")
+def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in the layout of the real ones, of a few images instead of MNIST, Fashion-MNIST and TFD."""
+    root = tmp_path_factory.mktemp("data")
+    files = {
+        "train-images-idx3-ubyte.gz": gzip.compress(idx(10_100), 1),
+        "t10k-images-idx3-ubyte.gz": gzip.compress(idx(50), 1),
+    }
+    for kind in ("MNIST", "FashionMNIST"):
+        (root / kind / "raw").mkdir(parents=True)
+        for name, content in files.items():
+            (root / kind / "raw" / name).write_bytes(content)
+    faces = np.random.default_rng(0).integers(0, 256, (80, 48, 48), dtype=np.uint8)
+    (root / "TFD").mkdir()
+    folds = np.repeat(
+        np.arange(80, dtype=np.uint8)[:, None] % 4, 5, axis=1
+    )  # unlabelled, train, valid, test
+    savemat(root / "TFD" / "TFD_48x48.mat", {"images": faces, "folds": folds})
+    return root
+
+
+def count_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that grows by one with each training step from now on."""
+    from nws.learning.wake_sleep import WakeSleep
+
+    original, steps = WakeSleep.step, []
+
+    def step(self: WakeSleep, *batches: Any) -> Any:
+        steps.append(1)
+        return original(self, *batches)
+
+    monkeypatch.setattr(WakeSleep, "step", step)
+    return steps
+
+
 def load_script(name: str) -> ModuleType:
     """A program of scripts/ as a module."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
@@ -182,6 +244,11 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert first.keys() == second.keys()
     assert [key for key in first if first[key] != second[key]] == []
     assert metrics(one) == metrics(other)
+
+
+def only(folder: Path) -> Path:
+    (found,) = folder.iterdir()
+    return found
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:

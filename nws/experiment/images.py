@@ -1,4 +1,4 @@
-"""Image grids as PNG and GIF files. Torchvision takes seconds to import: only where something is drawn."""
+"""Image grids as PNG and GIF files. Torchvision is imported late, as that takes seconds."""
 
 import io
 import math
@@ -8,14 +8,30 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from nws.data import Dataset
 from nws.files import write_atomically
+from nws.models.helmholtz import HelmholtzMachine
+from nws.models.sampling import generate, reconstruct
 
-CELL = 56  # pixels that a cell of a grid should have at least: small images are enlarged by a whole factor
+CELL = 56  # least width or height of an image in a grid, in pixels; small ones are enlarged
 BACKGROUND = 0.5  # grey level of the lines between images
+IMAGES = 64
+
+
+def progress_grids(machine: HelmholtzMachine, data: Dataset, seed: int) -> dict[str, Tensor]:
+    """Return grids of generated images, and of validation images above their reconstructions."""
+    rng = torch.Generator(data.valid.bytes.device).manual_seed(seed)
+    originals = data.valid.batch()[: IMAGES // 2]
+    generated = image_grid(generate(machine, IMAGES, rng), data.shape)
+    pairs = [originals, reconstruct(machine, originals, rng)]
+    return {"generated": generated, "reconstructed": stacked_grid(pairs, data.shape)}
 
 
 def image_grid(images: Tensor, shape: tuple[int, int], columns: int | None = None) -> Tensor:
-    """A grid (3, height, width) of images (n, H W) in [0, 1], row by row; as square as can be unless `columns` is given."""
+    """Return a grid (3, height, width) of images (n, H W) in [0, 1], row by row.
+
+    It is as square as can be unless `columns` is given. `shape` is (H, W).
+    """
     from torchvision.utils import make_grid
 
     scale = max(1, math.ceil(CELL / max(shape)))
@@ -28,20 +44,20 @@ def image_grid(images: Tensor, shape: tuple[int, int], columns: int | None = Non
 def stacked_grid(
     parts: Sequence[Tensor], shape: tuple[int, int], columns: int | None = None
 ) -> Tensor:
-    """A grid of several images of each thing, one above the other: originals (n, H W) above their reconstructions, say."""
+    """Return a grid in which image i of the first part stands above image i of the next ones.
+
+    Each of `parts` is (n, H W), for example originals and their reconstructions.
+    """
     count = len(parts[0])
     columns = columns or min(count, math.ceil(math.sqrt(len(parts) * count)))
-    blank = parts[0].new_full(
-        (-count % columns, parts[0].shape[1]), BACKGROUND
-    )  # the last rows stay below each other
-    filled = [torch.cat([part, blank]).split(columns) for part in parts]
-    return image_grid(
-        torch.cat([torch.cat(group) for group in zip(*filled, strict=True)]), shape, columns
-    )
+    blank = parts[0].new_full((-count % columns, parts[0].shape[1]), BACKGROUND)
+    rows = [torch.cat([part, blank]).split(columns) for part in parts]
+    stacked = [torch.cat(group) for group in zip(*rows, strict=True)]
+    return image_grid(torch.cat(stacked), shape, columns)
 
 
 def save_png(grid: Tensor, path: Path) -> None:
-    """Write a grid (3, height, width) as PNG, whole or not at all."""
+    """Write a grid (3, height, width) as PNG, completely or not at all."""
     from torchvision.utils import save_image
 
     buffer = io.BytesIO()
@@ -50,18 +66,11 @@ def save_png(grid: Tensor, path: Path) -> None:
 
 
 def save_gif(frames: Sequence[Tensor], path: Path, milliseconds: int = 100) -> None:
-    """Write grids (3, height, width) as an endless animated GIF, whole or not at all."""
+    """Write grids (3, height, width) as an endless animated GIF, completely or not at all."""
     from torchvision.transforms.functional import to_pil_image
 
-    pictures = [to_pil_image(frame) for frame in frames]
+    first, *others = [to_pil_image(frame) for frame in frames]
+    options = dict(append_images=others, duration=milliseconds, loop=0, optimize=False)
     buffer = io.BytesIO()
-    pictures[0].save(
-        buffer,
-        format="gif",
-        save_all=True,
-        append_images=pictures[1:],
-        duration=milliseconds,
-        loop=0,
-        optimize=False,
-    )
+    first.save(buffer, format="gif", save_all=True, **options)
     write_atomically(path, buffer.getvalue())

@@ -1,12 +1,3 @@
-"""What a measured time was measured on."""
+"""TEMPORARY: old name until the merge; to be deleted."""
 
-import platform
-from pathlib import Path
-
-
-def processor() -> str:
-    """The CPU's name, as far as the system tells it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+from nws.experiment.hardware import processor as processor

@@ -8,9 +8,8 @@ from typing import Any
 
 import hydra
 import pytest
-from conftest import ROOT, Command, checkpoint, metrics
+from conftest import ROOT, TWO_STEPS, Command, checkpoint, metrics, names
 from omegaconf import DictConfig, OmegaConf
-from test_train import TWO_STEPS, data_root, names  # noqa: F401  a fixture
 
 PLAIN, NATURAL = ("ws", "rws", "bihm"), ("nws", "nrws", "nbihm")
 SETS = ("three_by_three", "digits", "mnist", "fashion_mnist", "tfd")
@@ -152,17 +151,33 @@ PAIRS = [
 
 @pytest.mark.parametrize(("name", "algorithm"), PAIRS)
 def test_a_preset_trains_with_an_algorithm(
-    command: Command,
-    data_root: Path,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    algorithm: str,
+    command: Command, data_root: Path, monkeypatch: pytest.MonkeyPatch, name: str, algorithm: str
 ) -> None:
-    """Two steps each; every algorithm, of the pairs a few. tests/test_train.py takes every preset with its own."""
+    """Two steps each; every algorithm, of the pairs a few."""
     from nws.experiment.trainer import TrainerSettings
 
     monkeypatch.setattr(TrainerSettings, "steps_per_epoch", lambda self, images, kind="training": 2)
     options = (f"data.root={data_root}", *TWO_STEPS[1:], "trainer.epochs=1")
     outcome = command("train.py", f"experiment={name}", f"algorithm={algorithm}", *options)
+    assert outcome.code == 0, outcome.err
+    assert checkpoint(outcome.run)["step"] == 2 and len(metrics(outcome.run)) >= 1
+
+
+@pytest.mark.parametrize(
+    "preset", [f"{group}={name}" for group in ("experiment", "debug") for name in names(group)]
+)
+def test_presets_take_two_steps(
+    command: Command, data_root: Path, monkeypatch: Any, preset: str
+) -> None:
+    from nws.experiment.trainer import TrainerSettings
+
+    # Two steps whatever the size of the data.
+    monkeypatch.setattr(TrainerSettings, "steps_per_epoch", lambda self, images, kind="training": 2)
+    once = (
+        ["hydra.mode=RUN", "hydra.sweeper.params={}"] if "sweep/" in preset else []
+    )  # one job of a sweep
+    outcome = command(
+        "train.py", preset, f"data.root={data_root}", *TWO_STEPS[1:], "trainer.epochs=1", *once
+    )
     assert outcome.code == 0, outcome.err
     assert checkpoint(outcome.run)["step"] == 2 and len(metrics(outcome.run)) >= 1

@@ -47,7 +47,8 @@ class AutoSolver:
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
         if self._solver is None:
             fisher = with_rows(operator)
-            costs = self.costs(*fisher.inputs.shape, fisher.shape[0], fisher.inputs.element_size())
+            n, d = fisher.inputs.shape
+            costs = self.costs(n, d, fisher.shape[0], fisher.inputs.element_size())
             self._solver = self._solvers[min(costs, key=costs.__getitem__)]
             if self._waiting is not None:
                 self._solver.load_state_dict(self._waiting)

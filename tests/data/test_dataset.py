@@ -1,23 +1,32 @@
-"""The data sets: their parts, their binarisation, and their options; test_image_files.py has those that come from files."""
+"""The data sets: their parts, their binarisation, and their options; the other modules have those that come from files."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from cases import seeded
 
-from nws.data import datasets
-from nws.data.datasets import Split, load_dataset
+from nws.data import (
+    RawImages,
+    Split,
+    dataset,
+    load_dataset,
+    load_digits,
+    load_npz,
+    load_three_by_three,
+)
 from nws.errors import UserError
 
 # --- three_by_three and digits -------------------------------------------------------------------------------------
 
 
 def test_three_by_three_is_kirbys_distribution(tmp_path: Path) -> None:
-    data = load_dataset("three_by_three", root=tmp_path)
+    data = load_dataset(load_three_by_three)
     assert data.shape == (3, 3) and data.distribution is not None
     images, probabilities = data.distribution
     assert (
@@ -36,7 +45,7 @@ def test_three_by_three_is_kirbys_distribution(tmp_path: Path) -> None:
 
 
 def test_three_by_three_parts_hold_the_exact_proportions(tmp_path: Path) -> None:
-    data = load_dataset("three_by_three", root=tmp_path)
+    data = load_dataset(load_three_by_three)
     assert (len(data.train), len(data.valid), len(data.test)) == (18_000, 18, 18)
     assert data.distribution is not None
     images, probabilities = data.distribution
@@ -45,22 +54,22 @@ def test_three_by_three_parts_hold_the_exact_proportions(tmp_path: Path) -> None
         torch.testing.assert_close(counts.double() / len(split), probabilities, rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("binarize", datasets.BINARIZATIONS)
+@pytest.mark.parametrize("binarize", dataset.BINARIZATIONS)
 def test_binary_data_is_left_as_it_is(tmp_path: Path, binarize: str) -> None:
-    data = load_dataset("three_by_three", root=tmp_path, binarize=binarize)
+    data = load_dataset(load_three_by_three, binarize=binarize)
     for split in (data.train, data.valid, data.test):
         assert not split.redraw and split.maximum == 1
         assert torch.equal(split.batch(), split.bytes.float())
 
 
 def test_digits_are_split_in_their_own_order(tmp_path: Path) -> None:
-    from sklearn.datasets import load_digits
+    from sklearn.datasets import load_digits as originals
 
-    data = load_dataset("digits", root=tmp_path, binarize="none")
+    data = load_dataset(load_digits, binarize="none")
     assert (len(data.train), len(data.valid), len(data.test)) == (1_297, 250, 250)
     assert data.shape == (8, 8) and data.distribution is None
     pooled = torch.cat([data.train.batch(), data.valid.batch(), data.test.batch()])
-    assert torch.equal(pooled, torch.from_numpy(load_digits().data).float() / 16)
+    assert torch.equal(pooled, torch.from_numpy(originals().data).float() / 16)
 
 
 # --- binarisation --------------------------------------------------------------------------------------------------
@@ -69,7 +78,7 @@ def test_digits_are_split_in_their_own_order(tmp_path: Path) -> None:
 def test_resample_is_fresh_at_each_use_and_repeats_with_the_generators_state(
     tmp_path: Path,
 ) -> None:
-    train = load_dataset("digits", root=tmp_path).train
+    train = load_dataset(load_digits).train
     rng = seeded()
     state = rng.get_state()
     first, second = train.batch(None, rng), train.batch(None, rng)
@@ -120,9 +129,9 @@ def test_batch_takes_the_indexed_rows() -> None:
 @pytest.mark.parametrize("binarize", ["resample", "static"])
 def test_held_out_parts_are_the_same_in_every_run(tmp_path: Path, binarize: str) -> None:
     torch.manual_seed(1)
-    first = load_dataset("digits", root=tmp_path, binarize=binarize)
+    first = load_dataset(load_digits, binarize=binarize)
     torch.manual_seed(2)
-    second = load_dataset("digits", root=tmp_path, binarize=binarize)
+    second = load_dataset(load_digits, binarize=binarize)
     for a, b in (
         (first.valid, second.valid),
         (first.test, second.test),
@@ -136,14 +145,14 @@ def test_held_out_parts_are_the_same_in_every_run(tmp_path: Path, binarize: str)
 
 def test_loading_leaves_the_global_generator_alone(tmp_path: Path) -> None:
     state = torch.get_rng_state()
-    load_dataset("digits", root=tmp_path, binarize="static")
+    load_dataset(load_digits, binarize="static")
     assert torch.equal(state, torch.get_rng_state())
 
 
 def test_static_draws_every_part_once(tmp_path: Path) -> None:
-    static = load_dataset("digits", root=tmp_path, binarize="static")
-    resampled = load_dataset("digits", root=tmp_path, binarize="resample")
-    grey = load_dataset("digits", root=tmp_path, binarize="none").train.batch()
+    static = load_dataset(load_digits, binarize="static")
+    resampled = load_dataset(load_digits, binarize="resample")
+    grey = load_dataset(load_digits, binarize="none").train.batch()
     assert torch.equal(static.train.batch(None, seeded(1)), static.train.batch(None, seeded(2)))
     assert torch.equal(static.valid.bytes, resampled.valid.bytes) and torch.equal(
         static.test.bytes, resampled.test.bytes
@@ -151,12 +160,12 @@ def test_static_draws_every_part_once(tmp_path: Path) -> None:
     excess = (static.train.batch() - grey).sum() / (grey * (1 - grey)).sum().sqrt()
     assert excess.abs() < 4  # in standard errors of the number of white pixels
     # Each part has a seed of its own: the same grey rows would otherwise share their noise.
-    assert len(set(datasets.DRAW_SEEDS.values())) == len(datasets.DRAW_SEEDS) == 4
+    assert len(set(dataset.DRAW_SEEDS.values())) == len(dataset.DRAW_SEEDS) == 4
 
 
 def test_threshold_and_none(tmp_path: Path) -> None:
-    sharp = load_dataset("digits", root=tmp_path, binarize="threshold")
-    grey = load_dataset("digits", root=tmp_path, binarize="none")
+    sharp = load_dataset(load_digits, binarize="threshold")
+    grey = load_dataset(load_digits, binarize="none")
     for part in ("train", "valid", "test"):
         bits, intensities = getattr(sharp, part).batch(), getattr(grey, part).batch()
         assert torch.equal(bits, (intensities > 0.5).float())
@@ -178,37 +187,73 @@ def test_threshold_and_none(tmp_path: Path) -> None:
     ],
 )
 def test_to_device_keeps_images_and_draws_there(tmp_path: Path, device: str) -> None:
-    data, here = (
-        load_dataset("digits", root=tmp_path, device=device),
-        load_dataset("digits", root=tmp_path),
-    )
+    data, here = (load_dataset(load_digits, device=device), load_dataset(load_digits))
     assert torch.equal(data.test.bytes.cpu(), here.test.bytes)
     batch = data.train.batch(torch.arange(5, device=device), torch.Generator(device).manual_seed(0))
     assert batch.device.type == device and batch.shape == (5, 64)
-    moved = load_dataset("three_by_three", root=tmp_path).to(device)
+    moved = load_dataset(load_three_by_three).to(device)
     assert moved.distribution is not None and moved.distribution[1].device.type == device
 
 
+# --- sources, a user's own among them ------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("source", "options", "message"),
     [
-        (
-            {"name": "cifar"},
-            "data.name must be one of three_by_three, digits, mnist, fashion_mnist, tfd, npz.*got 'cifar'",
-        ),
-        (
-            {"binarize": "round"},
-            "data.binarize must be one of resample, static, threshold, none, got 'round'",
-        ),
-        ({"path": "x.npz"}, "digits has no option path; its options are root, binarize$"),
-        (
-            {"name": "npz", "size": 3},
-            "npz has no option size; its options are root, binarize, path, shape$",
-        ),
+        (load_digits, {"binarize": "round"}, "data.binarize must be one of resample, static, threshold, none, got 'round'"),
+        (load_digits, {"path": "x.npz"}, "digits has no option path; its options are root, binarize$"),
+        (load_npz, {"size": 3}, "npz has no option size; its options are root, binarize, path, shape$"),
     ],
-)
+)  # fmt: skip
 def test_unknown_choices_are_listed(
-    tmp_path: Path, arguments: dict[str, str], message: str
+    source: Callable[..., RawImages], options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        load_dataset(**{"name": "digits", "root": str(tmp_path), **arguments})
+        load_dataset(source, **options)
+
+
+def stripes(count: int, period: int = 2) -> RawImages:
+    images = (torch.arange(12) % period == 0).to(torch.uint8).mul(255).expand(count, 12)
+    return RawImages(images, images[:2], images[:1], (3, 4))
+
+
+def wrong() -> dict[str, int]:
+    return {}
+
+
+def test_a_source_of_the_users(tmp_path: Path) -> None:
+    data = load_dataset(stripes, count=5, period=3, binarize="threshold")
+    assert data.name == "stripes" and data.shape == (3, 4) and len(data.train) == 5
+    assert data.train.batch()[0].tolist() == [1, 0, 0] * 4
+    assert load_dataset(stripes, name="mine", count=5).name == "mine"
+    with_root = load_dataset(stripes, count=5, root=tmp_path)  # it does not take this one
+    assert len(with_root.test) == 1
+    with pytest.raises(UserError, match="stripes has no option size; its options are root, bin.*, count, period$"):  # fmt: skip
+        load_dataset(stripes, count=5, size=3)
+    with pytest.raises(UserError, match="options of stripes do not fit: missing .* 'count'"):
+        load_dataset(stripes)
+    with pytest.raises(UserError, match=r"a function that returns nws.data.RawImages, .*wrong returned dict"):  # fmt: skip
+        load_dataset(wrong, name="mine")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="must be a function in Python, got <class 'dict'>"):
+        load_dataset(dict, name="mine")
+
+
+GOOD = torch.zeros(4, 12, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize(
+    ("part", "images", "message"),
+    [
+        ("train", GOOD.float(), r"train must be bytes .* of shape \(N, 12\) .*got torch.float32"),
+        ("valid", GOOD[:, :9], r"valid must be bytes .*got torch.uint8 of shape \(4, 9\)"),
+        ("test", GOOD.reshape(4, 3, 4), r"test must be bytes .*got torch.uint8 of shape \(4, 3, 4\)"),
+        ("unlabeled", GOOD[0], r"unlabeled must be bytes .*got torch.uint8 of shape \(12,\)"),
+        ("train", GOOD[:0], r"train must be bytes .*got torch.uint8 of shape \(0, 12\)"),
+    ],
+)  # fmt: skip
+def test_raw_images_are_checked(part: str, images: torch.Tensor, message: str) -> None:
+    arrays = {"train": GOOD, "valid": GOOD, "test": GOOD}
+    RawImages(**arrays, shape=(3, 4))  # the control
+    with pytest.raises(UserError, match=message):
+        RawImages(**{**arrays, part: images}, shape=(3, 4))

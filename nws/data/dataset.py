@@ -1,0 +1,190 @@
+"""Data sets of images, held on the device as bytes, and how grey images become binary.
+
+Symbols: N images of D = H * W pixels; B images in a batch; S images of an enumerated distribution.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nws.errors import UserError
+
+BINARIZATIONS = ("resample", "static", "threshold", "none")
+# Seeds of the one draw that makes a part binary. They are constants: every run sees the same images.
+DRAW_SEEDS = {"train": 101, "valid": 202, "test": 303, "unlabeled": 404}
+
+
+@dataclass(frozen=True)
+class RawImages:
+    """What a source of images returns: its parts before any binarisation, on the CPU.
+
+    Args:
+        train, valid, test: The three parts, each (N, D) uint8.
+        shape: Height and width (H, W) of an image, with H * W = D.
+        maximum: The byte that means intensity 1: 255 for grey bytes, 1 for binary images.
+        distribution: p_D where it is known: images (S, D) float32 of 0 and 1, and their
+            probabilities (S,) float64.
+        unlabeled: Images for `metric.batch=unlabeled`, (N, D) uint8; may be `train` itself.
+
+    Raises:
+        UserError: A part has another type or shape.
+    """
+
+    train: Tensor
+    valid: Tensor
+    test: Tensor
+    shape: tuple[int, int]
+    maximum: int = 255
+    distribution: tuple[Tensor, Tensor] | None = None
+    unlabeled: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        pixels = self.shape[0] * self.shape[1]
+        for part in DRAW_SEEDS:
+            images = self.train if getattr(self, part) is None else getattr(self, part)
+            shape = (max(len(images), 1), pixels)
+            if images.dtype != torch.uint8 or images.shape != shape:
+                raise UserError(
+                    f"RawImages: {part} must be bytes (torch.uint8) of shape (N, {pixels}) for "
+                    f"images of {self.shape}, got {images.dtype} of shape {tuple(images.shape)}"
+                )
+
+
+@dataclass(frozen=True)
+class Split:
+    """One part of a data set, held on the device as bytes; intensity = bytes / maximum."""
+
+    bytes: Tensor  # (N, D) uint8
+    maximum: int  # the byte that means intensity 1
+    redraw: bool  # whether each use is a fresh Bernoulli draw from the intensities
+
+    def __len__(self) -> int:
+        return self.bytes.shape[0]
+
+    def batch(self, indices: Tensor | None = None, rng: torch.Generator | None = None) -> Tensor:
+        """Return the images at `indices` (B,), or all of them, as (B, D) float32 in [0, 1].
+
+        `rng` makes fresh draws; it, the indices and the split are on one device.
+        """
+        rows = self.bytes if indices is None else self.bytes.index_select(0, indices)
+        if self.redraw:
+            # A uniform number is below 1: intensity 1 always gives 1, intensity 0 always gives 0.
+            uniform = torch.rand(rows.shape, generator=rng, device=rows.device, dtype=torch.float32)
+            return uniform.mul_(self.maximum).lt_(rows)
+        images = rows.to(torch.float32)
+        return images if self.maximum == 1 else images.div_(self.maximum)
+
+    def to(self, device: torch.device | str) -> Split:
+        """Return the same split on a device."""
+        return Split(self.bytes.to(device), self.maximum, self.redraw)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The three parts of a data set, never pooled, on one device."""
+
+    name: str  # what messages and runs call it
+    shape: tuple[int, int]  # (H, W) of an image
+    train: Split
+    valid: Split
+    test: Split
+    distribution: tuple[Tensor, Tensor] | None = None  # as in `RawImages`
+    unlabeled: Split | None = None  # for `metric.batch=unlabeled`
+
+    def to(self, device: torch.device | str) -> Dataset:
+        """Return the same data set on a device."""
+        exact = self.distribution
+        if exact is not None:
+            exact = exact[0].to(device), exact[1].to(device)
+        train, valid, test = (split.to(device) for split in (self.train, self.valid, self.test))
+        unlabeled = self.unlabeled
+        if unlabeled is not None:  # on the device once where it is the training part itself
+            unlabeled = train if unlabeled is self.train else unlabeled.to(device)
+        return Dataset(self.name, self.shape, train, valid, test, exact, unlabeled)
+
+
+def load_dataset(
+    source: Callable[..., RawImages],
+    *,
+    name: str | None = None,
+    binarize: str = "resample",
+    device: torch.device | str = "cpu",
+    **options: Any,
+) -> Dataset:
+    """Load images from their source and make them a data set.
+
+    Args:
+        source: A function that returns `RawImages`, such as `load_digits` or your own.
+        name: What to call the data set; None for the name of the function.
+        binarize: How grey images become binary, one of `BINARIZATIONS`. Binary images stay.
+        device: Where the images are held.
+        options: The source's own options. `root` is left out where the source does not take it.
+
+    Returns:
+        The data set on the device.
+
+    Raises:
+        UserError: An option is unknown, missing or wrong, or a file is missing or damaged.
+    """
+    name = source.__name__.removeprefix("load_") if name is None else name
+    if binarize not in BINARIZATIONS:
+        choices = ", ".join(BINARIZATIONS)
+        raise UserError(f"data.binarize must be one of {choices}, got {binarize!r}")
+    raw = source(**_source_options(source, name, options))
+    if not isinstance(raw, RawImages):
+        raise UserError(
+            "data._target_ must be a function that returns nws.data.RawImages,"
+            f" {source.__module__}.{source.__name__} returned {type(raw).__name__}"
+        )
+    train, valid, test = (
+        binarize_part(part, getattr(raw, part), raw.maximum, binarize)
+        for part in ("train", "valid", "test")
+    )
+    unlabeled = None
+    if raw.unlabeled is raw.train:
+        unlabeled = train
+    elif raw.unlabeled is not None:
+        unlabeled = binarize_part("unlabeled", raw.unlabeled, raw.maximum, binarize)
+    return Dataset(name, raw.shape, train, valid, test, raw.distribution, unlabeled).to(device)
+
+
+def _source_options(
+    source: Callable[..., RawImages], name: str, options: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the options that a source takes, after a check that they fit."""
+    try:
+        signature = inspect.signature(source)
+    except ValueError:  # of a builtin
+        raise UserError(f"data._target_ must be a function in Python, got {source!r}") from None
+    if "root" in options and "root" not in signature.parameters:
+        options = {key: value for key, value in options.items() if key != "root"}
+    known = [option for option in signature.parameters if option != "root"]
+    unknown = ", ".join(sorted(set(options) - {"root", *known}))
+    if unknown:
+        choices = ", ".join(["root", "binarize", *known])
+        raise UserError(f"data: {name} has no option {unknown}; its options are {choices}")
+    try:
+        signature.bind(**options)
+    except TypeError as error:
+        raise UserError(f"data: the options of {name} do not fit: {error}") from error
+    return options
+
+
+def binarize_part(part: str, images: Tensor, maximum: int, how: str) -> Split:
+    """Return one part's images, (N, D) uint8 on the CPU, as the split that `data.binarize` names."""
+    if maximum == 1 or how == "none":
+        return Split(images, maximum, redraw=False)
+    if how == "threshold":
+        return Split((images > maximum / 2).to(torch.uint8), 1, redraw=False)
+    fresh = Split(images, maximum, redraw=True)
+    if how == "resample" and part in ("train", "unlabeled"):
+        return fresh
+    # Drawn on the CPU by its own generator: the same images on every device, under every seed.
+    drawn = fresh.batch(None, torch.Generator().manual_seed(DRAW_SEEDS[part]))
+    return Split(drawn.to(torch.uint8), 1, redraw=False)

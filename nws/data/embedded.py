@@ -1,0 +1,34 @@
+"""Data sets that need no download: Kirby's 3x3 images, and scikit-learn's digits."""
+
+import numpy as np
+import torch
+
+from nws.data.dataset import RawImages
+
+DIGITS_TRAIN, DIGITS_VALID = 1_297, 250  # of 1,797; the others are the test part
+
+
+def load_three_by_three() -> RawImages:
+    """Return Kirby's (2006) twelve 3x3 images of whole columns or whole rows, with their p_D.
+
+    Each of the 6 images of columns has probability 2/18, each of the 6 images of rows 1/18. Every
+    part holds the images in exactly these proportions.
+    """
+    # The three bits of 1 to 6: neither an empty image nor a full one.
+    bars = torch.tensor([[k >> 2 & 1, k >> 1 & 1, k & 1] for k in range(1, 7)], dtype=torch.uint8)
+    columns = bars[:, None, :].expand(6, 3, 3).reshape(6, 9)
+    rows = bars[:, :, None].expand(6, 3, 3).reshape(6, 9)
+    images = torch.cat([columns, rows])
+    counts = torch.tensor([2] * 6 + [1] * 6)
+    exact = images.repeat_interleave(counts, dim=0)  # 18 images, whose mean is the expectation
+    distribution = (images.float(), counts.double() / counts.sum())
+    return RawImages(exact.repeat(1_000, 1), exact, exact, (3, 3), 1, distribution)
+
+
+def load_digits() -> RawImages:
+    """Return scikit-learn's 1,797 8x8 digits of 0 to 16 in their own order: train, valid, test."""
+    from sklearn.datasets import load_digits as read_digits
+
+    images = torch.from_numpy(read_digits().data.astype(np.uint8))
+    train, valid, test = images.tensor_split((DIGITS_TRAIN, DIGITS_TRAIN + DIGITS_VALID))
+    return RawImages(train, valid, test, (8, 8), maximum=16)

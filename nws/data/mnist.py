@@ -1,0 +1,141 @@
+"""MNIST and Fashion-MNIST in torchvision's folder layout, read without writing.
+
+Symbols: N images of H x W pixels.
+"""
+
+from __future__ import annotations
+
+import zlib
+from http.client import HTTPException
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nws.data.dataset import RawImages
+from nws.errors import UserError
+
+VALID_IMAGES = 10_000  # taken from the end of the official training file
+IMAGES_MAGIC = 2051  # unsigned bytes (0x08) in three dimensions (0x03)
+HEADER_BYTES = 16  # magic, images, rows, columns: four big-endian 32-bit integers
+MEND = "delete it and run again to download it, or replace it by a good copy"
+
+
+def load_mnist(root: str | Path) -> RawImages:
+    """Return MNIST from `root`/MNIST/raw, downloaded where it is missing.
+
+    It has 50,000 training, 10,000 validation and 10,000 test images of 28x28 grey bytes. The
+    validation part is the end of the official training file; the test part is the official one.
+
+    Args:
+        root: The folder of downloads.
+
+    Raises:
+        UserError: A file is damaged, or is missing and cannot be downloaded.
+    """
+    return _load(Path(root).expanduser(), "MNIST")
+
+
+def load_fashion_mnist(root: str | Path) -> RawImages:
+    """Return Fashion-MNIST from `root`/FashionMNIST/raw; as `load_mnist` in all else."""
+    return _load(Path(root).expanduser(), "FashionMNIST")
+
+
+def read_idx(path: Path) -> Tensor:
+    """Return the images of an idx file (packed as .gz or not), (N, H, W) uint8.
+
+    Raises:
+        UserError: The file cannot be read, is damaged or holds something else.
+    """
+    content, complete = _unpack(path)
+    size, problem = len(content), ""
+    magic, count, height, width = np.frombuffer(content[:HEADER_BYTES].ljust(16), ">u4").tolist()
+    pixels, expected = height * width, HEADER_BYTES + count * height * width
+    if size < HEADER_BYTES:
+        problem = f": expected a header of {HEADER_BYTES} bytes, the file holds {size}"
+    elif magic != IMAGES_MAGIC:
+        problem = f": expected magic number {IMAGES_MAGIC} (images, idx), got {magic}"
+    elif not complete or count * pixels == 0 or size != expected:
+        problem = (
+            f" is damaged: its header promises {count} images of {height}x{width},"
+            f" {expected} bytes once unpacked; it holds {size} bytes,"
+            f" {(size - HEADER_BYTES) // max(pixels, 1)} complete images"
+            + ", and the packed file ends too early"
+            * (not complete)
+        )
+    if problem:
+        raise UserError(f"{path}{problem}; {MEND}")
+    data = np.frombuffer(content, dtype=np.uint8, offset=HEADER_BYTES)
+    return torch.from_numpy(data.reshape(count, height, width).copy())  # the buffer is read-only
+
+
+def find_in(folder: Path) -> str:
+    """Return the names of the files in a folder, for a message."""
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    return ", ".join(names) or "nothing"
+
+
+def _load(root: Path, kind: str) -> RawImages:
+    folder = root / kind / "raw"
+    if _find(folder, "train") is None or _find(folder, "t10k") is None:
+        _download(root, kind, folder)
+    train_file, test_file = _find(folder, "train"), _find(folder, "t10k")
+    if train_file is None or test_file is None:
+        raise UserError(
+            f"{kind}: expected the two image files in {folder.resolve()} after the download,"
+            f" found {find_in(folder)}"
+        )
+    official, test = read_idx(train_file), read_idx(test_file)
+    if official.shape[1:] != test.shape[1:]:
+        raise UserError(
+            f"{folder.resolve()}: expected training and test images of one size,"
+            f" got {tuple(official.shape[1:])} and {tuple(test.shape[1:])};"
+            " delete both and run again to download them"
+        )
+    if len(official) <= VALID_IMAGES:
+        raise UserError(
+            f"{train_file}: expected more than {VALID_IMAGES} images, found {len(official)},"
+            f" so none is left to train on; {MEND}"
+        )
+    train, valid = official.flatten(1).tensor_split((len(official) - VALID_IMAGES,))
+    return RawImages(train, valid, test.flatten(1), (test.shape[1], test.shape[2]))
+
+
+def _find(folder: Path, part: str) -> Path | None:
+    """Return the file of a part (train or t10k), unpacked if there is one, else packed."""
+    name = f"{part}-images-idx3-ubyte"
+    return next((folder / file for file in (name, f"{name}.gz") if (folder / file).is_file()), None)
+
+
+def _download(root: Path, kind: str, folder: Path) -> None:
+    """Let torchvision download into root."""
+    import torchvision
+
+    try:
+        getattr(torchvision.datasets, kind)(str(root), download=True)
+    except (OSError, RuntimeError, HTTPException) as error:  # URLError is an OSError
+        raise UserError(
+            f"{kind}: expected train-images-idx3-ubyte and t10k-images-idx3-ubyte (or both as .gz)"
+            f" in {folder.resolve()}, found {find_in(folder)}, and the download failed: {error}\n"
+            "Put the files there, or point data.root, or the environment variable NWS_DATA_ROOT,"
+            f" at a folder that has {kind}/raw."
+        ) from error
+
+
+def _unpack(path: Path) -> tuple[bytes, bool]:
+    """Return a file's unpacked content as far as it goes, and whether it is complete."""
+    try:
+        content = path.read_bytes()
+        if path.suffix != ".gz":
+            return content, True
+        unpacker = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)  # 16: a gzip header and checksum
+        return unpacker.decompress(content), unpacker.eof
+    except zlib.error as error:
+        raise UserError(
+            f"{path}: expected a gzip file, but its bytes do not unpack ({error}); {MEND}"
+        ) from error
+    except OSError as error:
+        raise UserError(
+            f"{path}: could not be read ({error}); check the file and its permissions"
+        ) from error

@@ -1,0 +1,170 @@
+"""The one place that rewrites the command line before Hydra reads it."""
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+import hydra
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from nws.errors import UserError
+from nws.experiment.configuration import GROUPS
+from nws.experiment.directory import RunDirectory, open_run
+from nws.experiment.resume import left_state
+
+#: Launchers and sweepers of the extra `sweep`, and the packages that they are in.
+PLUGINS = {
+    "hydra/launcher=joblib": "hydra_joblib_launcher",
+    "hydra/launcher=submitit_slurm": "hydra_submitit_launcher",
+    "hydra/launcher=submitit_local": "hydra_submitit_launcher",
+    "hydra/sweeper=optuna": "hydra_optuna_sweeper",
+}
+#: Our settings of a plugin, in conf/hydra/. Hydra allows no second file of the plugin's own name.
+SETTINGS = {
+    "hydra/launcher=submitit_slurm": "hydra/launcher=slurm",
+    "hydra/sweeper=optuna": "hydra/sweeper=search",
+}
+#: Keys of earlier versions, and what they are called now.
+OLD_KEYS = {
+    "metric.kind": "metric",
+    "solver.name": "solver",
+    "algorithm.exponent": "algorithm.weighting.exponent",
+}
+
+
+def rewrite_arguments(arguments: list[str], conf: Path) -> list[str]:
+    """Return the arguments that Hydra reads in place of the user's.
+
+    Args:
+        arguments: What the user gave after train.py.
+        conf: The folder of config.yaml, from which `resume=auto` composes.
+
+    Raises:
+        UserError: A value is no name of a group's file, a plugin is missing, or RUN is no run.
+    """
+    arguments = rename_old_keys(arguments)
+    check_choices(arguments)
+    arguments = use_our_settings(arguments)
+    return find_unfinished_run(resume_run(arguments), conf)
+
+
+def rename_old_keys(arguments: list[str]) -> list[str]:
+    """Give keys of earlier versions their present names; a group's later choice wins."""
+    renamed: list[str] = []
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        plus, name = key[: len(key) - len(key.lstrip("+"))], key.lstrip("+")
+        new = OLD_KEYS.get(name)
+        if new in GROUPS:
+            renamed = [text for text in renamed if not text.startswith(f"{new}=")]
+            argument = f"{new}={value}"
+        elif new is not None:
+            argument = f"{plus}{new}{equals}{value}"
+        renamed.append(argument)
+    return renamed
+
+
+def check_choices(arguments: list[str]) -> None:
+    """Raise `UserError` for group=null and group=0.1, which Hydra answers with a traceback."""
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        if key in (*GROUPS, "experiment", "debug") and any(map(_is_no_name, value.split(","))):
+            raise UserError(
+                f"{key} needs the name of a file in conf/{key}/, got {value}; leave it out for the"
+                " default. Numbers go to the options of a group, as in damping.value=0.1"
+            )
+
+
+def _is_no_name(value: str) -> bool:
+    """Return whether Hydra reads a value as null, a truth value or a number."""
+    try:
+        float(value)
+    except ValueError:
+        return value in ("null", "true", "false")
+    return True
+
+
+def use_our_settings(arguments: list[str]) -> list[str]:
+    """Choose our settings of a launcher or sweeper; `UserError` where it is not installed."""
+    for text in arguments:
+        package = PLUGINS.get(text)
+        if package is not None and not _is_installed(f"hydra_plugins.{package}"):
+            raise UserError(
+                f"{text} needs {package.replace('_', '-')}, which is not installed:"
+                " pip install '.[sweep]'"
+            )
+        cluster = shutil.which("sbatch") and shutil.which("srun")
+        if text == "hydra/launcher=submitit_slurm" and not cluster:
+            raise UserError(
+                f"{text} needs the commands of a SLURM cluster, found no sbatch and srun here;"
+                " start it there"
+            )
+    return [SETTINGS.get(text, text) for text in arguments]
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # not even hydra_plugins
+        return False
+
+
+def resume_run(arguments: list[str]) -> list[str]:
+    """Replace resume=RUN by the run's path and groups, and let Hydra's log go to its directory.
+
+    The groups let overrides such as optimizer.momentum=0.5 be composed as the run was.
+    """
+    keys = [argument.partition("=")[0] for argument in arguments]
+    for place, argument in enumerate(arguments):
+        key, _, value = argument.partition("=")
+        if key.lstrip("+") != "resume" or value in ("", "null", "auto"):
+            continue
+        if {"-m", "--multirun"} & set(arguments):
+            raise UserError(
+                "resume=RUN takes one run and no sweep (-m); resume=auto goes on with a sweep"
+            )
+        run, _ = open_run(value.strip("'\""))
+        choices = run.saved_choices().items()
+        groups = [f"{name}={choice}" for name, choice in choices if name not in keys]
+        directory = [f"resume={_quote(run.path)}", f"hydra.run.dir={_quote(run.path)}"]
+        return [*arguments[:place], *groups, *directory, *arguments[place + 1 :]]
+    return arguments
+
+
+def _quote(path: Path) -> str:
+    return "'" + str(path).replace("'", "\\'") + "'"
+
+
+def find_unfinished_run(arguments: list[str], conf: Path) -> list[str]:
+    """For resume=auto, make the newest unfinished run of this configuration the run directory.
+
+    The arguments stay as they are for a sweep, which `sweep_directory` finds, and with a directory
+    of the user's.
+    """
+    if "resume=auto" not in arguments or any(
+        text.startswith(("-", "hydra.run.dir=")) for text in arguments
+    ):
+        return arguments
+    try:
+        with hydra.initialize_config_dir(str(conf), job_name="train", version_base="1.3"):
+            config = hydra.compose("config", arguments, return_hydra_config=True)
+        if config.hydra.mode is not None and config.hydra.mode.name == "MULTIRUN":
+            return arguments
+        parent = Path(config.hydra.run.dir).parent
+        config = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    except (HydraException, OmegaConfBaseException):  # Hydra composes again and says what is wrong
+        return arguments
+    for file in sorted(parent.glob("*/.hydra/config.yaml"), reverse=True):
+        run = RunDirectory(file.parent.parent.resolve())
+        try:
+            left_state(run, config)
+        except UserError:  # another configuration, or damaged
+            continue
+        if not run.is_finished():
+            print(f"resume=auto: going on with {os.path.relpath(run.path)}")
+            return [*arguments, f"hydra.run.dir={_quote(run.path)}"]
+    print(f"resume=auto: no unfinished run of this configuration in {parent}, a new one")
+    return arguments

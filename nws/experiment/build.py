@@ -1,0 +1,181 @@
+"""Everything that is built from a run's configuration."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from functools import partial
+from inspect import signature
+from pathlib import Path
+
+import torch
+from omegaconf import DictConfig
+from torch import Tensor
+from torch.optim import Optimizer, SparseAdam
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from nws.data import Dataset, load_dataset
+from nws.errors import UserError
+from nws.experiment.checkpoints import load_checkpoint, load_parameters
+from nws.experiment.configuration import check_groups, construct, instantiate, locate, to_dict
+from nws.experiment.directory import RunDirectory, open_run
+from nws.experiment.resume import override_key
+from nws.experiment.seeds import derive_seed
+from nws.learning import NaturalMetric, RowOptions, Rule
+from nws.models import HelmholtzMachine, Units
+from nws.models.units import find_units
+from nws.natural import Damping
+
+
+def build_data(config: DictConfig, device: torch.device) -> Dataset:
+    """Return the data set of the `data` group on the device."""
+    options = to_dict(config.data)
+    source = locate(options.pop("_target_", None), "data")
+    return load_dataset(source, device=device, **options)
+
+
+def build_machine(config: DictConfig, data: Dataset) -> HelmholtzMachine:
+    """Return an untrained machine of the `model` group for these images, on the CPU.
+
+    Its parameters are drawn from the run's seed.
+    """
+    options = to_dict(config.model)
+    layers, seed = options.pop("layers"), config.seed
+    if not isinstance(layers, list):
+        raise UserError(
+            f"model.layers must be a list of layer sizes, bottom up, got {layers!r};"
+            " say model.layers=[200,100]"
+        )
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise UserError(f"seed must be a whole number of at least 0, got {seed!r}")
+    for name in ("units", "visible"):
+        if isinstance(options.get(name), dict):
+            options[name] = instantiate(options[name])
+    if options.get("visible_bias") == "data":
+        visible = options.get("visible") or options.get("units", "binary")
+        options["visible_bias"] = mean_image_bias(data, find_units(visible))
+    for name in ("weight_scale", "hidden_bias", "visible_bias"):
+        value = options.get(name, 0.0)
+        if isinstance(value, bool) or not isinstance(value, int | float | Tensor):
+            expected = "a number or data" if name == "visible_bias" else "a number"
+            raise UserError(f"model.{name} must be {expected}, got {value!r}")
+    rng = torch.Generator().manual_seed(derive_seed(seed, 0))
+    make = locate(options.pop("_target_", None), "model")
+    sizes = [data.shape[0] * data.shape[1], *layers]
+    return construct(make, "model", sizes, rng=rng, **options)
+
+
+def mean_image_bias(data: Dataset, units: Units) -> Tensor:
+    """Return the logits (D,) of the training part's mean image.
+
+    One white and one black image are added, so that no pixel is certain.
+    """
+    white = data.train.bytes.sum(0, dtype=torch.float64).cpu() / data.train.maximum
+    return units.link(units.from_data((white + 1) / (len(data.train) + 2)))
+
+
+def build_rule(config: DictConfig) -> Rule:
+    """Return the learning rule of the `algorithm` group."""
+    rule = instantiate(config.algorithm)
+    if not isinstance(rule, Rule):
+        raise UserError(
+            f"algorithm._target_ must be nws.learning.Rule, got {config.algorithm._target_}"
+        )
+    return rule
+
+
+def build_metrics(
+    config: DictConfig, total_steps: int, machine: HelmholtzMachine
+) -> list[NaturalMetric]:
+    """Return a metric for each network from `metric`, `solver`, `damping`; none if Euclidean.
+
+    The options of `RowOptions` say which rows a metric takes in. All others are the metric's own.
+    """
+    options = to_dict(config.metric)
+    if options.get("_target_") is None:
+        return []
+    names = [field.name for field in fields(RowOptions) if field.name in options]
+    rows = construct(RowOptions, "metric", **{name: options.pop(name) for name in names})
+    extra = {}
+    if takes_solver(config):
+        extra["solver"] = partial(instantiate, config.solver, total_steps)
+        extra["solver"]()  # a wrong option is found here, not at the first step
+    metrics = []
+    for network in machine.networks:
+        metric = instantiate(options, total_steps, **extra)
+        missing = [name for name in ("update", "direction") if not hasattr(metric, name)]
+        if missing:
+            raise UserError(
+                f"metric._target_ must be a class with update and direction, {missing[0]} is"
+                f" missing in {options['_target_']}; see docs/extending.md"
+            )
+        damping = instantiate(config.damping, total_steps)
+        if not isinstance(damping, Damping):
+            raise UserError(
+                "damping._target_ must be a class of nws.natural.damping,"
+                f" got {config.damping._target_}"
+            )
+        for step in (total_steps - 1, 0):  # a schedule that falls to 0 is found here
+            damping.start_step(step)
+        metrics.append(NaturalMetric(network, metric, damping, rows))
+    return metrics
+
+
+def takes_solver(config: DictConfig) -> bool:
+    """Return whether the metric's class takes a solver."""
+    target = config.metric.get("_target_")
+    return target is not None and "solver" in signature(locate(target, "metric")).parameters
+
+
+def unused_options(config: DictConfig, overrides: Sequence[str]) -> list[str]:
+    """Return the overrides of solver and damping that the metric does not use."""
+    used = {"damping": config.metric.get("_target_") is not None, "solver": takes_solver(config)}
+    groups = [(text, override_key(text).split(".")[0]) for text in overrides]
+    return [text for text, group in groups if not used.get(group, True)]
+
+
+def build_optimizer(config: DictConfig, total_steps: int, machine: HelmholtzMachine) -> Optimizer:
+    """Return the `optimizer` group's optimizer of all parameters."""
+    # The top layer has only biases, so its weight is empty.
+    parameters = [parameter for parameter in machine.parameters() if parameter.numel()]
+    optimizer = instantiate(config.optimizer, total_steps, parameters)
+    if not isinstance(optimizer, Optimizer) or isinstance(optimizer, SparseAdam):
+        raise UserError(
+            "optimizer._target_ must be a torch optimizer that takes dense gradients,"
+            f" got {config.optimizer._target_}; try optimizer=adam or optimizer=sgd"
+        )
+    return optimizer
+
+
+def build_scheduler(
+    config: DictConfig, total_steps: int, optimizer: Optimizer
+) -> LRScheduler | ReduceLROnPlateau:
+    """Return the `scheduler` group's scheduler of an optimizer."""
+    scheduler = instantiate(config.scheduler, total_steps, optimizer)
+    if not isinstance(scheduler, LRScheduler | ReduceLROnPlateau):
+        raise UserError(
+            "scheduler._target_ must be one of torch.optim.lr_scheduler,"
+            f" got {config.scheduler._target_}; try scheduler=linear or scheduler=constant"
+        )
+    return scheduler
+
+
+def load_machine(
+    path: str | Path, checkpoint: str, device: torch.device
+) -> tuple[RunDirectory, DictConfig, Dataset, HelmholtzMachine]:
+    """Open a run with its data and its trained machine.
+
+    Args:
+        path: The run directory.
+        checkpoint: `best` or `last`.
+        device: Where data and machine go.
+
+    Returns:
+        The run, its configuration, its data set and the machine of the checkpoint.
+    """
+    run, config = open_run(path)
+    check_groups(config)
+    file = run.best if checkpoint == "best" else run.last
+    state = load_checkpoint(file)
+    data = build_data(config, device)
+    machine = build_machine(config, data)
+    load_parameters(machine, state["machine"], file)
+    return run, config, data, machine.to(device)

@@ -1,0 +1,130 @@
+"""Sections of the configuration as dictionaries, and the objects that their `_target_` names."""
+
+import inspect
+import os
+import pkgutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.errors import InstantiationException
+from omegaconf import DictConfig, OmegaConf
+
+from nws.errors import UserError
+
+#: The groups of options that every run has.
+GROUPS = (
+    "trainer", "algorithm", "data", "model", "metric", "solver", "damping", "optimizer",
+    "scheduler", "logger",
+)  # fmt: skip
+
+
+def check_groups(config: DictConfig) -> None:
+    """Raise `UserError` where a group of options is missing, as after ~optimizer."""
+    for name in GROUPS:
+        found = OmegaConf.select(config, name)
+        if not isinstance(found, DictConfig):
+            raise UserError(
+                f"the configuration needs a group of options {name}, got {found!r};"
+                f" see conf/{name}/"
+            )
+
+
+def resolve_paths(config: DictConfig) -> None:
+    """Make the paths of the data absolute, so that a run works from any working directory."""
+    for key in ("root", "path"):
+        if config.data.get(key) is not None:
+            config.data[key] = str(Path(str(config.data[key])).expanduser().resolve())
+
+
+def to_dict(section: DictConfig) -> dict[str, Any]:
+    """Return a section with its interpolations resolved, as dictionaries and lists."""
+    items: Any = OmegaConf.to_container(section, resolve=True)
+    return {str(key): value for key, value in items.items()}
+
+
+def flatten_config(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Return nested dictionaries as one, its keys joined by dots. A list is a value."""
+    if not isinstance(value, dict) or not value:
+        return {prefix: value}
+    flat: dict[str, Any] = {}
+    for name, each in value.items():
+        flat |= flatten_config(each, f"{prefix}.{name}" if prefix else str(name))
+    return flat
+
+
+def construct(make: Callable[..., Any], group: str, /, *arguments: Any, **options: Any) -> Any:
+    """Return make(*arguments, **options), where the options are those of a group.
+
+    Raises:
+        UserError: An option is unknown or missing.
+    """
+    try:
+        inspect.signature(make).bind(*arguments, **options)
+    except TypeError as error:
+        raise UserError(
+            f"the options of {group} do not fit: {error}, got {', '.join(options)}"
+        ) from error
+    return make(*arguments, **options)
+
+
+def locate(target: object, group: str) -> Callable[..., Any]:
+    """Import the function or class that a group's `_target_` names.
+
+    Raises:
+        UserError: It cannot be imported, or is neither.
+    """
+    import_from_here()
+    try:
+        found = pkgutil.resolve_name(str(target))
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(
+            f"{group}._target_={target} cannot be imported ({error}); a file of your own has to lie"
+            " in the working directory, beside train.py, or on PYTHONPATH"
+        ) from error
+    if not callable(found):
+        raise UserError(f"{group}._target_ must name a function or a class, got {target}")
+    return found
+
+
+def instantiate(
+    section: DictConfig | dict[str, Any], total_steps: int = 1, *arguments: Any, **extra: Any
+) -> Any:
+    """Return the object that a section's `_target_` names, made from its options.
+
+    Args:
+        section: The options, and `_target_`. The value `total_steps` in it stands for the number.
+        total_steps: The run's number of training steps.
+        *arguments: What the class takes before the options.
+        **extra: What it takes as well.
+
+    Raises:
+        UserError: The class does not take the options. The message has the class's own words.
+    """
+    import_from_here()
+    options = to_dict(section) if isinstance(section, DictConfig) else dict(section)
+    filled = OmegaConf.create(_fill_in(options, total_steps))
+    target = options.pop("_target_", "an object without _target_")
+    try:
+        make = hydra.utils.instantiate(filled, _partial_=True)
+        return make(*arguments, **extra)
+    except Exception as error:
+        source = error.__cause__ if isinstance(error, InstantiationException) else error
+        if isinstance(source, UserError):
+            raise source from None
+        cause = (str(source or "") or str(error)).splitlines()[0]
+        raise UserError(f"{target} cannot be made from the options {options}: {cause}") from error
+
+
+def import_from_here() -> None:
+    """Let a `_target_` name a user's own file in the working directory."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+
+
+def _fill_in(value: Any, total_steps: int) -> Any:
+    if isinstance(value, dict):
+        return {key: _fill_in(each, total_steps) for key, each in value.items()}
+    return total_steps if value == "total_steps" else value

@@ -1,0 +1,119 @@
+"""Going on with a run: where it starts, what may change, and how two configurations differ."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra.conf import HydraConf
+from omegaconf import DictConfig, OmegaConf
+
+from nws.errors import UserError
+from nws.experiment.checkpoints import load_checkpoint
+from nws.experiment.configuration import flatten_config, resolve_paths
+from nws.experiment.directory import RunDirectory, open_run
+
+#: What a resumed run keeps: its place in the data and in the random draws depends on it.
+FIXED = (
+    "seed", "name", "algorithm.name", "trainer.batch_size", "model.units", "model.visible",
+    "data.name", "data._target_", "data.binarize", "data.fold", "data.split", "data.size",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run starts."""
+
+    run: RunDirectory
+    config: DictConfig
+    state: dict[str, Any] | None = None  # the last checkpoint; None for a new run
+    changed: set[str] = field(default_factory=set)  # groups with overrides, which win over `state`
+
+
+def starting_point(config: DictConfig, hydra_config: HydraConf) -> Start:
+    """Return what the option `resume` of a composed configuration stands for.
+
+    Raises:
+        UserError: The directory is not free, the run cannot be read, or an override is not allowed.
+    """
+    run = RunDirectory(Path(hydra_config.runtime.output_dir))
+    if config.resume == "auto":
+        state, config.resume = left_state(run, config), None
+        return Start(run, config, state)
+    if config.resume is None:
+        run.check_free()
+        return Start(run, config)
+    run, saved = open_run(config.resume)
+    as_before = {f"{name}={choice}" for name, choice in run.saved_choices().items()}
+    overrides = [text for text in hydra_config.overrides.task if text not in as_before]
+    changed = {override_key(text).split(".")[0] for text in overrides}
+    return Start(run, override(saved, config, overrides), load_checkpoint(run.last), changed)
+
+
+def override_key(text: str) -> str:
+    """Return the key of an override such as model.layers=[4]; of a group, as in optimizer=sgd."""
+    return text.split("=", 1)[0].lstrip("+~").split("@")[0].replace("/", ".")
+
+
+def override(saved: DictConfig, composed: DictConfig, overrides: list[str]) -> DictConfig:
+    """Apply overrides to the configuration of a run.
+
+    Args:
+        saved: The run's configuration.
+        composed: The configuration with the overrides, which has the new values and groups.
+        overrides: The overrides of the command line.
+
+    Raises:
+        UserError: A resumed run cannot change this.
+    """
+    config = saved.copy()
+    for text in overrides:
+        key = override_key(text)
+        if key == "resume":
+            continue
+        changed = [
+            name
+            for name in FIXED
+            if (name == key or name.startswith(f"{key}."))
+            and OmegaConf.select(composed, name) != OmegaConf.select(saved, name)
+        ]
+        if changed or text.startswith("~") or key.split(".")[0] in ("experiment", "debug"):
+            raise UserError(
+                f"a resumed run keeps its {changed[0] if changed else key}, got {text};"
+                " start a new run instead"
+            )
+        value = OmegaConf.select(composed, key, default=None)
+        OmegaConf.update(config, key, value, merge=False, force_add=True)
+    return config
+
+
+def left_state(run: RunDirectory, config: DictConfig) -> dict[str, Any] | None:
+    """Return the last checkpoint of the run of this configuration in a directory, if any.
+
+    Raises:
+        UserError: The directory holds a run of another configuration.
+    """
+    if not run.config.is_file():
+        return None
+    difference = first_difference(config, open_run(run.path)[1])
+    if difference is not None:
+        key, asked, found = difference
+        raise UserError(
+            f"{run.path} holds a run of another configuration: {key} is {found} there,"
+            f" and {asked} is asked for; nothing was changed."
+            " Give the options of that run, or another directory"
+        )
+    return load_checkpoint(run.last) if run.last.is_file() else None
+
+
+def first_difference(config: DictConfig, saved: DictConfig) -> tuple[str, str, str] | None:
+    """Return the first key, `resume` aside, in which two configurations differ, and both values."""
+    config = config.copy()
+    resolve_paths(config)
+    as_saved = OmegaConf.create(OmegaConf.to_yaml(config, resolve=True))
+    here = flatten_config(OmegaConf.to_container(as_saved))
+    there = flatten_config(OmegaConf.to_container(saved))
+    for key in [*here, *there]:
+        if key != "resume" and (key not in here or key not in there or here[key] != there[key]):
+            asked, found = (repr(flat[key]) if key in flat else "none" for flat in (here, there))
+            return key, asked, found
+    return None

@@ -1,0 +1,116 @@
+"""What is built from the configuration: every choice of the groups, every torch optimizer, the seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import SMALL, Command, assert_same_run, checkpoint, flatten, metrics, names
+
+from nws.experiment.build import load_machine
+
+
+def test_the_seed_fixes_a_run(train: Command) -> None:
+    def run(name: str, seed: int) -> Path:
+        return train(f"hydra.run.dir={name}", f"seed={seed}").run
+
+    first, again, other = run("a", 3), run("b", 3), run("c", 4)
+    assert_same_run(first, again)
+    assert metrics(first) != metrics(other)
+    for key in ("rng", "machine/generator.layers.0.weight"):
+        assert flatten(checkpoint(first))[f"/{key}"] != flatten(checkpoint(other))[f"/{key}"]
+
+
+@pytest.mark.parametrize("group", ["optimizer", "scheduler", "model"])
+def test_group_choices_train(train: Command, group: str) -> None:
+    before = None
+    for name in names(group):
+        outcome = train(f"{group}={name}", "trainer.epochs=0.5", f"hydra.run.dir={name}")
+        assert outcome.code == 0, (name, outcome.err)
+        assert checkpoint(outcome.run)["step"] == 3
+        after = checkpoint(outcome.run)["machine"]["generator.layers.0.weight"]
+        assert after.isfinite().all()
+        assert (
+            before is None
+            or group == "model"
+            or not torch.equal(after, before)
+            or group == "scheduler"
+        )
+        before = after
+
+
+OPTIMIZERS = sorted(
+    name
+    for name, each in vars(torch.optim).items()
+    if isinstance(each, type)
+    and issubclass(each, torch.optim.Optimizer)
+    and each is not torch.optim.Optimizer
+)
+
+
+def test_every_torch_optimizer_trains(train: Command) -> None:
+    assert {"SGD", "Adam", "LBFGS", "Rprop"} <= set(OPTIMIZERS)
+    start = None
+    for name in OPTIMIZERS:
+        options = (
+            f"optimizer._target_=torch.optim.{name}",
+            "~optimizer.betas",
+            "trainer.epochs=0.5",
+            f"hydra.run.dir={name}",
+        )
+        outcome = train(*options, "scheduler=plateau")
+        if name in ("SparseAdam", "Muon"):  # for sparse gradients; for matrices alone
+            assert name in outcome.message()
+            continue
+        assert outcome.code == 0, (name, outcome.err)
+        state = checkpoint(outcome.run)
+        assert state["step"] == 3 and state["optimizer_class"] == name
+        weight = state["machine"]["generator.layers.0.weight"]
+        assert weight.isfinite().all() and (start is None or not torch.equal(weight, start))
+        start = weight
+
+
+MY_IDEAS = """
+import torch
+from nws.data import RawImages
+
+def my_images(period, root="nowhere"):
+    images = (torch.arange(12) % torch.arange(period, period + 40)[:, None] == 0).byte()
+    return RawImages(images, images[:5], images[5:10], shape=(3, 4), maximum=1)
+
+def no_images(period):
+    return [1]
+"""
+
+
+def test_a_source_of_images_in_the_working_directory(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "my_ideas_of_data.py").write_text(MY_IDEAS)
+    source = "data._target_=my_ideas_of_data.my_images"
+    options = (*SMALL, "trainer.batch_size=20", "data.name=mine")
+    outcome = command("train.py", *options, source, "+data.period=3")
+    assert outcome.code == 0, outcome.err
+    assert outcome.run.parent == tmp_path / "outputs" / "mine_rws"
+    _, config, data, machine = load_machine(outcome.run, "last", torch.device("cpu"))
+    assert config.data._target_ == "my_ideas_of_data.my_images" and data.shape == (3, 4)
+    assert data.name == "mine" and machine.sizes[0] == 12
+    more = command("train.py", f"resume={outcome.run}", "trainer.epochs=3")
+    assert more.code == 0 and checkpoint(outcome.run)["step"] == 6, more.err
+    sweep = command("train.py", "-m", *options, source, "+data.period=3,4")
+    assert sweep.code == 0, sweep.err
+
+    for arguments, expected in {
+        (source, "+data.perio=3"): "mine has no option perio; its options are root, binarize, per",
+        (source,): "the options of mine do not fit: missing a required argument: 'period'",
+        ("data._target_=my_ideas_of_data.yours",): "data._target_=my_ideas_of_data.yours cannot be",
+        ("data._target_=no_such_file.images",): "No module named 'no_such_file'",
+        ("data._target_=null",): "data._target_=None cannot be imported",
+        ("data._target_=math.pi",): "must name a function or a class, got math.pi",
+        ("data._target_=my_ideas_of_data.no_images", "+data.period=1"): "no_images returned list",
+    }.items():
+        assert expected in command("train.py", *options, *arguments).message()
+
+
+def test_only_the_data_group_s_source_needs_a_file(command: Command) -> None:
+    """`root` goes to no source that does not take it: digits need none."""
+    assert command("train.py", *SMALL, "data.root=nowhere", "trainer.epochs=0.2").code == 0

@@ -1,0 +1,136 @@
+"""Run directories: what a run leaves there, and who may write into one."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import Command, Interrupt, checkpoint, metrics
+from PIL import Image
+
+from nws.errors import UserError
+from nws.experiment.directory import RunDirectory, find_runs
+
+
+def test_a_run_leaves_what_the_design_says(train: Command, tmp_path: Path) -> None:
+    outcome = train("trainer.images_every=1", "data.root=some/folder")
+    run = outcome.run
+    assert outcome.code == 0 and outcome.err == ""
+    assert outcome.out.splitlines() == [
+        str(run),
+        str(run),
+    ]  # at start and end; nothing else where there is no terminal
+    assert re.fullmatch(
+        r"outputs/digits_rws/\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d-\d{6}", str(run.relative_to(tmp_path))
+    )
+
+    header = (run / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert header[:8] == [
+        "epoch", "step", "seconds", "train/wake_loss", "train/dream_loss", "train/log_likelihood",
+        "valid/log_likelihood", "train/ess",
+    ]  # fmt: skip
+    rows = metrics(run)
+    assert [(row["epoch"], row["step"], row["valid/samples"]) for row in rows] == [
+        ("1.0", "6", "5"),
+        ("2.0", "12", "5"),
+    ]
+    assert all(
+        -100 < float(row["valid/log_likelihood"]) < 0 < float(row["train/wake_loss"])
+        for row in rows
+    )
+
+    config = yaml.safe_load((run / ".hydra" / "config.yaml").read_text())
+    assert (
+        config["name"] == "digits_rws"
+        and config["model"]["layers"] == [5, 3]
+        and config["seed"] == 0
+    )
+    assert config["data"]["root"] == str(tmp_path / "some" / "folder")
+    assert "${" not in (run / ".hydra" / "config.yaml").read_text()
+
+    assert sorted(path.name for path in (run / "images").iterdir()) == [
+        f"{kind}_step_{step:07d}.png" for kind in ("generated", "reconstructed") for step in (6, 12)
+    ]
+    with Image.open(run / "images" / "generated_step_0000012.png") as image:
+        assert image.format == "PNG" and 400 <= image.width == image.height <= 800
+        assert len(set(image.convert("L").tobytes())) > 10
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["best.pt", "last.pt"]
+    assert checkpoint(run)["step"] == 12
+    assert "epoch    2.00  step      12" in (run / "train.log").read_text()
+    assert not [
+        path for path in run.rglob("*") if path.name.endswith(".tmp") or path.name == "wandb"
+    ]
+
+
+def test_a_directory_that_holds_a_run_is_refused_and_left_alone(
+    train: Command, tmp_path: Path
+) -> None:
+    run = train("hydra.run.dir=run").run
+    files = {
+        path: path.read_bytes()
+        for path in run.rglob("*")
+        if path.is_file() and path.suffix != ".log"
+    }
+    message = train("hydra.run.dir=run", "seed=1").message()
+    assert f"{run} holds a run already" in message and f"resume={run}" in message
+    assert files == {
+        path: path.read_bytes()
+        for path in run.rglob("*")
+        if path.is_file() and path.suffix != ".log"
+    }
+    sweep = ("-m", "seed=0,1", "hydra.sweep.dir=sweep")
+    assert train(*sweep).code == 0
+    assert "holds a run already" in train(*sweep).err
+
+
+def test_a_run_that_another_start_overtook_is_refused(
+    train: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, calls = RunDirectory.check_free, iter([False])
+    monkeypatch.setattr(
+        RunDirectory, "check_free", lambda self: original(self) if next(calls, True) else None
+    )
+    Path("run/.hydra").mkdir(parents=True)
+    assert "holds a run already" in train("hydra.run.dir=run").message()
+    assert not list(Path("run/.hydra").iterdir())
+
+
+def test_of_runs_that_start_at_once_one_gets_the_directory(tmp_path: Path) -> None:
+    one, other = RunDirectory(tmp_path / "run"), RunDirectory(tmp_path / "run")
+    one.check_free()
+    other.check_free()  # neither sees the other yet
+    one.claim()
+    with pytest.raises(UserError, match="holds a run already"):
+        other.claim()
+
+
+def test_runs_of_the_same_second_have_directories_of_their_own(train: Command) -> None:
+    assert len({train("trainer.epochs=0.1").run for _ in range(3)}) == 3
+
+
+def test_runs_below_a_folder_come_in_their_order(train: Command, tmp_path: Path) -> None:
+    run = train("hydra.run.dir=many/10", "trainer.epochs=1").run
+    for name in ("many/2", "many/other/1"):
+        shutil.copytree(run, tmp_path / name)
+    (tmp_path / "empty").mkdir()
+    found = [str(path.relative_to(tmp_path)) for path in find_runs("many")]
+    assert found == ["many/other/1", "many/2", "many/10"]
+    assert find_runs(run) == [run]
+    with pytest.raises(UserError, match="no run is below it"):
+        find_runs("empty")
+    with pytest.raises(UserError, match="does not exist"):
+        find_runs("missing")
+
+
+def test_a_run_is_finished_at_its_last_step(train: Command, interrupt: Interrupt) -> None:
+    interrupt(3, signal.SIGTERM)
+    run = RunDirectory(train("hydra.run.dir=run").run)
+    assert not run.is_finished()
+    train("resume=run")
+    assert run.is_finished()
+    run.last.write_bytes(b"damaged")
+    assert not run.is_finished() and not RunDirectory(Path("none")).is_finished()
