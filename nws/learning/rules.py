@@ -24,7 +24,8 @@ class Rule:
         bidirectional: Whether the model of the data is p*, the geometric mean of both networks.
 
     Raises:
-        UserError: For K < 1, shares that are negative or not finite, or no function as weighting.
+        UserError: For K < 1, shares that are negative or not finite, or a weighting that is no
+            function or returns something else than weights.
     """
 
     name: str
@@ -38,7 +39,12 @@ class Rule:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "samples", positive_int("algorithm.samples", self.samples))
-        self._check_weighting()
+        if not callable(self.weighting):
+            raise UserError(
+                "algorithm.weighting must name a function of log p and log q by _target_, with"
+                f" _partial_: true, got {self.weighting!r}"
+            )
+        self._try_weighting()
         for name in ("generator_wake", "recognition_wake", "recognition_dream"):
             share = getattr(self, name)
             numeric = isinstance(share, int | float) and not isinstance(share, bool)
@@ -50,16 +56,19 @@ class Rule:
                 " recognition"
             )
 
-    def _check_weighting(self) -> None:
-        """Try the weighting on K equal samples, so that a mistake is found before training."""
-        zeros = torch.zeros(1, self.samples)
+    def _try_weighting(self) -> None:
+        """Find a wrong weighting before the first step."""
+        shape = (1, self.samples)
         try:
-            found = [tuple(weights.shape) for weights in self.weighting(zeros, zeros)]
-        except (TypeError, AttributeError) as error:
-            found = [error]
-        if found != [(1, self.samples)] * 2:
+            found = self.weighting(torch.zeros(shape), torch.zeros(shape))
+            good = [tuple(weights.shape) for weights in found] == [shape, shape]
+        except (AttributeError, TypeError) as error:
             raise UserError(
-                "algorithm.weighting must be a function of log p and log q, (B, K) each, to the"
-                " weights of p and of q, (B, K) each (_target_ with _partial_: true); for K ="
-                f" {self.samples} and B = 1 it gave {found}"
+                "algorithm.weighting cannot be called with log p and log q, (B, K) each:"
+                f" {type(error).__name__}: {error}"
+            ) from error
+        if not good:
+            raise UserError(
+                "algorithm.weighting must return the weights of p and of q, (B, K) each,"
+                f" got {found!r}"
             )

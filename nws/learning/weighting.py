@@ -23,13 +23,14 @@ def tempered(log_p: Tensor, log_q: Tensor, exponent: float = 1.0) -> Weights:
     of p and q (Bornschein et al. 2016).
 
     Raises:
-        UserError: For an exponent that is negative or not finite.
+        UserError: For an exponent that is not a number of at least 0.
 
     Example:
         >>> tempered(torch.zeros(1, 2), torch.zeros(1, 2))[0]
         tensor([[0.5000, 0.5000]])
     """
-    if isinstance(exponent, bool) or not 0 <= exponent < math.inf:
+    numeric = isinstance(exponent, int | float) and not isinstance(exponent, bool)
+    if not (numeric and 0 <= exponent < math.inf):
         raise UserError(
             f"algorithm.weighting.exponent must be a number of at least 0, got {exponent!r}"
         )

@@ -52,7 +52,7 @@ def gradients(machine: HelmholtzMachine) -> tuple[Tensor, Tensor]:
     return p, q
 
 
-# --- gradients ----------------------------------------------------------------------------------------------------------
+# --- gradients -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("soft", [False, True], ids=["bits", "intensities"])
@@ -130,7 +130,7 @@ def test_generators_gradient_is_that_of_the_log_likelihood_where_recognition_is_
     assert (gradients(machine)[0] + expected).abs().max() < 5 / samples**0.5
 
 
-# --- bihm: the gradient of log p~*(x) = 2 log sum_h sqrt(p(x, h) q(h | x)) --------------------------------------------
+# --- bihm: the gradient of log p~*(x) = 2 log sum_h sqrt(p(x, h) q(h | x)) -----------------------
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -200,7 +200,7 @@ def test_bihms_baseline_changes_no_expectation_and_takes_noise_away() -> None:
     assert (draws[True].mean(0).abs() > 5 * error).any()  # and the gradient is not just 0
 
 
-# --- manners --------------------------------------------------------------------------------------------------------------
+# --- manners -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rule_name", RULES)
@@ -299,7 +299,7 @@ def test_gradients_are_finite_at_extreme_logits() -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in machine.parameters())
 
 
-# --- statistics ---------------------------------------------------------------------------------------------------------
+# --- statistics ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rule_name", ["ws", "rws", "bihm"])
@@ -338,7 +338,7 @@ def test_the_unweighted_bound_is_another_and_lower() -> None:
     assert unweighted < bound - 0.01
 
 
-# --- importance weights ---------------------------------------------------------------------------------------------------
+# --- importance weights --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -388,7 +388,7 @@ def test_effective_sample_size_lies_between_one_and_the_samples() -> None:
     assert_close(ess, weights.sum(1) ** 2 / (weights**2).sum(1))
 
 
-# --- rules ------------------------------------------------------------------------------------------------------------------
+# --- rules ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["ws", "rws", "bihm"])
