@@ -187,7 +187,7 @@ def test_until_accurate_stops_where_the_gains_foretell_it(accuracy: float) -> No
     size = (exact * right).sum()
     left = [
         float((now.gain.square() / last.gain).sum())
-        for last, now in zip(progress, progress[1:], strict=False)
+        for last, now in itertools.pairwise(progress)
     ]
     expected = next(i for i, each in enumerate(left, 2) if each <= accuracy**2 * float(size))
     rule = UntilAccurate(accuracy, lambda x: size, 30)

@@ -29,7 +29,6 @@ from nws.natural.operators import UnitFisher
 from nws.natural.preconditioners import find_basis
 from nws.natural.solvers.conjugate_gradient import worst_ratio
 
-
 each_space = pytest.mark.parametrize("case", [REALISTIC, FEW_ROWS], ids=["basis", "few rows"])
 each_start = pytest.mark.parametrize("warm_start", [False, True], ids=["cold", "warm"])
 

@@ -14,7 +14,6 @@ from nws.errors import UserError
 from nws.natural.operators import SharedCurvature, UnitFisher
 from nws.natural.preconditioners import KEEP, SharedInverse, SharedPreconditioner, find_basis
 
-
 # --- what units share -----------------------------------------------------------------------------------------------
 
 
