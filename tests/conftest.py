@@ -139,7 +139,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int | BaseExcep
     """interrupt(n, what): in the n-th training step from now a signal arrives (a number), or an exception breaks the run."""
 
     def arm(steps: int, what: int | BaseException) -> None:
-        from nws.learning.wake_sleep import WakeSleep
+        from nws.learning import WakeSleep
 
         original, count = WakeSleep.step, 0
 
@@ -187,7 +187,7 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def count_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A list that grows by one with each training step from now on."""
-    from nws.learning.wake_sleep import WakeSleep
+    from nws.learning import WakeSleep
 
     original, steps = WakeSleep.step, []
 

@@ -118,7 +118,7 @@ def bits_of(trace: Trace) -> Bits:
     return [block.double().cpu() for block in trace.value_blocks]
 
 
-# --- enumeration ----------------------------------------------------------------------------------
+# --- enumeration ---------------------------------------------------------------------------------
 
 
 def every_state(sizes: tuple[int, ...]) -> Bits:
@@ -165,7 +165,7 @@ def exact_posterior(machine: HelmholtzMachine, x: Tensor) -> Tensor:
     return joint / joint.sum()
 
 
-# --- the Fisher matrix ----------------------------------------------------------------------------
+# --- the Fisher matrix ---------------------------------------------------------------------------
 
 
 class Fisher(NamedTuple):
@@ -217,7 +217,7 @@ def fisher_matrix(
     return torch.einsum("n,np,nr->pr", weights, gradients, gradients)
 
 
-# --- learning rules -------------------------------------------------------------------------------
+# --- learning rules ------------------------------------------------------------------------------
 
 
 def importance_weights(

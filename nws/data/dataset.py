@@ -16,7 +16,7 @@ from torch import Tensor
 from nws.errors import UserError
 
 BINARIZATIONS = ("resample", "static", "threshold", "none")
-# Seeds of the one draw that makes a part binary. They are constants: every run sees the same images.
+# Seeds of the draw that makes a part binary, constants: every run sees the same images.
 DRAW_SEEDS = {"train": 101, "valid": 202, "test": 303, "unlabeled": 404}
 
 
@@ -177,7 +177,7 @@ def _source_options(
 
 
 def binarize_part(part: str, images: Tensor, maximum: int, how: str) -> Split:
-    """Return one part's images, (N, D) uint8 on the CPU, as the split that `data.binarize` names."""
+    """Return one part's images, (N, D) uint8 on the CPU, as `data.binarize` says."""
     if maximum == 1 or how == "none":
         return Split(images, maximum, redraw=False)
     if how == "threshold":

@@ -33,10 +33,7 @@ def build_data(config: DictConfig, device: torch.device) -> Dataset:
 
 
 def build_machine(config: DictConfig, data: Dataset) -> HelmholtzMachine:
-    """Return an untrained machine of the `model` group for these images, on the CPU.
-
-    Its parameters are drawn from the run's seed.
-    """
+    """Return an untrained machine of the `model` group, on the CPU, drawn from the run's seed."""
     options = to_dict(config.model)
     layers, seed = options.pop("layers"), config.seed
     if not isinstance(layers, list):
@@ -161,15 +158,9 @@ def build_scheduler(
 def load_machine(
     path: str | Path, checkpoint: str, device: torch.device
 ) -> tuple[RunDirectory, DictConfig, Dataset, HelmholtzMachine]:
-    """Open a run with its data and its trained machine.
+    """Return a run, its configuration, its data set and its machine, on the device.
 
-    Args:
-        path: The run directory.
-        checkpoint: `best` or `last`.
-        device: Where data and machine go.
-
-    Returns:
-        The run, its configuration, its data set and the machine of the checkpoint.
+    The machine has the parameters of the `checkpoint`, which is `best` or `last`.
     """
     run, config = open_run(path)
     check_groups(config)

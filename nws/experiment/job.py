@@ -23,19 +23,14 @@ log = logging.getLogger(__name__)
 
 
 class Job:
-    """One run of train.py in Hydra's eyes: by itself, or a job of a sweep.
-
-    Attributes:
-        best: The run's result, its best validation log-likelihood in nats; -inf if it diverged.
-        choices: The choice of each group of the configuration.
-        group: The name that the jobs of a sweep share in Weights & Biases, None for a single run.
-    """
+    """One run of train.py as Hydra sees it: by itself, or a job of a sweep."""
 
     def __init__(self) -> None:
         self.hydra = HydraConfig.get()
-        self.best = -math.inf
+        self.best = -math.inf  # the run's result in nats; it stays so where the run diverged
         self.sweep = self.hydra.mode == RunMode.MULTIRUN
         self.in_worker = self.sweep and not in_process(self.hydra.launcher)
+        # The name that the jobs of a sweep share in Weights & Biases.
         self.group = "/".join(Path(self.hydra.sweep.dir).parts[-2:]) if self.sweep else None
         # The choices of experiment and debug are among those of the groups.
         self.choices = {
@@ -91,7 +86,7 @@ class Job:
         if stopped is not None and not self.sweep:
             command = shlex.quote(f"resume={run.path}")
             print(f"stopped by signal {stopped}; go on with\n  python train.py {command}")
-        print(run.path)
+        print(run.path, flush=True)
         if stopped is not None and self.in_worker:
             raise CompactHydraException(f"stopped by signal {stopped}")
         if stopped is not None:

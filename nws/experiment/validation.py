@@ -16,12 +16,9 @@ EVALUATION_SEED = 0  # of validation and images: the same draws for every run, n
 
 
 class Validation:
-    """The validation log-likelihood and, where p_D is known, the exact KL divergence.
+    """The validation log-likelihood by K `samples`, and the exact KL divergence from a known p_D.
 
-    Args:
-        data: The data set.
-        samples: Importance samples an image, K.
-        points: How many validation images to use; None for all.
+    It uses the first `points` validation images, all if that is None.
     """
 
     def __init__(self, data: Dataset, samples: int, points: int | None) -> None:

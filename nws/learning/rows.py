@@ -27,7 +27,8 @@ def layer_rows(
     """
     means = trace.means(network)
     parts = [units.curvature(means[:, columns]) for units, columns, _ in network.spans]
-    curvature = (torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]).mul_(row_weights[:, None])
+    curvature = torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+    curvature = curvature * row_weights[:, None]  # a family may return its argument: not in place
     blocks = curvature.split(network.widths, dim=1)
 
     def squared_errors(edge: Edge) -> Tensor:

@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+import torch
+
 from nws.errors import UserError, positive_int
 from nws.learning.weighting import Weighting, importance
 
@@ -22,7 +24,8 @@ class Rule:
         bidirectional: Whether the model of the data is p*, the geometric mean of both networks.
 
     Raises:
-        UserError: For K < 1, shares that are negative or not finite, or no function as weighting.
+        UserError: For K < 1, shares that are negative or not finite, or a weighting that is no
+            function or returns something else than weights.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Rule:
                 "algorithm.weighting must name a function of log p and log q by _target_, with"
                 f" _partial_: true, got {self.weighting!r}"
             )
+        self._try_weighting()
         for name in ("generator_wake", "recognition_wake", "recognition_dream"):
             share = getattr(self, name)
             numeric = isinstance(share, int | float) and not isinstance(share, bool)
@@ -50,4 +54,21 @@ class Rule:
             raise UserError(
                 "algorithm.recognition_wake and recognition_dream are both 0: nothing would train"
                 " recognition"
+            )
+
+    def _try_weighting(self) -> None:
+        """Find a wrong weighting before the first step."""
+        shape = (1, self.samples)
+        try:
+            found = self.weighting(torch.zeros(shape), torch.zeros(shape))
+            good = [tuple(weights.shape) for weights in found] == [shape, shape]
+        except (AttributeError, TypeError) as error:
+            raise UserError(
+                "algorithm.weighting cannot be called with log p and log q, (B, K) each:"
+                f" {type(error).__name__}: {error}"
+            ) from error
+        if not good:
+            raise UserError(
+                "algorithm.weighting must return the weights of p and of q, (B, K) each,"
+                f" got {found!r}"
             )

@@ -23,11 +23,11 @@ from cases import (
     seeded,
     tolerance,
 )
+from nws.learning.metrics import KINDS, MetricSettings, NaturalMetric
+from nws.learning.wake_sleep import WakeSleep, residuals, write_gradients
 from torch import Tensor
 
 from nws.errors import UserError
-from nws.learning.metrics import KINDS, MetricSettings, NaturalMetric
-from nws.learning.wake_sleep import WakeSleep, residuals, write_gradients
 from nws.models.belief_network import Units, encode
 from nws.models.helmholtz import HelmholtzMachine, Trace
 from nws.natural.damping import Damping
@@ -67,7 +67,7 @@ def directions(machine: HelmholtzMachine) -> list[Tensor]:
     return [reference.flatten(network.layers, gradients=True) for network in machine.networks]
 
 
-# --- what the direction should be ----------------------------------------------------------------------------------
+# --- what the direction should be ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ def relative_error(actual: Tensor, expected: Tensor) -> float:
     return float((actual - expected).norm() / expected.norm())
 
 
-# --- exactly, for every unit of every layer -------------------------------------------------------------------------
+# --- exactly, for every unit of every layer -----------------------------------------------------
 
 SETTINGS: dict[str, dict[str, Any]] = {
     f"{kind}, {rows}": {"kind": kind, "generator_rows": rows}
@@ -383,7 +383,7 @@ def test_a_huge_alpha_gives_the_plain_gradient() -> None:
             assert (error < 0.01) == near
 
 
-# --- layers that are solved together ---------------------------------------------------------------------------------
+# --- layers that are solved together ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("small", [(2048, 8192), (12, 40), (0, 0)], ids=["all", "by size", "none"])
@@ -424,7 +424,7 @@ def test_layers_solved_together_have_their_own_directions(
         optimizer.step()
 
 
-# --- refreshed every K steps ----------------------------------------------------------------------------------------
+# --- refreshed every K steps --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("refresh_every", [1, 3])
@@ -491,7 +491,7 @@ def test_a_metric_goes_on_bit_for_bit_from_its_state(settings: dict[str, Any]) -
     assert not torch.equal(whole[0], run(again, unloaded, range(4, 5))[0])
 
 
-# --- trust region ---------------------------------------------------------------------------------------------------
+# --- trust region -------------------------------------------------------------------------------
 
 RATE = 0.7
 
@@ -541,7 +541,7 @@ def test_max_kl_of_a_step_that_goes_nowhere() -> None:
     assert all(each.isfinite().all() for each in directions(machine))
 
 
-# --- what it means --------------------------------------------------------------------------------------------------
+# --- what it means ------------------------------------------------------------------------------
 
 SMALL = (3, 2, 2)
 DATA = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
@@ -635,7 +635,7 @@ def test_the_empirical_matrix_is_the_true_one_only_under_the_models_own_rows(uni
     assert relative_error(direction("empirical", data), direction("fisher", data)) > 0.05
 
 
-# --- invariance -----------------------------------------------------------------------------------------------------
+# --- invariance ---------------------------------------------------------------------------------
 
 # The damping is all that depends on the encoding: its share is alpha over the smallest eigenvalue of a block, ~1e-2 here.
 TINY, INVARIANT = 1e-10, 1e-6
@@ -712,7 +712,7 @@ def test_the_natural_step_does_not_depend_on_the_encoding_of_the_units(which: in
     )  # damping is where the encoding comes in
 
 
-# --- errors ---------------------------------------------------------------------------------------------------------
+# --- errors -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_log_weights_are_log_p_minus_log_q_with_a_row_for_each_data_point(case: 
     )
 
 
-# --- sampling: 20,000 rows on machines small enough to count every joint state --------------------
+# --- sampling: 20,000 rows on machines small enough to count every joint state ------------------
 
 
 def counts(bits: list[Tensor]) -> Tensor:
@@ -180,7 +180,7 @@ def test_samples_of_one_data_point_and_successive_dreams_are_independent() -> No
     )
 
 
-# --- seeds ----------------------------------------------------------------------------------------
+# --- seeds --------------------------------------------------------------------------------------
 
 
 @PHASES
@@ -250,7 +250,7 @@ def test_log_probs_of_a_trace_are_right_at_any_logits(dtype: torch.dtype) -> Non
         ).all()
 
 
-# --- construction ---------------------------------------------------------------------------------
+# --- construction -------------------------------------------------------------------------------
 
 
 def test_initial_weights_are_glorot_normal_and_biases_where_asked() -> None:

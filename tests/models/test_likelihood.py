@@ -32,7 +32,7 @@ from nws.models import (
 from nws.models.likelihood import all_values
 from nws.models.units import NAMED
 
-# --- exact ----------------------------------------------------------------------------------------
+# --- exact --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("soft", [False, True], ids=["bits", "intensities"])
@@ -112,7 +112,7 @@ def test_the_limit_on_states_is_inclusive() -> None:
         exact_log_likelihood(machine, x, max_states=2**6 - 1)
 
 
-# --- importance-sampled ---------------------------------------------------------------------------
+# --- importance-sampled -------------------------------------------------------------------------
 
 
 def with_exact_recognition(machine: HelmholtzMachine) -> HelmholtzMachine:
@@ -297,7 +297,7 @@ def test_no_data_is_refused() -> None:
         log_likelihood(random_machine((3, 2)), torch.zeros(0, 3).double(), 3)
 
 
-# --- Kullback-Leibler divergence ------------------------------------------------------------------
+# --- Kullback-Leibler divergence ----------------------------------------------------------------
 
 
 def independent_pixels(machine: HelmholtzMachine) -> Tensor:

@@ -1,11 +1,9 @@
-"""One step of a learning rule: its gradients against autograd, its importance weights, its statistics, its manners."""
+"""One step of a learning rule: its gradients against autograd, its statistics, its manners."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,21 +13,20 @@ from cases import (
     CASES,
     EACH_UNITS,
     EXACT,
-    FLOAT32,
     RULES,
     Case,
     assert_close,
+    exponent_of,
     make_rule,
     random_machine,
     seeded,
+    weighting,
 )
-from omegaconf import OmegaConf
 from torch import Tensor
 
-from nws.errors import UserError
-from nws.learning.wake_sleep import STATISTICS, Rule, StepResult, WakeSleep, importance_weights
-from nws.models.helmholtz import HelmholtzMachine
-from nws.models.likelihood import effective_sample_size
+from nws.learning import Rule, StepResult, WakeSleep, importance, uniform
+from nws.learning.step import STATISTICS
+from nws.models import HelmholtzMachine
 
 SEED = 11
 
@@ -41,10 +38,10 @@ def step(case: Case, machine: HelmholtzMachine, rule: Rule, x: Tensor) -> StepRe
 def traces_of_step(
     case: Case, machine: HelmholtzMachine, rule: Rule, x: Tensor
 ) -> tuple[reference.Bits, reference.Bits]:
-    """The states that a step seeded as above works with: wake comes first, then as many rows of dreams."""
+    """The states of a step seeded as above: wake comes first, then as many rows of dreams."""
     rng = case.rng(SEED)
     wake = machine.wake(x, rule.samples, rng)
-    return reference.bits_of(wake), reference.bits_of(machine.dream(len(wake.bits), rng))
+    return reference.bits_of(wake), reference.bits_of(machine.dream(len(wake.values), rng))
 
 
 def gradients(machine: HelmholtzMachine) -> tuple[Tensor, Tensor]:
@@ -52,7 +49,7 @@ def gradients(machine: HelmholtzMachine) -> tuple[Tensor, Tensor]:
     return p, q
 
 
-# --- gradients ----------------------------------------------------------------------------------------------------------
+# --- gradients ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("soft", [False, True], ids=["bits", "intensities"])
@@ -91,8 +88,10 @@ def test_gradients_of_another_rule_fail_the_same_comparison(
     case = Case((3, 4, 2), 4, 3, units)
     machine, x, rule = case.machine(), case.data(), make_rule(rule_name, case.samples)
     step(case, machine, rule, x)
+    if "exponent" in wrong:
+        wrong = {"weighting": weighting(wrong["exponent"])}
     other = Rule.__new__(Rule)  # unchecked: a negative factor is no rule
-    other.__dict__.update(dataclasses.asdict(rule) | wrong)
+    other.__dict__.update({f.name: getattr(rule, f.name) for f in dataclasses.fields(rule)} | wrong)
     wake, dream = traces_of_step(case, machine, rule, x)
     expected = torch.cat(reference.rule_gradients(machine, other, wake, dream))
     with pytest.raises(AssertionError):
@@ -115,7 +114,10 @@ def test_the_unnormalised_weights_fail_the_same_comparison() -> None:
 def test_generators_gradient_is_that_of_the_log_likelihood_where_recognition_is_exact(
     units: str,
 ) -> None:
-    """With q(h|x) = p(h|x), Fisher's identity: E_q[grad log p(x, h)] = grad log p(x). Here over K = 40,000 samples."""
+    """With q(h|x) = p(h|x), Fisher's identity: E_q[grad log p(x, h)] = grad log p(x).
+
+    Here over K = 40,000 samples.
+    """
     samples, machine = 40_000, random_machine((3, 1), units)
     x = torch.tensor([[1.0, 0, 1]], dtype=torch.float64)
     log_odds = reference.exact_posterior(machine, x[0]).logit()[1]  # h = 0 and 1, in this order
@@ -126,81 +128,78 @@ def test_generators_gradient_is_that_of_the_log_likelihood_where_recognition_is_
     p, states = reference.generator(machine), reference.every_hidden_state(machine, x[0])
     theta = p.theta.clone().requires_grad_()
     (expected,) = torch.autograd.grad(p.log_prob(states, theta).logsumexp(0), theta)
-    # each entry of grad log p(x, h) takes two values, at most 2 apart: its mean has a standard error below 1 / sqrt(K)
+    # each entry of grad log p(x, h) takes two values, at most 2 apart: its mean has a standard
+    # error below 1 / sqrt(K)
     assert (gradients(machine)[0] + expected).abs().max() < 5 / samples**0.5
 
 
-# --- bihm: the gradient of log p~*(x) = 2 log sum_h sqrt(p(x, h) q(h | x)) --------------------------------------------
+# --- weights of other kinds than a softmax ------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_bihm_follows_the_gradient_of_its_estimate_of_log_p_tilde(case: Case) -> None:
-    """Exactly so without the baseline; with it, 1/K of each sample's grad log q is taken off."""
-    machine, x = case.machine(), case.data()
-    for baseline in (False, True):
-        rule = make_rule("bihm", case.samples, baseline=baseline)
-        step(case, machine, rule, x)
-        wake, _ = traces_of_step(case, machine, rule, x)
-        p_part, q_part = reference.p_tilde_gradients(machine, rule.samples, wake)
-        if baseline:
-            uniform = torch.full((len(wake[0]),), 1 / len(wake[0]), dtype=torch.float64)
-            q_part = q_part - reference.recogniser(machine).gradient(wake, uniform)
-        assert_close(gradients(machine)[0], -p_part, case.tolerance)
-        assert_close(gradients(machine)[1], -q_part, case.tolerance)
+def apart(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:
+    """Other weights for p than for q; those of q are signed, and sum to other numbers than 1."""
+    return importance(log_p, log_q)[0], (log_p - log_q).sin() + 0.3
 
 
-@pytest.mark.parametrize("units", EACH_UNITS)
-def test_bihm_goes_to_the_exact_gradient_of_log_p_tilde(units: str) -> None:
-    """Against autograd over every h; the weights of rws give another direction."""
-    samples, machine = 40_000, random_machine((3, 2, 2), units)
-    x = torch.tensor([[1.0, 0, 1]], dtype=torch.float64)
+def by_hand(machine: HelmholtzMachine, wake: reference.Bits, samples: int) -> tuple[Tensor, Tensor]:
+    """The weights of `apart`, by the reference."""
     p, q = reference.generator(machine), reference.recogniser(machine)
-    states = reference.every_hidden_state(machine, x[0])
-    thetas = [network.theta.clone().requires_grad_() for network in (p, q)]
-    log_p_tilde = 2 * (
-        (p.log_prob(states, thetas[0]) + q.log_prob(states, thetas[1])) / 2
-    ).logsumexp(0)
-    expected = torch.cat(torch.autograd.grad(log_p_tilde, thetas))
-
-    def error(name: str) -> tuple[float, float]:
-        """Largest error of the direction, and the effective sample size of the weights."""
-        case, rule = (
-            Case((3, 2, 2), samples, 1, units),
-            make_rule("bihm", samples, exponent=make_rule(name, 1).exponent),
-        )
-        step(case, machine, rule, x)
-        wake, _ = traces_of_step(case, machine, rule, x)
-        weights = reference.importance_weights(machine, wake, samples, rule.exponent)
-        return (torch.cat(gradients(machine)) + expected).abs().max().item(), (
-            1 / weights.square().sum()
-        ).item()
-
-    deviation, ess = error("bihm")
-    # an entry of grad log p or log q lies in [-1, 1]: its weighted mean has a standard error below 2 / sqrt(ess)
-    assert deviation < 5 * 2 / ess**0.5 < 0.1
-    assert error("rws")[0] > 0.15
+    log_ratio = (p.log_prob(wake) - q.log_prob(wake)).view(-1, samples)
+    return reference.importance_weights(machine, wake, samples, 1.0), log_ratio.sin() + 0.3
 
 
-def test_bihms_baseline_changes_no_expectation_and_takes_noise_away() -> None:
-    case, repeats = Case((3, 2), 5, 1, "binary"), 500
+@pytest.mark.parametrize("baseline", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_both_networks_follow_weights_of_their_own(case: Case, baseline: bool) -> None:
+    machine, x = case.machine(), case.data(soft=True)
+    shares = {"generator_wake": 1.3, "recognition_wake": 0.4, "recognition_dream": 2.1}
+    rule = Rule("apart", case.samples, apart, **shares, baseline=baseline)
+    result = step(case, machine, rule, x)
+    wake, dream = traces_of_step(case, machine, rule, x)
+    weights = by_hand(machine, wake, case.samples)
+    expected = reference.rule_gradients(machine, rule, wake, dream, weights)
+    for actual, gradient in zip(gradients(machine), expected, strict=True):
+        assert_close(actual, gradient, case.tolerance)
+    # the wake loss is the generator's, by its own weights
+    log_p = reference.generator(machine).log_prob(wake).view(case.batch, case.samples)
+    assert_close(result.statistics[0], -(weights[0] * log_p).sum(1).mean(), case.tolerance)
+
+
+def test_weights_taken_for_one_another_fail_the_same_comparison() -> None:
+    case = Case((3, 4, 2), 4, 3, "binary")
     machine, x = case.machine(), case.data()
-    draws = {}
-    for baseline in (False, True):
-        learner = WakeSleep(
-            machine, make_rule("bihm", case.samples, baseline=baseline), seeded(SEED + baseline)
-        )
-        rows = []
-        for _ in range(repeats):
-            learner.step(x)
-            rows.append(torch.cat([layer.bias.grad for layer in machine.recognition.layers]))
-        draws[baseline] = torch.stack(rows)
-    error = ((draws[False].var(0) + draws[True].var(0)) / repeats).sqrt()
-    assert ((draws[False].mean(0) - draws[True].mean(0)).abs() < 5 * error).all()
-    assert (draws[True].var(0) < draws[False].var(0) / 2).all()
-    assert (draws[True].mean(0).abs() > 5 * error).any()  # and the gradient is not just 0
+    rule = Rule("apart", case.samples, apart)
+    step(case, machine, rule, x)
+    wake, dream = traces_of_step(case, machine, rule, x)
+    of_p, of_q = by_hand(machine, wake, case.samples)
+    assert (of_q < 0).any() and (of_q > 0).any()
+    for wrong in [(of_q, of_p), (of_p, of_p), (of_p, of_q.abs())]:
+        expected = reference.rule_gradients(machine, rule, wake, dream, wrong)
+        with pytest.raises(AssertionError):
+            assert_close(torch.cat(gradients(machine)), torch.cat(expected), 1e4 * EXACT)
 
 
-# --- manners --------------------------------------------------------------------------------------------------------------
+def test_a_weighting_sees_log_p_and_log_q_of_each_sample() -> None:
+    case = Case((3, 4, 2), 4, 3, "bipolar")
+    machine, x = case.machine(), case.data(soft=True)
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def spy(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:
+        seen.append((log_p, log_q))
+        return uniform(log_p, log_q)
+
+    rule = Rule("spy", case.samples, spy)
+    seen.clear()  # what the rule tried it on
+    step(case, machine, rule, x)
+    wake, _ = traces_of_step(case, machine, rule, x)
+    (found,) = seen
+    for actual, network in zip(
+        found, (reference.generator(machine), reference.recogniser(machine)), strict=True
+    ):
+        assert_close(actual, network.log_prob(wake).view(case.batch, case.samples))
+
+
+# --- manners ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rule_name", RULES)
@@ -218,17 +217,17 @@ def test_gradients_are_overwritten_not_accumulated(rule_name: str, units: str) -
 
 
 @pytest.mark.parametrize("units", EACH_UNITS)
-def test_a_learner_that_reuses_its_traces_gives_what_fresh_ones_give(units: str) -> None:
-    """Batches of changing size, the last one of an epoch say, in one learner and each in a learner of its own."""
+def test_a_learner_keeps_nothing_of_a_batch_but_its_rng(units: str) -> None:
+    """Batches of changing size, as an epoch's last, in one learner and each in one of its own."""
     case, rule = Case((4, 3, 2), 3, 4, units), make_rule("rws", 3)
     machine, x = case.machine(), case.data(soft=True)
     rng, other_rng = seeded(SEED), seeded(SEED)
     learner = WakeSleep(machine, rule, rng)
     for batch in (x, x.flip(0), x[:2], x):
         learner.step(batch)
-        reused = gradients(machine)
+        kept = gradients(machine)
         WakeSleep(machine, rule, other_rng).step(batch)
-        assert all(torch.equal(a, b) for a, b in zip(gradients(machine), reused, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(gradients(machine), kept, strict=True))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -275,7 +274,7 @@ def test_torch_optimizers_follow_the_gradients(
 
 @pytest.mark.parametrize("rule_name", RULES)
 def test_plain_gradient_steps_make_the_data_likely(rule_name: str) -> None:
-    """The sign: 100 steps on one image make it likely, but for a rule that does not train the generator."""
+    """The sign: 100 steps on one image make it likely, unless the generator is not trained."""
     machine, x = random_machine((4, 2)), torch.tensor([[1.0, 0, 1, 1]]).double().expand(8, -1)
     before = reference.exact_log_prob(machine, x[:1])
     learner = WakeSleep(machine, make_rule(rule_name, 4), seeded(SEED))
@@ -299,7 +298,7 @@ def test_gradients_are_finite_at_extreme_logits() -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in machine.parameters())
 
 
-# --- statistics ---------------------------------------------------------------------------------------------------------
+# --- statistics ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rule_name", ["ws", "rws", "bihm"])
@@ -309,7 +308,7 @@ def test_statistics_are_losses_bound_and_effective_sample_size(case: Case, rule_
     result = step(case, machine, rule, x)
     wake, dream = traces_of_step(case, machine, rule, x)
     p, q = reference.generator(machine), reference.recogniser(machine)
-    weights = reference.importance_weights(machine, wake, rule.samples, rule.exponent)
+    weights = reference.importance_weights(machine, wake, rule.samples, exponent_of(rule))
     ratios = (p.log_prob(wake) - q.log_prob(wake)).exp().view(case.batch, case.samples)
     expected = {
         "wake_loss": -(weights * p.log_prob(wake).view_as(weights)).sum(1).mean(),
@@ -327,7 +326,7 @@ def test_statistics_are_losses_bound_and_effective_sample_size(case: Case, rule_
 
 
 def test_the_unweighted_bound_is_another_and_lower() -> None:
-    """Negative control: the mean of log p - log q (the bound of K = 1) is not the K-sample bound."""
+    """Negative control: the mean of log p - log q, the bound of K = 1, is not that of K."""
     case, rule = Case((3, 4, 2), 5, 4, "binary"), make_rule("rws", 5)
     machine, x = case.machine(), case.data()
     bound = step(case, machine, rule, x).statistics[STATISTICS.index("log_likelihood")]
@@ -336,87 +335,3 @@ def test_the_unweighted_bound_is_another_and_lower() -> None:
         reference.generator(machine).log_prob(wake) - reference.recogniser(machine).log_prob(wake)
     ).mean()
     assert unweighted < bound - 0.01
-
-
-# --- importance weights ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0])
-def test_importance_weights_are_a_softmax_over_the_samples(
-    exponent: float, dtype: torch.dtype
-) -> None:
-    log_weights = torch.randn(6, 5, generator=seeded(0), dtype=torch.float64)
-    powers = log_weights.exp() ** exponent
-    expected = powers / powers.sum(1, keepdim=True)
-    assert_close(
-        importance_weights(log_weights.to(dtype), exponent),
-        expected,
-        EXACT if dtype == torch.float64 else FLOAT32,
-    )
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("shift", [-1e4, 0, 1e4])
-def test_importance_weights_of_any_size_do_not_overflow(shift: float, dtype: torch.dtype) -> None:
-    log_weights = torch.tensor([[0, 0, 0], [0, -2, -1e4], [0, -2e4, 1e4]], dtype=dtype) + shift
-    weights = importance_weights(log_weights)
-    small = 1 / (1 + math.exp(2))
-    expected = torch.tensor([[1 / 3, 1 / 3, 1 / 3], [1 - small, small, 0], [0, 0, 1]])
-    assert_close(weights, expected, FLOAT32)
-    assert_close(weights.sum(1), torch.ones(3), 1e-6)
-
-
-@pytest.mark.parametrize("shift", [-1e4, 0, 1e4])
-def test_effective_sample_size_has_its_known_values(shift: float) -> None:
-    """K for equal weights, 1 for one that has it all, (1 + r)^2 / (1 + r^2) for two of ratio r; any common factor cancels."""
-    ratio = math.exp(-2)
-    log_weights = (
-        torch.tensor([[0, 0, 0], [0, -1e4, -2e4], [0, -2, -1e4]], dtype=torch.float64) + shift
-    )
-    expected = torch.tensor([3, 1, (1 + ratio) ** 2 / (1 + ratio**2)])
-    assert_close(
-        effective_sample_size(log_weights), expected, 1e-7
-    )  # 1e4 times the rounding unit, times a few
-
-
-def test_effective_sample_size_lies_between_one_and_the_samples() -> None:
-    log_weights = 10 * torch.randn(1000, 7, generator=seeded(0), dtype=torch.float64)
-    ess = effective_sample_size(log_weights)
-    assert (ess >= 1 - EXACT).all() and (ess <= 7 + EXACT).all()
-    weights = log_weights.exp()
-    assert_close(ess, weights.sum(1) ** 2 / (weights**2).sum(1))
-
-
-# --- rules ------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["ws", "rws", "bihm"])
-def test_shipped_rules_are_the_published_ones(name: str) -> None:
-    shipped = OmegaConf.load(Path(__file__).parents[2] / "conf" / "algorithm" / f"{name}.yaml")
-    expected = make_rule(name, samples=1 if name == "ws" else 10)
-    assert {key: shipped[key] for key in dataclasses.asdict(expected)} == dataclasses.asdict(
-        expected
-    )
-
-
-@pytest.mark.parametrize("samples", [0, -1, 2.5, "3", None, True])
-def test_bad_sample_counts_are_refused(samples: Any) -> None:
-    with pytest.raises(
-        UserError, match=r"algorithm\.samples must be a whole number of at least 1, got"
-    ):
-        make_rule("rws", samples)
-
-
-@pytest.mark.parametrize(
-    "name", ["exponent", "generator_wake", "recognition_wake", "recognition_dream"]
-)
-@pytest.mark.parametrize("value", [-0.5, math.nan, math.inf, "1", None, True])
-def test_bad_factors_are_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises(UserError, match=rf"algorithm\.{name} must be a number of at least 0, got"):
-        make_rule("rws", 3, **{name: value})
-
-
-def test_a_rule_that_does_not_train_recognition_is_refused() -> None:
-    with pytest.raises(UserError, match="nothing would train recognition"):
-        make_rule("rws", 3, recognition_wake=0.0, recognition_dream=0.0)

@@ -9,88 +9,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-import reference
 import torch
-from cases import Case, assert_close, make_rule
 from conftest import Command, assert_same_run, checkpoint, flatten
 from omegaconf import OmegaConf
 from scipy.io import savemat
-from test_metrics import (
-    CASE,
-    SEED,
-    SOLVED,
-    Rows,
-    dense_blocks,
-    directions,
-    expected_directions,
-    learner,
-    natural,
-    network_of,
-    relative_error,
-)
-from test_natural_rules import config_of
+from test_rule_commands import config_of
 from torch import Tensor
 
-from nws.data.datasets import Dataset, Split
-from nws.experiment.run import (
+from nws.data import Dataset, Split
+from nws.experiment.build import (
     build_data,
     build_machine,
     build_metrics,
     build_optimizer,
     build_rule,
-    derive_seed,
 )
-from nws.learning.wake_sleep import WakeSleep
+from nws.experiment.seeds import derive_seed
+from nws.learning import WakeSleep
 
-UNLABELED = Case(CASE.sizes, 1, 6, CASE.units).data(
-    seed=5
-)  # of another size than the gradient's batch, too
-
-# --- the direction --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("rows", ["model", "posterior"])
-def test_recognition_alone_takes_its_rows_from_the_unlabelled_images(rows: str) -> None:
-    machine, x = CASE.machine(), CASE.data()
-    learner(CASE, machine, batch="unlabeled", generator_rows=rows).step(x, UNLABELED)
-    generator, recognition = directions(machine)
-
-    rng = CASE.rng(
-        SEED
-    )  # by hand, from the same draws: the step's two phases, then the unlabelled images' states
-    own = Rows.of(machine, x, CASE.samples, rng)
-    gradients = reference.rule_gradients(
-        machine, make_rule("rws", CASE.samples), own.wake, own.dream
-    )
-    states = reference.bits_of(machine.wake(UNLABELED, CASE.samples, rng))
-    network, count = network_of(machine, 1), len(UNLABELED) * CASE.samples
-    uniform = torch.full((count,), 1 / count, dtype=torch.float64)
-    assert_close(
-        recognition, natural(network, dense_blocks(network, states, uniform), gradients[1]), SOLVED
-    )
-
-    expected = expected_directions(CASE, machine, x, generator_rows=rows)
-    assert_close(generator, expected[0], SOLVED)
-    assert relative_error(recognition, expected[1]) > 0.01  # the control: recognition's own rows
-    learner(CASE, machine, generator_rows=rows).step(x)
-    assert torch.equal(generator, directions(machine)[0])  # bit for bit that of metric.batch=same
-    learner(CASE, machine, batch="other", generator_rows=rows).step(x, UNLABELED)
-    assert (
-        relative_error(directions(machine)[0], generator) > 0.01
-    )  # the control: `other` does change the generator's
-
-
-@pytest.mark.parametrize("max_rows", [4, 6])
-def test_other_unlabelled_images_give_another_direction_of_recognition(max_rows: int) -> None:
-    machine, x, found = CASE.machine(), CASE.data(), []
-    for batch in (UNLABELED, UNLABELED, 1 - UNLABELED):
-        learner(CASE, machine, batch="unlabeled", max_rows=max_rows).step(x, batch)
-        found.append(directions(machine))
-    assert all(torch.equal(one, two) for one, two in zip(found[0], found[1], strict=True))
-    assert torch.equal(found[0][0], found[2][0]) and relative_error(found[0][1], found[2][1]) > 0.01
-
-
-# --- the command line, on a small file in TFD's layout ----------------------------------------------------------------
+# --- the command line, on a small file in TFD's layout -------------------------------------------
 
 IMAGES = 70  # 40 unlabelled, 16 train, 6 valid, 8 test
 OPTIONS = (
@@ -192,7 +129,7 @@ def test_a_resumed_run_ends_as_one_never_stopped(
     assert_same_run(whole, resumed.run)
 
 
-# --- bad input ------------------------------------------------------------------------------------------------------
+# --- bad input -----------------------------------------------------------------------------------
 
 
 def test_a_data_set_without_unlabelled_images(train: Command, tmp_path: Path) -> None:

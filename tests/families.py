@@ -1,0 +1,107 @@
+"""Families of the tests' own: a user who needs a further one writes as much as each of these."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from nws.models import Units
+
+
+class Gauss(Units):
+    """Unit variance: A(a) = a^2 / 2, mean a. Data in [0, 1] are spread to -1 .. 1."""
+
+    def log_partition(self, logits: Tensor) -> Tensor:
+        return logits.square() / 2
+
+    def mean(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
+        return logits.clone() if out is None else out.copy_(logits)
+
+    def curvature(self, mean: Tensor) -> Tensor:
+        return torch.ones_like(mean)
+
+    def link(self, mean: Tensor) -> Tensor:
+        return mean
+
+    def fill_noise(self, out: Tensor, rng: torch.Generator | None = None) -> None:
+        out.normal_(generator=rng)
+
+    def sample_(self, noise: Tensor, mean: Tensor) -> Tensor:
+        return noise.add_(mean)
+
+    def log_base(self, values: Tensor) -> Tensor:
+        return -values.square() / 2 - math.log(2 * math.pi) / 2
+
+    def from_data(self, x: Tensor) -> Tensor:
+        return 2 * x - 1
+
+    def to_data(self, values: Tensor) -> Tensor:
+        return (values + 1) / 2
+
+
+class Pair(Units):
+    """The sum of two coins, y in {0, 1, 2}: A(a) = 2 log(1 + e^a). Others see y - 1."""
+
+    support = (0.0, 1.0, 2.0)
+
+    def log_partition(self, logits: Tensor) -> Tensor:
+        return 2 * torch.logaddexp(logits, torch.zeros_like(logits))
+
+    def mean(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
+        return torch.sigmoid(logits, out=out).mul_(2)
+
+    def curvature(self, mean: Tensor) -> Tensor:
+        return mean * (1 - mean / 2)
+
+    def link(self, mean: Tensor) -> Tensor:
+        return torch.logit(mean / 2)
+
+    def sample_(self, noise: Tensor, mean: Tensor) -> Tensor:
+        p = mean / 2
+        return noise.copy_((noise < 1 - (1 - p) ** 2).to(noise) + (noise < p**2).to(noise))
+
+    def log_base(self, values: Tensor) -> Tensor:
+        return (values == 1).to(values) * math.log(2)
+
+    def encode(self, values: Tensor) -> Tensor:
+        return values - 1
+
+    def decode(self, states: Tensor) -> Tensor:
+        return states + 1
+
+    def from_data(self, x: Tensor) -> Tensor:
+        return 2 * x
+
+    def to_data(self, values: Tensor) -> Tensor:
+        return values / 2
+
+
+class Counts(Units):
+    """Poisson counts, A(a) = e^a: `curvature` is `mean`, and gives the very tensor back."""
+
+    def log_partition(self, logits: Tensor) -> Tensor:
+        return logits.exp()
+
+    def mean(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
+        return torch.exp(logits, out=out)
+
+    def curvature(self, mean: Tensor) -> Tensor:
+        return mean
+
+    def link(self, mean: Tensor) -> Tensor:
+        return mean.log()
+
+    def sample_(self, noise: Tensor, mean: Tensor) -> Tensor:
+        """The quantile of the noise: how many partial sums of probabilities are below it."""
+        uniform, term, below = noise.clone(), (-mean).exp(), torch.zeros_like(noise)
+        noise.zero_()
+        for count in range(1, 300):
+            below += term
+            noise += (below <= uniform).to(noise)
+            term = term * mean / count
+        return noise
+
+    def log_base(self, values: Tensor) -> Tensor:
+        return -torch.lgamma(values + 1)

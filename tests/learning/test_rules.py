@@ -1,0 +1,103 @@
+"""Rules: those that are shipped are the published ones; what is no rule is refused by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cases import exponent_of, make_rule
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from nws.errors import UserError
+from nws.learning import Rule, importance, tempered, uniform
+
+
+@pytest.mark.parametrize("name", ["ws", "rws", "bihm"])
+def test_shipped_rules_are_the_published_ones(name: str) -> None:
+    conf = Path(__file__).parents[2] / "conf" / "algorithm" / f"{name}.yaml"
+    shipped, expected = (
+        instantiate(OmegaConf.load(conf)),
+        make_rule(name, 1 if name == "ws" else 10),
+    )
+    assert isinstance(shipped, Rule) and exponent_of(shipped) == exponent_of(expected)
+    same_function = dataclasses.replace(shipped, weighting=expected.weighting)
+    assert same_function == expected
+
+
+@pytest.mark.parametrize("samples", [0, -1, 2.5, "3", None, True])
+def test_bad_sample_counts_are_refused(samples: Any) -> None:
+    with pytest.raises(
+        UserError, match=r"algorithm\.samples must be a whole number of at least 1, got"
+    ):
+        make_rule("rws", samples)
+
+
+@pytest.mark.parametrize("name", ["generator_wake", "recognition_wake", "recognition_dream"])
+@pytest.mark.parametrize("value", [-0.5, math.nan, math.inf, "1", None, True])
+def test_bad_factors_are_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(UserError, match=rf"algorithm\.{name} must be a number of at least 0, got"):
+        make_rule("rws", 3, **{name: value})
+
+
+def test_a_rule_that_does_not_train_recognition_is_refused() -> None:
+    with pytest.raises(UserError, match="nothing would train recognition"):
+        make_rule("rws", 3, recognition_wake=0.0, recognition_dream=0.0)
+
+
+def test_a_rule_is_rws_where_nothing_else_is_said() -> None:
+    assert Rule("rws") == make_rule("rws", 10)
+    assert Rule("rws").weighting is importance and not Rule("rws").bidirectional
+
+
+@pytest.mark.parametrize("samples", [1.0, 3.0])
+def test_a_whole_sample_count_is_an_int(samples: float) -> None:
+    assert make_rule("rws", samples).samples == int(samples)  # type: ignore[arg-type]
+
+
+def one_alone(log_p: Tensor, log_q: Tensor) -> Tensor:
+    return torch.softmax(log_p - log_q, dim=1)
+
+
+def transposed(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:
+    return log_p.T, log_q.T
+
+
+def needs_two(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:
+    if log_p.shape[1] < 2:
+        raise UserError("algorithm.samples must be at least 2 to leave one out, got 1")
+    return uniform(log_p, log_q)
+
+
+@pytest.mark.parametrize(
+    ("weighting", "message"),
+    [
+        ("uniform", "must name a function of log p and log q by _target_, with _partial_: true"),
+        (None, "must name a function"),
+        (1.0, "must name a function"),
+        (one_alone, r"must return the weights of p and of q, \(B, K\) each, got tensor"),
+        (transposed, "must return the weights of p and of q"),
+        (lambda log_p, log_q: None, "cannot be called with log p and log q.*TypeError"),
+        (lambda log_p: (log_p, log_p), "cannot be called with log p and log q.*TypeError"),
+        (partial(tempered, power=1), "cannot be called with log p and log q.*power"),
+        (partial(tempered, exponent=-1), "exponent must be a number of at least 0, got -1"),
+    ],
+)
+def test_what_is_no_weighting_is_refused_before_the_first_step(
+    weighting: Any, message: str
+) -> None:
+    with pytest.raises(UserError, match=message) as refusal:
+        Rule("mine", 3, weighting)
+    assert str(refusal.value).startswith("algorithm.weighting")
+
+
+def test_a_weighting_says_itself_what_it_needs() -> None:
+    assert Rule("mine", 2, needs_two).samples == 2
+    with pytest.raises(UserError, match="at least 2 to leave one out"):
+        Rule("mine", 1, needs_two)
