@@ -260,6 +260,13 @@ def test_a_state_that_comes_after_the_rows_goes_on_bit_for_bit_too(
         assert torch.equal(one, two)
 
 
+def test_what_a_caller_does_to_a_direction_does_not_reach_the_next_solve() -> None:
+    one, other = (factored(pcg(2, warm_start=True), REALISTIC) for _ in range(2))
+    one.solve(REALISTIC.gradient(4))
+    other.solve(REALISTIC.gradient(4)).zero_()
+    assert torch.equal(one.solve(REALISTIC.gradient()), other.solve(REALISTIC.gradient()))
+
+
 def test_a_cold_solver_takes_no_start_from_a_state() -> None:
     warm, cold = pcg(warm_start=True), pcg()
     factored(warm, REALISTIC).solve(REALISTIC.gradient(4))

@@ -161,6 +161,14 @@ def test_cholesky_works_undamped_where_the_block_has_full_rank() -> None:
     )
 
 
+def test_cholesky_refuses_an_undamped_block_whose_pivots_are_rounding() -> None:
+    """Equal parents: a pivot is zero but for rounding, of either sign, however many rows there are."""
+    for seed in range(10):
+        fisher = SolverCase(60, 9, 3, 0.0, kind="degenerate").fisher(seed)
+        with pytest.raises(UserError, match="singular to working precision"):
+            Cholesky().factor(fisher, torch.tensor(0.0, dtype=torch.float64))
+
+
 # --- the running estimate -------------------------------------------------------------------------------------------
 
 
@@ -238,6 +246,17 @@ def test_a_running_inverse_that_does_not_fit_names_the_layer_and_the_way_out() -
     message = str(raised.value)
     for part in ("generator.2", "12", "solver.max_bytes", "solver.forgetting=0"):
         assert part in message
+
+
+def test_one_state_serves_two_running_inverses() -> None:
+    case, solver = SolverCase(20, 12, 4, 0.1), RunningInverse(0.8)
+    state = factored(solver, case).state_dict()
+    solutions = []
+    for _ in range(2):
+        again = RunningInverse(0.8)
+        again.load_state_dict(state)
+        solutions.append(factored(again, case, seed=1).solve(case.gradient()))
+    assert torch.equal(*solutions)
 
 
 def test_forgetting_nothing_is_sherman_morrison_of_each_batch_alone() -> None:

@@ -141,3 +141,18 @@ def test_the_rows_preconditioner_saves_iterations(
     used = needed()
     monkeypatch.setattr(RowSpace, "precondition", lambda self, vectors: vectors)
     assert used < needed()
+
+
+def test_a_row_shorter_than_the_mean_leaves_the_preconditioner_positive() -> None:
+    """There H_k . H_k - |c|^2 is negative, and the guess of the matrix would not be positive definite."""
+    fisher = FEW_ROWS.fisher()
+    fisher.inputs[3, :-1] = 0
+    shared = fisher.shared.mean.square().sum()
+    assert fisher.inputs[3].square().sum() < 0.5 * shared
+    fisher.weights[3] = 10.0  # where it would show
+    system = fisher.reduce(torch.tensor(1e-3, dtype=torch.float64))
+    assert system is not None
+    vectors = torch.eye(20, dtype=torch.float64)
+    for each in vectors:
+        image = system.precondition(each.expand(FEW_ROWS.m, -1).clone())
+        assert ((image * each).sum(1) > 0).all()

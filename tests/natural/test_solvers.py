@@ -196,7 +196,7 @@ def failing(
 
 
 @each_solver
-@pytest.mark.parametrize("alpha", [-0.1, float("nan")])
+@pytest.mark.parametrize("alpha", [-0.1, float("nan"), float("inf")])
 def test_damping_that_is_not_positive_is_an_error(alpha: float, name: str) -> None:
     case = SolverCase(60, 9, 5, 0.2)
     failing(case, SOLVERS[name](case), alpha)
