@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Command, assert_same_run
+from conftest import CONF, Command, assert_same_run
 
 from nws.experiment.arguments import rename_old_keys
 
@@ -119,14 +119,17 @@ def test_keys_of_earlier_versions() -> None:
     renamed = {
         ("seed=1", "metric.kind=fisher,diagonal"): ["seed=1", "metric=fisher,diagonal"],
         ("solver=pcg", "solver.name=auto", "solver.rank=3"): ["solver=auto", "solver.rank=3"],
+        ("metric=fisher", "++metric.kind=kronecker"): ["metric=kronecker"],
         ("-m", "solver.rank=3"): ["-m", "solver.rank=3"],
     }
     for given, expected in renamed.items():
-        assert rename_old_keys(list(given)) == expected
+        assert rename_old_keys(list(given), CONF) == expected
 
 
 def test_a_run_by_keys_of_earlier_versions(train: Command) -> None:
     new = train("algorithm=nrws", "metric=diagonal", "hydra.run.dir=new")
+    wrong = train("algorithm=nrws", "solver.name=lu").message()
+    assert "solver.name must be one of auto, cholesky, pcg" in wrong and "got 'lu'" in wrong
     old = train("algorithm=nrws", "metric.kind=diagonal", "hydra.run.dir=old")
     assert old.code == 0, old.err
     assert_same_run(old.run, new.run)
