@@ -1,4 +1,4 @@
-"""The presets of conf/experiment/, each with every algorithm: what they choose, and that it trains."""
+"""The presets of conf/experiment/, each with every algorithm: what they choose, and training."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def unresolved(*overrides: str) -> DictConfig:
 
 
 def compose(*overrides: str, **values: Any) -> dict[str, Any]:
-    """The configuration of these overrides, resolved; `values` by key are filled in once it is composed, which takes long."""
+    """The configuration of these overrides, resolved; `values` by key are filled in once it is
+    composed, which takes long.
+    """
     config = unresolved(*overrides).copy()
     for key, value in values.items():
         OmegaConf.update(config, key, value)
@@ -112,8 +114,12 @@ def test_published(name: str) -> None:
         assert config["name"] == f"published_{name.removeprefix('published/')}_{algorithm}"
         layers = [6, 1] if toy else [300, 200, 100, 75, 50, 35, 25, 20, 15, 10, 10]
         assert config["model"] == {
-            "layers": layers, "units": "bipolar", "weight_scale": 1.0, "hidden_bias": -1.0, "visible_bias": 0.0,
-        }  # fmt: skip
+            "layers": layers,
+            "units": "bipolar",
+            "weight_scale": 1.0,
+            "hidden_bias": -1.0,
+            "visible_bias": 0.0,
+        }
         assert config["optimizer"] == {"_target_": SGD, "lr": 0.01 if toy else 0.002}
         assert config["damping"]["value"] == (0.1 if toy else 0.2)
         trainer = config["trainer"]
