@@ -197,7 +197,7 @@ class Trainer:
             self.scheduler.step(mean)
         line = self.outputs.row(row)
         if self.step == self.total_steps:
-            self.validation.warn_of_a_bad_end(mean)
+            self.validation.warn_of_a_bad_end(self.machine, mean)
         better = mean > self.best
         self.best = max(mean, self.best)
         self._save(better)

@@ -428,15 +428,6 @@ def test_bad_options_are_one_message_at_the_command_line(
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize(("old", "new"), [("metric.kind", "metric"), ("solver.name", "solver")])
-def test_an_old_key_with_an_unknown_choice_lists_the_choices(
-    train: Command, old: str, new: str
-) -> None:
-    outcome = train(*SHORT, f"{old}=riemann")
-    assert outcome.code == 1 and f"Could not find '{new}/riemann'" in outcome.err
-    assert "Available options" in outcome.err and "Traceback" not in outcome.err
-
-
 def test_a_schedule_that_comes_to_zero_stops_with_a_message(train: Command) -> None:
     options = ("damping=linear", "damping.schedule.total_steps=4", "damping.schedule.final=0")
     message = train(*NRWS, *options, "hydra.run.dir=run").message()
