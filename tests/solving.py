@@ -12,7 +12,7 @@ from cases import SolverCase
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nws.natural.operators import UnitFisher
+from nws.natural.operators import SharedCurvature, UnitFisher
 from nws.natural.preconditioners import Basis
 from nws.natural.solvers import (
     AutoSolver,
@@ -127,7 +127,35 @@ def factored(solver: Any, case: SolverCase, seed: int = 0) -> Any:
     return solver
 
 
-def saved(solver: Solver) -> dict[str, Tensor]:
+class Wrapped:
+    """What the protocol of an operator asks for, and nothing more: no rows to be looked at."""
+
+    def __init__(self, fisher: UnitFisher) -> None:
+        self._fisher = fisher
+
+    @property
+    def name(self) -> str:
+        return self._fisher.name
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self._fisher.shape
+
+    @property
+    def shared(self) -> SharedCurvature:
+        return self._fisher.shared
+
+    def matmul(self, vectors: Tensor) -> Tensor:
+        return self._fisher.matmul(vectors)
+
+    def diagonal(self) -> Tensor:
+        return self._fisher.diagonal()
+
+    def reduce(self, damping: Tensor) -> None:
+        return None
+
+
+def saved(solver: Any) -> dict[str, Any]:
     """The state, by way of a file."""
     file = io.BytesIO()
     torch.save(solver.state_dict(), file)

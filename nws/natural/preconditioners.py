@@ -133,7 +133,7 @@ class SharedInverse(NamedTuple):
 
 
 class SharedPreconditioner:
-    """The inverse of what a layer's units share: the rows' mean and eigenvectors of their covariance.
+    """The inverse of what units share: the rows' mean, and eigenvectors of their covariance.
 
     The mean is that of the last operator. The eigenvectors remember earlier batches. Stale ones
     cost iterations, but never correctness.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import torch
@@ -186,10 +186,7 @@ def test_until_accurate_stops_where_the_gains_foretell_it(accuracy: float) -> No
     matrices, _, right = systems()
     exact, progress = torch.linalg.solve(matrices, right), seen()
     size = (exact * right).sum()
-    left = [
-        float((now.gain.square() / last.gain).sum())
-        for last, now in itertools.pairwise(progress)
-    ]
+    left = [float((now.gain.square() / last.gain).sum()) for last, now in pairwise(progress)]
     expected = next(i for i, each in enumerate(left, 2) if each <= accuracy**2 * float(size))
     rule = UntilAccurate(accuracy, lambda x: size, 30)
     assert stops(rule, progress) == expected == rule.iteration

@@ -12,6 +12,7 @@ from solving import (
     NEVER,
     NoReads,
     Textbook,
+    Wrapped,
     dense,
     error,
     factored,
@@ -51,6 +52,19 @@ def test_a_fixed_number_takes_the_textbooks_iterations(
     solution = factored(solver, REALISTIC).solve(REALISTIC.gradient())
     assert_close(solution, textbook.iterates[-1], EXACT)
     assert solver.used_iterations == iterations
+
+
+@each_space
+@each_start
+def test_an_operator_needs_no_rows(case: SolverCase, warm_start: bool) -> None:
+    """Only what the protocol says; without a smaller space few rows are solved as they stand."""
+    solver = pcg(200, 1e-12, warm_start=warm_start)
+    for seed in (1, 0):
+        solver.factor(Wrapped(case.fisher(seed)), case.damping)
+        solution = solver.solve(case.gradient(seed))
+    expected = solve_dense(dense(case.fisher()), 0.2, case.gradient(0))
+    assert error(solution, expected) < EXACT
+    assert solver.report()["residual"] < 1e-12
 
 
 def test_one_iteration_misses_what_more_of_them_meet() -> None:

@@ -102,8 +102,8 @@ class ConjugateGradient:
     def _solve_reduced(self, gradient: Tensor, right: Tensor, start: Tensor | None) -> Tensor:
         """Iterations in the smaller space.
 
-        An error e of y is one of H^T R_j e_j / alpha in x, its square below e_j . B_j e_j / alpha^2.
-        So the size that belongs to the gains is alpha^2 |x|^2.
+        An error e_j of y_j is one of H^T R_j e_j / alpha in x_j, whose square is below
+        e_j . B_j e_j / alpha^2. So the size that belongs to the gains is alpha^2 |x|^2.
         """
         system = self._reduced
         assert system is not None
