@@ -21,12 +21,14 @@ from directions import (
     expected_directions,
     learner,
     natural,
+    natural_metrics,
     network_of,
     relative_error,
 )
+from torch import Tensor
 
 from nws.errors import UserError
-from nws.learning import RowOptions
+from nws.learning import RowOptions, Rule, WakeSleep, importance
 from nws.models import HelmholtzMachine
 
 
@@ -110,6 +112,36 @@ def test_a_cap_above_the_rows_there_are_changes_nothing(max_rows: int) -> None:
     assert all(
         torch.equal(one, other) for one, other in zip(capped, directions(machine), strict=True)
     )
+
+
+def apart(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:
+    """Importance weights for p; others, signed, for q."""
+    return importance(log_p, log_q)[0], (log_p - log_q).sin() + 0.3
+
+
+@pytest.mark.parametrize("rows", ["model", "posterior"])
+@pytest.mark.parametrize("batch", ["same", "other"])
+def test_posterior_rows_have_the_weights_of_the_generator(batch: str, rows: str) -> None:
+    """A weighting with other weights for q: its gradient has them, and no row of a metric."""
+    machine, x = CASE.machine(), CASE.data()
+    other = Case(CASE.sizes, 1, 6, CASE.units).data(seed=5) if batch == "other" else None
+    metrics = natural_metrics(machine, generator_rows=rows, batch=batch)
+    rule, rng = Rule("apart", CASE.samples, apart), CASE.rng(SEED)
+    WakeSleep(machine, rule, CASE.rng(SEED), metrics).step(x, other)
+
+    own = StepRows.draw(machine, x, CASE.samples, rng)
+    p, q = reference.generator(machine), reference.recogniser(machine)
+    ratio = (p.log_prob(own.wake) - q.log_prob(own.wake)).view(-1, CASE.samples)
+    weights = own.importance.view_as(ratio) * len(x), ratio.sin() + 0.3
+    gradients = reference.rule_gradients(machine, rule, own.wake, own.dream, weights)
+    if other is not None:
+        own = StepRows.draw(machine, other, CASE.samples, rng)
+    for which in BOTH:
+        network, found = network_of(machine, which), directions(machine)[which]
+        blocks = dense_blocks(network, *own.of_network(which, rows))
+        assert_close(found, natural(network, blocks, gradients[which]), SOLVED)
+        wrong = natural(network, blocks, gradients[which] * 1.01)
+        assert relative_error(found, wrong) > 1e-3  # the control
 
 
 # --- unlabelled images, for recognition ---
