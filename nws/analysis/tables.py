@@ -18,18 +18,27 @@ def console() -> Console:
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table: the first column to the left, the others, mostly numbers, to the right.
 
-    A terminal that is too narrow gets cells of several lines; no text is cut.
+    In a narrow terminal cells take several lines, broken between words. No text is cut.
 
     Args:
         heads: The heading of each column.
         rows: The cells of each line, one for each column.
     """
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for number, head in enumerate(heads):
-        table.add_column(head, justify="right" if number else "left", overflow="fold")
+    screen = console()
+    gap = 2 if screen.width > 100 else 1
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+    for head, cells in zip(heads, zip(*rows, strict=True), strict=True):
+        words = [word for cell in (head, *cells) for word in cell.split()]
+        first = not table.columns
+        table.add_column(
+            head,
+            justify="left" if first else "right",
+            overflow="fold",
+            min_width=None if first else max(map(len, words)),
+        )
     for row in rows:
         table.add_row(*row)
-    console().print(table)
+    screen.print(table, crop=False)
 
 
 def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
