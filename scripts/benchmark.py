@@ -1,7 +1,7 @@
-"""Time nws on this machine: a training step, the solvers, or one large layer's time and memory. Needs only torch, rich and nws.
+"""Time nws on this machine: a training step, the solvers, or one large layer.
 
-Every figure is a median over repeats in one process. What is compared takes turns, so that a busy machine slows all of it
-alike: the ratios are what to read.
+Every figure is a median over repeats in one process. What is compared takes turns: a busy machine
+slows all of it alike, so the ratios are what to read. Needs only torch, rich and nws.
 """
 
 import argparse

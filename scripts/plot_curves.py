@@ -1,4 +1,4 @@
-"""Training curves of runs and sweeps, by epochs and by training seconds: `python scripts/plot_curves.py RUN...`."""
+"""Training curves of runs and sweeps: `python scripts/plot_curves.py RUN...`."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Draw images from a run: `python scripts/sample.py RUN [generate | reconstruct | inpaint | chain | walk]`."""
+"""Draw images from a run: `python scripts/sample.py RUN [generate|reconstruct|inpaint|chain|walk]`."""
 
 import argparse
 import sys

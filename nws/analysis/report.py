@@ -82,16 +82,19 @@ class Report:
             for entry, found in zip(self.entries, results, strict=True)
             if found
         }
-        pictures = [(each.title, each.grid) for each in self.entries if each.grid.is_file()]
+        pictures = [
+            f"{entry.title}:\n\n![generated]({entry.grid.name})"
+            for entry in self.entries
+            if entry.grid.is_file()
+        ]
         if groups:
             ymin, ymax = (None, None) if self.log else y_range(groups, self.column)
             files = draw(groups, self.column, title=self.title, log=self.log, ymin=ymin, ymax=ymax)
             curves = save(files, self.folder / f"{self.slug}_{self.column.replace('/', '_')}")
-            pictures[:0] = [("curves", path) for path in curves if path.suffix == ".png"]
+            pictures[:0] = [f"![curves]({path.name})" for path in curves if path.suffix == ".png"]
         heads, cells = self.table(results)
         parts = [f"# {self.title}", f"Made by `{self.command}`.", self._notes(heads, results)]
-        parts += [markdown(heads, cells), *self.missing(results)]
-        parts += [f"![{name}]({path.name})" for name, path in pictures]
+        parts += [markdown(heads, cells), *self.missing(results), *pictures]
         write_atomically(self.folder / "table.md", ("\n\n".join(parts) + "\n").encode())
 
     def results(self) -> list[list[Result]]:
