@@ -40,7 +40,7 @@ def read_arguments() -> argparse.Namespace:
     )
     add = parser.add_argument
     add(
-        "runs", metavar="RUN", nargs="+", help="a run directory, or a sweep's: all the runs below it"
+        "runs", metavar="RUN", nargs="+", help="a run directory, or one with runs below it"
     )  # fmt: skip
     add("--samples", type=int, default=1000, help="importance samples a data point (default 1000)")
     add("--split", choices=["test", "valid"], default="test")

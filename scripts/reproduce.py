@@ -296,7 +296,7 @@ def read_arguments() -> tuple[Plan, bool]:
     add("--quick", action="store_true", help="fewer epochs, seeds, methods and samples")
     add("--methods", metavar="NAME[,NAME]", help="only these (default: all of them)")
     add(
-        "--output", type=Path, metavar="DIR", help="default: reproduce/WHAT, or reproduce/WHAT_quick"
+        "--output", type=Path, metavar="DIR", help="default: reproduce/WHAT[_quick]"
     )  # fmt: skip
     add("--dry-run", action="store_true", help="print the commands and do nothing")
     given = parser.parse_intermixed_args()

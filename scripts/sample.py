@@ -1,4 +1,4 @@
-"""Draw images from a run: `python scripts/sample.py RUN [generate|reconstruct|inpaint|chain|walk]`."""
+"""Draw images from a run: `python scripts/sample.py RUN [generate | inpaint | ...]`."""
 
 import argparse
 import sys
@@ -39,11 +39,11 @@ STEPS = {"generate": 0, "inpaint": 50, "chain": 50, "walk": 16}
 MISSING = 0.25  # grey level of pixels that were taken away
 DESCRIPTION = """Draw images from a run, finished or not.
 
-generate     images drawn from the generator; with --steps, refined by so many steps of a Markov chain
-reconstruct  held-out images above what the generator makes of the states that the recognition network draws for them
-inpaint      held-out images, what was left of them, and the missing pixels filled in by a Markov chain
-chain        an animated GIF of a Markov chain that starts from generated images, one step a frame
-walk         a walk in the deepest layer: each row starts from a draw, then one unit after the other flips
+generate     images drawn from the generator; --steps refines them by a Markov chain
+reconstruct  held-out images above their reconstructions, from q to the states and back by p
+inpaint      held-out images, what is left of them, the rest filled in by a Markov chain
+chain        an animated GIF of a Markov chain from generated images, one step a frame
+walk         a walk in the deepest layer: from a draw, one unit after the other flips
 """
 
 
@@ -227,7 +227,7 @@ def run_chain(chain: Chain, steps: int) -> list[Tensor]:
 
 
 def read_mask(mask: str, data: Dataset) -> Tensor:
-    """Which pixels are missing, (H W,) booleans: a half of the image, or the white of a PNG of the images' size."""
+    """Which pixels are missing, (H W,) booleans: a half, or the white of a PNG of the same size."""
     if not mask.lower().endswith(".png"):
         return half_mask(data.shape, mask)
     try:

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -118,7 +119,8 @@ def _lowest(
 def _line(axes: Axes, band: Band, floor: float, label: str | None = None, **style: str) -> None:
     """One group in one panel."""
     marker = "o" if len(band.x) <= 12 else None
-    axes.plot(band.x, band.mean, label=label, marker=marker, markersize=2.2, **style)  # type: ignore[arg-type]
+    kwargs: dict[str, Any] = {"label": label, "marker": marker, "markersize": 2.2, **style}
+    axes.plot(band.x, band.mean, **kwargs)
     if band.deviation.any():
         lower = np.maximum(band.mean - band.deviation, floor)
         upper = band.mean + band.deviation

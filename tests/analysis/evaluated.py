@@ -31,7 +31,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def sweep(train: Command, home: Path, tmp_path: Path) -> Path:
-    """A sweep's directory with two runs, rws and bihm, trained once for all tests; images of 2 x 3 pixels."""
+    """A sweep of two runs, rws and bihm, on images of 2 x 3 pixels; trained once for all tests."""
     if not (home / "sweep").is_dir():
         rng = np.random.default_rng(0)
         parts = {"train": 60, "valid": VALID, "test": TEST}
@@ -55,7 +55,9 @@ def sweep(train: Command, home: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def chunks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """chunks(): the kinds of all chunks computed from now on; chunks(n, what): in the n-th, a signal or an error comes.
+    """chunks(): the kinds of all chunks from now on.
+
+    chunks(n, what): in the n-th, a signal or an error comes.
 
     Memory is bounded to 100 rows: two data points at 50 samples each, or 10 dreams.
     """

@@ -53,7 +53,7 @@ def test_groups(make: Make) -> None:
         members("algorithm.nam")
 
 
-# --- averaging -----------------------------------------------------------------------------------------------------
+# --- averaging ----------------------------------------------------------------------------------
 
 
 def test_by_epochs_at_the_rows_that_all_runs_have(make: Make) -> None:

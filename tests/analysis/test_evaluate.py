@@ -1,5 +1,7 @@
 """scripts/evaluate.py: right figures, the table, evaluation.json, several runs, bounded memory."""
 
+# ruff: noqa: F401, F811
+
 from __future__ import annotations
 
 import json
@@ -27,11 +29,11 @@ from nws.experiment.run import derive_seed, load_machine
 from nws.models.helmholtz import HelmholtzMachine
 from nws.models.likelihood import Z_INNER, log_sums
 
-# --- figures --------------------------------------------------------------------------------------------------------
+# --- figures ------------------------------------------------------------------------------------
 
 
 def test_figures_are_those_of_enumeration(command: Command, sweep: Path) -> None:
-    """Every one of a run of bihm, each within its standard error over the samples, which is exact to first order."""
+    """All those of a run of bihm, within standard errors that are exact to first order."""
     run, samples, dreams = sweep / "bihm", 4_000, 20_000
     path = run / "checkpoints" / "best.pt"
     state = torch.load(path, weights_only=True)
@@ -83,7 +85,7 @@ def test_figures_are_those_of_enumeration(command: Command, sweep: Path) -> None
 
 
 def test_draws_are_a_function_of_seed_and_chunk(command: Command, sweep: Path) -> None:
-    """Every data point's sum from the generator of its chunk, as nws/analysis/evaluation.py says."""
+    """Every data point's sum from the generator of its chunk, as nws/analysis/sums.py says."""
     run = sweep / "rws"
     assert command(EVALUATE, str(run), *FEW, "--batch", "5", "--seed", "3").code == 0
     _, _, data, machine = load_machine(run, "best", CPU)
@@ -156,7 +158,7 @@ def test_parameters_that_are_not_finite_are_an_error(command: Command, sweep: Pa
     assert not (sweep / "rws" / "evaluation.json").exists()
 
 
-# --- memory and the table -------------------------------------------------------------------------------------------
+# --- memory and the table -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [(), ("--batch", "1"), ("--batch", "9")])
@@ -294,7 +296,7 @@ def test_rows_of_an_early_version_are_replaced(command: Command, sweep: Path) ->
     )
 
 
-# --- several runs ---------------------------------------------------------------------------------------------------
+# --- several runs -------------------------------------------------------------------------------
 
 
 def test_runs_of_a_sweep_are_found_in_order(sweep: Path) -> None:

@@ -1,4 +1,4 @@
-"""scripts/reproduce.py: the commands of each comparison, a small one carried out, stopped and gone on with, and its table."""
+"""scripts/reproduce.py: the commands, a small comparison carried out and stopped, its table."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def calls() -> list[str]:
 def reproduce(
     module: ModuleType, command: Command, calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> Reproduce:
-    """reproduce("three_by_three", ...): the script, its commands run in this process. Returns what it exits with."""
+    """reproduce("three_by_three", ...): the script with its commands in this process; its status."""
 
     def call(line: list[str]) -> tuple[int, int | None]:
         assert line[0] == sys.executable
@@ -81,7 +81,7 @@ def rows(folder: Path) -> dict[str, dict[str, str]]:
     return {each[0]: dict(zip(cells[0], each, strict=True)) for each in cells[2:]}
 
 
-# --- the plan ------------------------------------------------------------------------------------------------------
+# --- the plan -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("what", ["three_by_three", "fashion_mnist", "tfd"])
@@ -186,7 +186,7 @@ def test_faces_that_are_not_tfds_are_not_called_tfd(
     assert plan().title == "TFD" and plan().slug == "tfd"
 
 
-# --- carrying it out -----------------------------------------------------------------------------------------------
+# --- carrying it out ----------------------------------------------------------------------------
 
 
 def test_stopped_and_gone_on_with_nothing_is_done_twice(

@@ -1,4 +1,4 @@
-"""scripts/sample.py and scripts/evaluate.py: a run directory is all they need, and bad input gets one message."""
+"""scripts/sample.py, scripts/evaluate.py: a run is all they need, bad input gets one message."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAMPLE, EVALUATE = "scripts/sample.py", "scripts/evaluate.py"
 
 @pytest.fixture
 def run(train: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A run on a file of the user's own, given by a relative path; the scripts start somewhere else."""
+    """A run on a user's file, given by a relative path; the scripts start elsewhere."""
     import numpy as np
 
     rng = np.random.default_rng(0)

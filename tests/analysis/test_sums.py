@@ -1,5 +1,7 @@
 """nws/analysis/sums.py: stopping and going on bit for bit, partial results, log p*."""
 
+# ruff: noqa: F401, F811
+
 from __future__ import annotations
 
 import math
@@ -20,7 +22,7 @@ from nws.analysis import sums
 from nws.errors import UserError
 from nws.models.helmholtz import HelmholtzMachine
 
-# --- stopping and going on ------------------------------------------------------------------------------------------
+# --- stopping and going on ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -114,7 +116,7 @@ def test_stopped_in_the_second_run_the_first_one_is_kept(
     assert command(EVALUATE, str(sweep), *FEW).code == 0 and seen == ["log_sums"] * 3
 
 
-# --- log p* without a run ------------------------------------------------------------------------
+# --- log p* without a run -----------------------------------------------------------------------
 
 
 def test_log_p_star_is_that_of_enumeration_and_bounded_in_memory() -> None:
