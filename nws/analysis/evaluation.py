@@ -78,8 +78,7 @@ def evaluate(
 
     Args:
         path: The run directory.
-        request: What to evaluate.
-        device: Where to compute.
+        request, device: What to evaluate, and where.
         again: Whether to compute what evaluation.json has already.
         show: Called with the number of samples drawn so far and in all.
 
@@ -102,8 +101,7 @@ def evaluate(
     partial = run.path / f".evaluation_{hashlib.sha256(state.encode()).hexdigest()[:16]}.pt"
     _check_writable(run.path)
     sums.compute(partial, show)
-    row = _figures(sums) | key
-    _add(run, row, _key(request, sums, device))
+    _add(run, row := _figures(sums) | key, _key(request, sums, device))
     partial.unlink(missing_ok=True)
     return Evaluation(run.path, row, False)
 

@@ -57,33 +57,23 @@ def draw(
     """Draw a column by epochs and by seconds, with a line and a band for each group.
 
     Args:
-        groups: The runs of each group, as `with_column` returns them.
-        column: A column of metrics.csv.
+        groups, column: The runs of each group, from `with_column`; a column of metrics.csv.
         title: A line above the figure.
-        log: Whether the y axis is logarithmic.
-        log_x: Whether the x axes are.
-        ymin: The lower end of the y axis; by default as the curves need it.
-        ymax: The upper end.
+        log, log_x: Whether the y axis, the x axes are logarithmic.
+        ymin, ymax: The ends of the y axis; by default as the curves need them.
 
     Returns:
         The content of the files: {"png": ..., "svg": ...}, the same bytes each time.
 
     Raises:
-        UserError: The axis is logarithmic and values are not positive, or its ends are wrong.
+        UserError: A logarithmic axis with values of at most 0, or wrong ends of the y axis.
     """
     runs = [run for group in groups.values() for run in group]
     floor = _lowest(runs, column, log, ymin, ymax)
     with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
         figure = Figure(figsize=(6.8, 2.9), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
-        for number, (name, group) in enumerate(groups.items()):
-            style = {
-                "color": COLOURS[number % len(COLOURS)],
-                "linestyle": DASHES[number // len(COLOURS) % len(DASHES)],
-            }
-            label = f"{name} ({count(group)})"
-            _line(left, by_epochs(group, column), floor, label=label, **style)
-            _line(right, interpolate(group, "seconds", column), floor, **style)
+        _lines(left, right, groups, column, floor)
         left.set(xlabel="epochs", ylabel=y_label(runs, column))
         right.set(xlabel="training seconds")
         for axes, name in [(left, "y")] * log + [(left, "x"), (right, "x")] * log_x:
@@ -92,10 +82,7 @@ def draw(
         left.set_ylim(ymin, ymax)
         if title:
             figure.suptitle(title, fontsize=8.5)
-        columns = min(len(groups), 4)
-        figure.legend(
-            loc="outside lower center", ncols=columns, handlelength=1.8, columnspacing=1.4
-        )
+        figure.legend(loc="outside lower center", ncols=min(len(groups), 4), handlelength=1.8)
         return {kind: _render(figure, kind) for kind in ("png", "svg")}
 
 
@@ -114,6 +101,20 @@ def _lowest(
     if log and ymin is not None and ymin <= 0:
         raise UserError(f"--ymin must be above 0 on a logarithmic axis, got {ymin:g}")
     return lowest if log else -np.inf
+
+
+def _lines(
+    left: Axes, right: Axes, groups: dict[str, list[Run]], column: str, floor: float
+) -> None:
+    """Every group in both panels."""
+    for number, (name, group) in enumerate(groups.items()):
+        style = {
+            "color": COLOURS[number % len(COLOURS)],
+            "linestyle": DASHES[number // len(COLOURS) % len(DASHES)],
+        }
+        label = f"{name} ({count(group)})"
+        _line(left, by_epochs(group, column), floor, label=label, **style)
+        _line(right, interpolate(group, "seconds", column), floor, **style)
 
 
 def _line(axes: Axes, band: Band, floor: float, label: str | None = None, **style: str) -> None:
