@@ -19,11 +19,11 @@ from rich.progress import (
 )
 
 from nws.analysis.evaluation import Evaluation, Request, Row, evaluate, is_resolved
-from nws.analysis.runs import find_runs
-from nws.analysis.signals import StopSignals
 from nws.analysis.tables import console, print_table
 from nws.errors import UserError
-from nws.experiment.run import pick_device
+from nws.experiment.directory import find_runs
+from nws.experiment.hardware import pick_device
+from nws.experiment.signals import StopSignals
 from nws.models.likelihood import Z_SAMPLES
 
 UserErrors = (UserError, OmegaConfBaseException)

@@ -22,14 +22,14 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nws.analysis import hardware
 from nws.analysis.report import Entry, Report
-from nws.analysis.runs import is_finished
-from nws.analysis.signals import StopSignals
 from nws.analysis.tables import print_table
-from nws.data.image_files import TFD_MD5
+from nws.data import TFD_MD5
 from nws.errors import UserError
-from nws.experiment.run import overridden
+from nws.experiment import hardware
+from nws.experiment.directory import RunDirectory
+from nws.experiment.resume import override_key
+from nws.experiment.signals import StopSignals
 from nws.files import write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -91,12 +91,12 @@ class Plan:
         texts = [*self.comparison.overrides, *self.comparison.methods[method].overrides, *COMMON]
         texts += [f"seed={self.size.seeds}", *self.size.overrides, *self.overrides]
         sweep = str(self.folder / "runs" / method).replace("'", "\\'")
-        last = {overridden(text): text for text in texts}
+        last = {override_key(text): text for text in texts}
         return [*last.values(), f"hydra.sweep.dir='{sweep}'"]
 
     def runs(self, method: str) -> list[Path]:
         """A method's run directories, one for each seed."""
-        (seed,) = parse([text for text in self.training(method) if overridden(text) == "seed"])
+        (seed,) = parse([text for text in self.training(method) if override_key(text) == "seed"])
         jobs = len(list(seed.sweep_iterator())) if seed.is_sweep_override() else 1
         return [self.folder / "runs" / method / str(job) for job in range(jobs)]
 
@@ -129,12 +129,12 @@ class Plan:
         if step.kind == "sample":
             return self.grid(step.method).is_file()
         if step.kind == "train":
-            return all(map(is_finished, step.runs))
+            return all(RunDirectory(path).is_finished() for path in step.runs)
         return all(self.report({}).row(path) is not None for path in step.runs)
 
     def report(self, machines: dict[str, list[str]]) -> Report:
         """The report of all methods in the folder, with the machines each was trained on."""
-        given = [text for text in self.overrides if overridden(text) != "data.root"]
+        given = [text for text in self.overrides if override_key(text) != "data.root"]
         command = ["python", "scripts/reproduce.py", self.what, *["--quick"] * self.quick, *given]
         entries = [
             Entry(
@@ -233,7 +233,11 @@ def carry_out(plan: Plan, state: State) -> list[str]:
         if plan.is_done(step):
             print(f"{position}: done before", flush=True)
             continue
-        absent = [] if step.kind == "train" else [p for p in step.runs if not is_finished(p)]
+        absent = (
+            []
+            if step.kind == "train"
+            else [p for p in step.runs if not RunDirectory(p).is_finished()]
+        )
         if absent == step.runs:
             print(f"{position}: left out, as none of its runs is finished", flush=True)
             continue

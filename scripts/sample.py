@@ -17,12 +17,15 @@ from torchvision.io import ImageReadMode, read_image
 
 from nws.analysis.runs import is_bidirectional
 from nws.analysis.tables import console
-from nws.data.datasets import Dataset
+from nws.data import Dataset
 from nws.errors import UserError, positive_int
-from nws.experiment.checkpoint import load_checkpoint
+from nws.experiment.build import load_machine
+from nws.experiment.checkpoints import load_checkpoint
+from nws.experiment.configuration import to_dict
+from nws.experiment.directory import RunDirectory
+from nws.experiment.hardware import pick_device
 from nws.experiment.images import image_grid, save_gif, save_png, stacked_grid
 from nws.experiment.loggers import WandbLogger
-from nws.experiment.run import RunDirectory, load_machine, pick_device, plain
 from nws.models.helmholtz import HelmholtzMachine
 from nws.models.sampling import (
     Chain,
@@ -202,9 +205,9 @@ def log_to_wandb(
 ) -> None:
     """Add the image to the run's Weights & Biases run."""
     state = load_checkpoint(run.best if arguments.checkpoint == "best" else run.last)
-    options = plain(config.logger) | {"mode": arguments.wandb}
+    options = to_dict(config.logger) | {"mode": arguments.wandb}
     logger = WandbLogger(
-        run.path, config=plain(config), run_id=state["wandb_id"], group=None, **options
+        run.path, config=to_dict(config), run_id=state["wandb_id"], group=None, **options
     )
     logger.images(key, path, state["step"])
     logger.finish({}, 0)

@@ -14,8 +14,9 @@ from torch import Tensor
 from nws.analysis.runs import is_bidirectional
 from nws.analysis.sums import Show, Sums
 from nws.errors import UserError, positive_int
-from nws.experiment.checkpoint import load_checkpoint
-from nws.experiment.run import RunDirectory, load_machine
+from nws.experiment.build import load_machine
+from nws.experiment.checkpoints import load_checkpoint
+from nws.experiment.directory import RunDirectory
 from nws.files import write_atomically
 from nws.models.helmholtz import HelmholtzMachine
 from nws.models.likelihood import (
@@ -158,7 +159,7 @@ def read_rows(run: RunDirectory) -> list[Row]:
 
 def fingerprint(machine: HelmholtzMachine, images: Tensor) -> str:
     """A digest of what the figures depend on beside the request: units, parameters, images."""
-    digest = hashlib.sha256(machine.units.encode())
+    digest = hashlib.sha256(repr(machine.units).encode())
     for tensor in (*machine.state_dict().values(), images):
         digest.update(str(tuple(tensor.shape)).encode())
         digest.update(tensor.cpu().contiguous().numpy().data)

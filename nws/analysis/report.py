@@ -13,9 +13,9 @@ from typing import NamedTuple
 from nws.analysis.curves import with_column
 from nws.analysis.evaluation import Row, is_resolved, read_rows
 from nws.analysis.figures import draw, save
-from nws.analysis.runs import Run, is_finished, read_run
+from nws.analysis.runs import Run, read_run
 from nws.analysis.tables import markdown
-from nws.experiment.run import RunDirectory
+from nws.experiment.directory import RunDirectory
 from nws.files import write_atomically
 
 HEADS = (
@@ -100,7 +100,11 @@ class Report:
     def results(self) -> list[list[Result]]:
         """The finished runs of each method, with what their evaluations found."""
         return [
-            [Result(read_run(path), self.row(path)) for path in entry.runs if is_finished(path)]
+            [
+                Result(read_run(path), self.row(path))
+                for path in entry.runs
+                if RunDirectory(path).is_finished()
+            ]
             for entry in self.entries
         ]
 

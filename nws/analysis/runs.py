@@ -3,7 +3,6 @@
 Units: epochs, seconds of training, log-likelihoods in nats.
 """
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,8 @@ import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from nws.errors import UserError
-from nws.experiment.checkpoint import load_checkpoint
-from nws.experiment.run import RunDirectory, open_run
+from nws.experiment.configuration import flatten_config
+from nws.experiment.directory import RunDirectory, find_runs, open_run
 
 
 @dataclass(frozen=True)
@@ -25,37 +24,6 @@ class Run:
     argument: str  # the path of the command line that led to it
     options: dict[str, Any]  # its configuration, by keys such as optimizer.lr
     metrics: pd.DataFrame  # the numbers of metrics.csv, a line for each evaluation
-
-
-def find_runs(path: str | Path) -> list[Path]:
-    """The run directory itself, or all run directories below a folder, 2 before 10.
-
-    Raises:
-        UserError: There is none.
-    """
-    folder = Path(path).expanduser().resolve()
-    if RunDirectory(folder).config.is_file() or not folder.is_dir():
-        return [open_run(folder)[0].path]
-    runs = []
-    for here, below, _ in os.walk(folder):
-        if RunDirectory(Path(here)).config.is_file():
-            runs.append(Path(here))
-            below.clear()
-        below.sort(key=lambda name: (len(name), name) if name.isdigit() else (0, name))
-    if not runs:
-        raise UserError(
-            f"{folder} is not a run directory: it has no .hydra/config.yaml, and no run is below it"
-        )
-    return runs
-
-
-def is_finished(path: Path) -> bool:
-    """Whether a run directory holds a run that reached its last step."""
-    try:
-        state = load_checkpoint(RunDirectory(path).last)
-    except UserError:  # missing or damaged: train.py says which
-        return False
-    return bool(state["step"] >= state["total_steps"])
 
 
 def is_bidirectional(config: DictConfig) -> bool:
@@ -81,7 +49,7 @@ def read_run(path: str | Path, argument: str | None = None) -> Run:
             f"{directory.metrics} cannot be read: expected rows of numbers with columns epoch, "
             f"step and seconds ({type(error).__name__}: {error})"
         ) from error
-    options = flatten(OmegaConf.to_container(config, resolve=True))
+    options = flatten_config(OmegaConf.to_container(config, resolve=True))
     return Run(directory.path, argument or str(path), options, metrics)
 
 
@@ -102,11 +70,3 @@ def read_runs(folders: Iterable[str | Path]) -> list[Run]:
         for path in runs:
             found.setdefault(path, str(folder))
     return [read_run(path, argument) for path, argument in found.items()]
-
-
-def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested dictionaries as one whose keys are joined by dots; a list is a value."""
-    if not isinstance(value, dict):
-        return {prefix: value}
-    items = [(f"{prefix}.{key}" if prefix else str(key), each) for key, each in value.items()]
-    return {key: leaf for name, each in items for key, leaf in flatten(each, name).items()}

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from nws.errors import UserError, positive_int
-from nws.experiment.run import derive_seed
+from nws.experiment.seeds import derive_seed
 from nws.files import write_atomically
 from nws.models.helmholtz import HelmholtzMachine
 from nws.models.likelihood import (

@@ -105,20 +105,3 @@ class Sweep(Callback):
 def in_process(launcher: DictConfig) -> bool:
     """Return whether a launcher runs the jobs one after the other in its own process."""
     return str(launcher._target_).endswith(".BasicLauncher")
-
-
-# TEMPORARY: old names until the merge; to be deleted.
-PLUGINS = {
-    "hydra/launcher=joblib": "hydra_joblib_launcher",
-    "hydra/launcher=submitit_slurm": "hydra_submitit_launcher",
-    "hydra/launcher=submitit_local": "hydra_submitit_launcher",
-    "hydra/sweeper=optuna": "hydra_optuna_sweeper",
-}
-SETTINGS = {
-    "hydra/launcher=submitit_slurm": "hydra/launcher=slurm",
-    "hydra/sweeper=optuna": "hydra/sweeper=search",
-}
-
-
-def is_finished(state: dict[str, Any]) -> bool:
-    return bool(state["step"] >= state["total_steps"])

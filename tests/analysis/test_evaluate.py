@@ -23,9 +23,10 @@ from evaluated import CPU, EVALUATE, FEW, TEST, UNITS, chunks, home, rows, seen_
 
 from nws.analysis import evaluation, sums
 from nws.analysis.evaluation import Request
-from nws.analysis.runs import find_runs
 from nws.errors import UserError
-from nws.experiment.run import derive_seed, load_machine
+from nws.experiment.build import load_machine
+from nws.experiment.directory import find_runs
+from nws.experiment.seeds import derive_seed
 from nws.models.helmholtz import HelmholtzMachine
 from nws.models.likelihood import Z_INNER, log_sums
 

@@ -197,7 +197,7 @@ def test_stopped_and_gone_on_with_nothing_is_done_twice(
     interrupt: Callable[[int, int | BaseException], None],
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    from nws.learning.wake_sleep import WakeSleep
+    from nws.learning import WakeSleep
 
     steps, original = 0, WakeSleep.step
 

@@ -6,12 +6,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 from omegaconf import OmegaConf
 from written import Make, write_run
 
-from nws.analysis.runs import find_runs, flatten, is_bidirectional, is_finished, read_run, read_runs
+from nws.analysis.runs import is_bidirectional, read_run, read_runs
 from nws.errors import UserError
+from nws.experiment.directory import find_runs
 
 
 @pytest.fixture
@@ -46,18 +46,6 @@ def test_what_cannot_be_read(make: Make, tmp_path: Path) -> None:
         read_run(path)
 
 
-def test_a_run_is_finished_at_its_last_step(make: Make) -> None:
-    path = make("a", [(1, 1, -5)])
-    assert not is_finished(path)
-    (path / "checkpoints").mkdir()
-    for step, expected in ((9, False), (10, True)):
-        state = {"machine": {}, "step": step, "total_steps": 10}
-        torch.save(state, path / "checkpoints" / "last.pt")
-        assert is_finished(path) is expected
-    (path / "checkpoints" / "last.pt").write_bytes(b"damaged")
-    assert not is_finished(path)
-
-
 def test_what_a_rule_is_counts_and_its_name_only_in_older_runs() -> None:
     for algorithm, expected in (
         ({"name": "mine", "bidirectional": True}, True),
@@ -68,9 +56,3 @@ def test_what_a_rule_is_counts_and_its_name_only_in_older_runs() -> None:
         config = OmegaConf.create({"algorithm": algorithm})
         OmegaConf.set_struct(config, True)
         assert is_bidirectional(config) is expected
-
-
-def test_flatten() -> None:
-    assert flatten({"a": {"b": 1, "c": {"d": [2]}}, "e": None}) == {
-        "a.b": 1, "a.c.d": [2], "e": None,
-    }  # fmt: skip

@@ -155,7 +155,7 @@ def test_damaged_runs(command: Command, run: Path, tmp_path: Path) -> None:
 def test_an_unfinished_run_is_sampled(
     command: Command, train: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nws.learning.wake_sleep import WakeSleep
+    from nws.learning import WakeSleep
 
     original, calls = WakeSleep.step, 0
 

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import ROOT, Command, assert_same_run, checkpoint, flatten, metrics
+from conftest import ROOT, Command, assert_same_run, checkpoint, flatten, metrics, names
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
-from test_train import names
 
 from nws.errors import UserError
 from nws.experiment.build import (

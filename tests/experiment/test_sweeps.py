@@ -20,7 +20,6 @@ from conftest import (
     only,
     snapshot,
 )
-from test_launchers import SBATCH, SLURM, SRUN  # noqa: F401  for other folders
 
 AUTO = "resume=auto"
 

@@ -265,7 +265,9 @@ def test_families_are_found_by_name_or_given() -> None:
     assert find_units("binary") is NAMED["binary"] and find_units("bipolar") is NAMED["bipolar"]
     for units in FAMILIES:
         assert find_units(units) is units
-    with pytest.raises(UserError, match=r"model\.visible must be binary or bipolar, got 'tristate'"):
+    with pytest.raises(
+        UserError, match=r"model\.visible must be binary or bipolar, got 'tristate'"
+    ):
         find_units("tristate", "model.visible")
     with pytest.raises(UserError, match=r"binary or bipolar, got <class"):
         find_units(Binary)  # type: ignore[arg-type]
