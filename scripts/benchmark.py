@@ -1,7 +1,7 @@
-"""Time nws on this machine: a training step, the solvers, or one large layer's time and memory. Needs only torch and nws.
+"""Time nws on this machine: a training step, the solvers, or one large layer.
 
-Every figure is a median over repeats in one process. What is compared takes turns, so that a busy machine slows all of it
-alike: the ratios are what to read.
+Every figure is a median over repeats in one process. What is compared takes turns: a busy machine
+slows all of it alike, so the ratios are what to read. Needs only torch, rich and nws.
 """
 
 import argparse
@@ -20,21 +20,30 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from nws.analysis.tables import print_table
 from nws.errors import UserError
-from nws.experiment.processor import processor
-from nws.learning.metrics import MetricSettings, NaturalMetric
-from nws.learning.wake_sleep import Rule, WakeSleep
-from nws.models.belief_network import SigmoidBeliefNetwork
-from nws.models.helmholtz import HelmholtzMachine
-from nws.natural.damping import Damping
-from nws.natural.direct_solvers import DirectSolver
-from nws.natural.operators import UnitFisher
-from nws.natural.solvers import Solver, make_solver
+from nws.experiment.hardware import device_name
+from nws.learning import NaturalMetric, Rule, WakeSleep, uniform
+from nws.models import BeliefNetwork, HelmholtzMachine
+from nws.natural import Damping, UnitFisher
+from nws.natural.metrics import Fisher
+from nws.natural.solvers import (
+    AutoSolver,
+    Cholesky,
+    ConjugateGradient,
+    Solver,
+    Woodbury,
+    sherman_morrison,
+)
 
 LAYERS = [784, 300, 200, 100, 75, 50, 35, 30, 25, 20, 15, 10, 10]
-RULES = {
-    "ws": Rule("ws", 1, 0.0, 1.0, 0.0, 1.0, baseline=False),
-    "rws": Rule("rws", 10, 1.0, 1.0, 0.5, 0.5, baseline=True),
+RULES = {"ws": Rule("ws", 1, uniform, 1.0, 0.0, 1.0, baseline=False), "rws": Rule("rws", 10)}
+SOLVERS: dict[str, Callable[..., Solver]] = {
+    "pcg": ConjugateGradient,
+    "cholesky": Cholesky,
+    "woodbury": Woodbury,
+    "sherman_morrison": sherman_morrison,
+    "auto": AutoSolver,
 }
 SHAPES = [(320, 301, 784), (320, 785, 300), (320, 201, 300)]  # n, d, m
 Row = dict[str, Any]
@@ -67,8 +76,8 @@ def interleaved(
 def step_products(machine: HelmholtzMachine, rule: Rule, batch: int) -> Callable[[], None]:
     """The matrix products of one plain step alone, on tensors of the shapes that the step gives them.
 
-    Wake: logits of q and p, gradients of p (and of q); dream: logits of p and q, gradients of q. The first recognition
-    layer sees each data point once in the wake phase, not once a sample.
+    Wake: logits of q and p, gradients of p (and of q). Dream: logits of p and q, gradients of q. The
+    first recognition layer sees each data point once in the wake phase, not once a sample.
     """
     like = next(machine.parameters())
     products = []
@@ -77,14 +86,11 @@ def step_products(machine: HelmholtzMachine, rule: Rule, batch: int) -> Callable
             units, parents = edge.layer.weight.shape
             for phase in ("wake", "dream"):
                 rows = batch if edge.parent == 0 and phase == "wake" else batch * rule.samples
-                inputs, targets = (
-                    torch.rand(rows, width, dtype=like.dtype, device=like.device)
-                    for width in (parents, units)
-                )
-                products.append((inputs, edge.layer.weight.detach().T, torch.empty_like(targets)))
-                trained = getattr(rule, f"{network.name}_{phase}", 0)
-                if trained:
-                    products.append((targets.T, inputs, torch.empty_like(edge.layer.weight)))
+                inputs, targets = (torch.rand(rows, width).to(like) for width in (parents, units))
+                weight = edge.layer.weight.detach()
+                products.append((inputs, weight.T, torch.empty_like(targets)))
+                if getattr(rule, f"{network.name}_{phase}", 0):
+                    products.append((targets.T, inputs, torch.empty_like(weight)))
 
     def run() -> None:
         for left, right, out in products:
@@ -94,7 +100,7 @@ def step_products(machine: HelmholtzMachine, rule: Rule, batch: int) -> Callable
 
 
 def make_learner(arguments: argparse.Namespace, name: str) -> tuple[WakeSleep, Tensor]:
-    """A learner of an algorithm on a machine that has seen some steps, and a batch of images with structure."""
+    """A learner on a machine that has seen some steps, and a batch of images with structure."""
     device, dtype = torch.device(arguments.device), getattr(torch, arguments.dtype)
     rng = torch.Generator().manual_seed(0)
     machine = HelmholtzMachine(arguments.layers, rng=rng).to(device, dtype)
@@ -112,9 +118,9 @@ def make_learner(arguments: argparse.Namespace, name: str) -> tuple[WakeSleep, T
         optimizer.step()
     metrics = []
     if name not in RULES:
-        solver = partial(make_solver, arguments.solver, **arguments.options)
+        solver = partial(SOLVERS[arguments.solver], **arguments.options)
         metrics = [
-            NaturalMetric(network, MetricSettings(), solver, Damping(arguments.damping))
+            NaturalMetric(network, Fisher(solver), Damping(arguments.damping))
             for network in machine.networks
         ]
     return WakeSleep(machine, rule, draws, metrics), images()
@@ -124,14 +130,12 @@ def direction_error(learner: WakeSleep, x: Tensor) -> float:
     """Relative error of a whole natural direction against float64 Cholesky on the same rows."""
     state = learner.rng.get_state()
     learner.step(x)
-    found = [(metric, _gradients(metric.network)) for metric in learner.metrics]
-    learner.rng.set_state(state)
-    WakeSleep(learner.machine, learner.rule, learner.rng).step(
-        x
-    )  # the plain gradient, on the same draws
+    found = [(metric, gradients(metric.network)) for metric in learner.metrics]
+    learner.rng.set_state(state)  # the plain gradient comes from the same draws
+    WakeSleep(learner.machine, learner.rule, learner.rng).step(x)
     wrong = right = 0.0
     for metric, directions in found:
-        plain = _gradients(metric.network)
+        plain = gradients(metric.network)
         for fisher, direction, gradient in zip(metric.fishers, directions, plain, strict=True):
             alpha = metric.damping.alpha.double()
             expected = (1 + alpha) * reference(fisher, alpha, gradient)
@@ -140,26 +144,22 @@ def direction_error(learner: WakeSleep, x: Tensor) -> float:
     return (wrong / right) ** 0.5
 
 
-def _gradients(network: SigmoidBeliefNetwork) -> list[Tensor]:
+def gradients(network: BeliefNetwork) -> list[Tensor]:
     """`.grad` of each layer, (m, d) with the bias last."""
-    grads = {
-        name: torch.as_tensor(parameter.grad) for name, parameter in network.named_parameters()
-    }
-    layers = range(len(network.layers))
+    edges = sorted(network.edges, key=lambda edge: edge.position)
+    pairs = [(edge.layer.weight.grad, edge.layer.bias.grad) for edge in edges]
     return [
-        torch.cat([grads[f"layers.{i}.weight"], grads[f"layers.{i}.bias"][:, None]], dim=1)
-        for i in layers
+        torch.cat([torch.as_tensor(weight), torch.as_tensor(bias)[:, None]], dim=1)
+        for weight, bias in pairs
     ]
 
 
 def reference(fisher: UnitFisher, alpha: Tensor, gradient: Tensor) -> Tensor:
-    """The exact solution in float64 on the same rows: Cholesky of the blocks, or of the capacitance matrices if smaller."""
-    n, d, _ = fisher.shape
-    exact = DirectSolver("cholesky" if d <= n else "woodbury", max_bytes=2**29)
-    exact.factor(
-        UnitFisher(fisher.inputs.double(), fisher.weights.double(), fisher.name), alpha.double()
-    )
-    return exact.solve(gradient.double())
+    """The exact solution in float64 on the same rows, by the smaller of both factorings."""
+    n, d = fisher.inputs.shape
+    exact = (Cholesky if d <= n else Woodbury)(max_bytes=2**29)
+    double = UnitFisher(fisher.inputs.double(), fisher.weights.double(), fisher.name)
+    return solve(exact, double, alpha.double(), gradient.double())
 
 
 def benchmark_step(arguments: argparse.Namespace) -> list[Row]:
@@ -168,9 +168,8 @@ def benchmark_step(arguments: argparse.Namespace) -> list[Row]:
     tasks: dict[str, Callable[[], object]] = {}
     for name, (learner, x) in learners.items():
         tasks[name] = partial(learner.step, x)
-        tasks[f"{name} products"] = torch.no_grad()(
-            step_products(learner.machine, learner.rule, arguments.batch)
-        )
+        products = step_products(learner.machine, learner.rule, arguments.batch)
+        tasks[f"{name} products"] = torch.no_grad()(products)
     times = interleaved(tasks, arguments.repeats, device)
     median = {name: statistics.median(values) for name, values in times.items()}
     rows = []
@@ -188,44 +187,41 @@ def benchmark_step(arguments: argparse.Namespace) -> list[Row]:
     return rows
 
 
-# --- the solvers ---------------------------------------------------------------------------------------------------
+# --- the solvers ----------------------------------------------------------------------------------
 
 
 def make_system(
     n: int, d: int, m: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[UnitFisher, Tensor]:
-    """A layer's Fisher matrix and gradient: correlated binary parents, units' curvature spread over three decades."""
+    """A layer's Fisher matrix and gradient: correlated binary parents, units' curvature spread over
+    three decades."""
     rng = torch.Generator().manual_seed(0)
 
     def normal(*size: int) -> Tensor:
         return torch.randn(*size, generator=rng)
 
-    parents = (
-        torch.rand(n, d - 1, generator=rng)
-        < torch.sigmoid(normal(n, 8) @ normal(8, d - 1) + normal(d - 1))
-    ).float()
+    logits = normal(n, 8) @ normal(8, d - 1) + normal(d - 1)
+    parents = (torch.rand(n, d - 1, generator=rng) < torch.sigmoid(logits)).float()
     inputs = torch.cat([parents, torch.ones(n, 1)], dim=1)
     biases = torch.linspace(-9, 0, m)
-    probabilities = torch.sigmoid(inputs @ normal(m, d).T / d**0.5 + biases)
-    bits = (
-        torch.rand(n, m, generator=rng) < 0.5 * (probabilities + torch.rand(m, generator=rng))
-    ).float()
-    weights = probabilities * (1 - probabilities) / n
-    gradient = (bits - probabilities).T @ inputs / n
-    return UnitFisher(inputs.to(device, dtype), weights.to(device, dtype)), gradient.to(
-        device, dtype
-    )
+    means = torch.sigmoid(inputs @ normal(m, d).T / d**0.5 + biases)
+    chance = 0.5 * (means + torch.rand(m, generator=rng))
+    values = (torch.rand(n, m, generator=rng) < chance).float()
+    weights = means * (1 - means) / n
+    gradient = (values - means).T @ inputs / n
+    fisher = UnitFisher(inputs.to(device, dtype), weights.to(device, dtype))
+    return fisher, gradient.to(device, dtype)
 
 
 def benchmark_solvers(arguments: argparse.Namespace) -> list[Row]:
     device, dtype = torch.device(arguments.device), getattr(torch, arguments.dtype)
-    candidates: list[tuple[str, dict[str, Any]]] = [
-        ("pcg", {"iterations": k, "rank": arguments.rank}) for k in (1, 2, 3, 4, 5, 6, 8)
+    options: list[tuple[str, dict[str, Any]]] = [
+        *(("pcg", {"iterations": k, "rank": arguments.rank}) for k in (1, 2, 3, 4, 5, 6, 8)),
+        *(("pcg", {"accuracy": error, "rank": arguments.rank}) for error in (1e-2, 1e-3)),
+        ("cholesky", {}),
+        ("woodbury", {}),
+        ("sherman_morrison", {"block": 32}),
     ]
-    candidates += [
-        ("pcg", {"accuracy": accuracy, "rank": arguments.rank}) for accuracy in (1e-2, 1e-3)
-    ]
-    candidates += [("cholesky", {}), ("woodbury", {}), ("sherman_morrison", {"block": 32})]
     turns = max(5, arguments.repeats // 20)  # the direct solvers take seconds on a CPU
     rows = []
     for n, d, m in SHAPES:
@@ -233,23 +229,30 @@ def benchmark_solvers(arguments: argparse.Namespace) -> list[Row]:
         for damping in (0.2, 0.05):
             alpha = torch.tensor(damping, device=device, dtype=dtype)
             expected = reference(fisher, alpha, gradient)
-            solvers = [make_solver(name, **options) for name, options in candidates]
-            tasks: dict[str, Callable[[], object]] = {}
-            for i, solver in enumerate(solvers):
-                tasks[str(i)] = partial(solve, solver, fisher, alpha, gradient)
+            solvers = [SOLVERS[name](**chosen) for name, chosen in options]
+            tasks: dict[str, Callable[[], object]] = {
+                str(i): partial(solve, solver, fisher, alpha, gradient)
+                for i, solver in enumerate(solvers)
+            }
             times = interleaved(tasks, turns, device)
-            for i, ((name, options), solver) in enumerate(zip(candidates, solvers, strict=True)):
-                wrong = solve(solver, fisher, alpha, gradient).double() - expected
-                units = wrong.norm(dim=1) / expected.norm(dim=1).clamp_min(
-                    torch.finfo(torch.float64).tiny
-                )
+            for i, ((name, chosen), solver) in enumerate(zip(options, solvers, strict=True)):
+                found = solve(solver, fisher, alpha, gradient)
                 rows.append({
                     "solver": name, "n": n, "d": d, "m": m, "damping": damping,
-                    "iterations": solver.report().get("iterations"), "accuracy": options.get("accuracy"),
+                    "iterations": solver.report().get("iterations"),
+                    "accuracy": chosen.get("accuracy"),
                     "ms": statistics.median(times[str(i)]),
-                    "relative_error": float(wrong.norm() / expected.norm()), "worst_unit_error": float(units.max()),
+                    **errors(found.double(), expected),
                 })  # fmt: skip
     return rows
+
+
+def errors(found: Tensor, expected: Tensor) -> Row:
+    """Relative errors of a layer's solution (m, d), and of its worst unit."""
+    wrong, tiny = found - expected, torch.finfo(torch.float64).tiny
+    units = wrong.norm(dim=1) / expected.norm(dim=1).clamp_min(tiny)
+    whole = float(wrong.norm() / expected.norm())
+    return {"relative_error": whole, "worst_unit_error": float(units.max())}
 
 
 def solve(solver: Solver, fisher: UnitFisher, alpha: Tensor, gradient: Tensor) -> Tensor:
@@ -258,11 +261,11 @@ def solve(solver: Solver, fisher: UnitFisher, alpha: Tensor, gradient: Tensor) -
     return solver.solve(gradient)
 
 
-# --- one large layer -----------------------------------------------------------------------------------------------
+# --- one large layer ------------------------------------------------------------------------------
 
 
 def benchmark_scale(arguments: argparse.Namespace) -> list[Row]:
-    """Time and peak memory of one natural step against the number of visible units, in growing order."""
+    """Time and peak memory of one natural step, for growing numbers of visible units."""
     device = torch.device(arguments.device)
     rows = []
     for visible in arguments.visible:
@@ -274,108 +277,79 @@ def benchmark_scale(arguments: argparse.Namespace) -> list[Row]:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # of the process so far
         if device.type == "cuda":
             peak = torch.cuda.max_memory_allocated(device)
-        dense = 4 * (
-            300 * (visible + 1) ** 2 + visible * 301**2
-        )  # float32 blocks of the first layer of both networks
-        rows.append(
-            {
-                "visible": visible,
-                "ms": statistics.median(times),
-                "peak_bytes": peak,
-                "dense_bytes": dense,
-            }
-        )
+        # float32 blocks of the first layer of both networks
+        dense = 4 * (300 * (visible + 1) ** 2 + visible * 301**2)
+        row = {"visible": visible, "ms": statistics.median(times)}
+        rows.append({**row, "peak_bytes": peak, "dense_bytes": dense})
     return rows
 
 
-# --- the command line ----------------------------------------------------------------------------------------------
+# --- the command line -----------------------------------------------------------------------------
 
 
-def table(rows: list[Row]) -> str:
-    """Rows as an aligned table for the terminal."""
-
-    def cell(value: object) -> str:
-        if isinstance(value, list):
-            return " .. ".join(cell(each) for each in value)
-        if isinstance(value, float):
-            return f"{value:.1e}" if 0 < abs(value) < 0.01 else f"{value:.2f}"
-        return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
-
-    columns = list(rows[0])
-    cells = [columns, *([cell(row[column]) for column in columns] for row in rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
-    return "\n".join(
-        "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True))
-        for row in cells
-    )
+def cell(value: object) -> str:
+    if isinstance(value, list):
+        return " .. ".join(cell(each) for each in value)
+    if isinstance(value, float):
+        return f"{value:.1e}" if 0 < abs(value) < 0.01 else f"{value:.2f}"
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def main() -> None:
+def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Time nws on this machine.")
-    parser.add_argument("what", choices=["step", "solvers", "scale"])
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (default cpu)")
-    parser.add_argument("--dtype", default="float32", choices=["float32", "float64"])
-    parser.add_argument("--threads", type=int, help="CPU threads (default: torch's)")
-    parser.add_argument("--repeats", type=int, default=200, help="of what is timed (default 200)")
-    parser.add_argument(
-        "--layers", type=numbers, default=LAYERS, help="sizes, the visible layer first"
-    )
-    parser.add_argument("--batch", type=int, default=32, help="data points B (default 32)")
-    parser.add_argument(
-        "--algorithms", type=lambda text: text.split(","), default=["ws", "rws", "nws", "nrws"]
-    )
-    parser.add_argument(
-        "--damping", type=float, default=0.2, help="of the natural rules (default 0.2)"
-    )
-    parser.add_argument("--solver", default="pcg", help="of the natural rules (default pcg)")
-    parser.add_argument("--iterations", type=int, help="of pcg (default: its own)")
-    parser.add_argument(
-        "--accuracy",
-        type=float,
-        default=1e-2,
+    add = parser.add_argument
+    add("what", choices=["step", "solvers", "scale"])
+    add("--device", default="cpu", help="cpu or cuda (default cpu)")
+    add("--dtype", default="float32", choices=["float32", "float64"])
+    add("--threads", type=int, help="CPU threads (default: torch's)")
+    add("--repeats", type=int, default=200, help="of what is timed (default 200)")
+    add("--layers", type=numbers, default=LAYERS, help="sizes, the visible layer first")
+    add("--batch", type=int, default=32, help="data points B (default 32)")
+    add("--algorithms", type=lambda text: text.split(","), default=["ws", "rws", "nws", "nrws"])
+    add("--damping", type=float, default=0.2, help="of the natural rules (default 0.2)")
+    add("--solver", default="pcg", help="of the natural rules (default pcg)")
+    add("--iterations", type=int, help="of pcg (default: its own)")
+    add(
+        "--accuracy", type=float, default=1e-2,
         help="that pcg aims at without --iterations (default 0.01)",
-    )
-    parser.add_argument("--rank", type=int, default=15, help="of pcg's preconditioner (default 15)")
-    parser.add_argument(
-        "--visible", type=numbers, default=[784, 2304, 4096, 9216], help="sizes for scale"
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object and nothing else"
-    )
+    )  # fmt: skip
+    add("--rank", type=int, default=15, help="of pcg's preconditioner (default 15)")
+    add("--visible", type=numbers, default=[784, 2304, 4096, 9216], help="sizes for scale")
+    add("--json", action="store_true", help="print one JSON object and nothing else")
     arguments = parser.parse_args()
-    arguments.options = (
-        {"rank": arguments.rank, "accuracy": arguments.accuracy}
-        if arguments.solver == "pcg"
-        else {}
-    )
-    if arguments.iterations:
+    arguments.options = {}
+    if arguments.solver == "pcg":
+        arguments.options = {"rank": arguments.rank, "accuracy": arguments.accuracy}
+    if arguments.iterations and arguments.solver in ("pcg", "auto"):
         arguments.options["iterations"] = arguments.iterations
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
     if arguments.device.startswith("cuda") and not torch.cuda.is_available():
         raise UserError("--device cuda, but torch sees no CUDA device; use --device cpu")
+    if arguments.solver not in SOLVERS:
+        raise UserError(f"--solver takes {', '.join(SOLVERS)}, got {arguments.solver}")
     unknown = [name for name in arguments.algorithms if name.removeprefix("n") not in RULES]
     if unknown:
         raise UserError(f"--algorithms takes ws, rws, nws, nrws, got {', '.join(unknown)}")
+    return arguments
+
+
+def main() -> None:
+    arguments = read_arguments()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
     benchmarks = {"step": benchmark_step, "solvers": benchmark_solvers, "scale": benchmark_scale}
     rows = benchmarks[arguments.what](arguments)
-    device = torch.cuda.get_device_name() if arguments.device.startswith("cuda") else processor()
-    report = {
-        "device": device,
-        "dtype": arguments.dtype,
-        "threads": torch.get_num_threads(),
-        "rows": rows,
-    }
+    device, threads = device_name(arguments.device), torch.get_num_threads()
     if arguments.json:
+        report = {"device": device, "dtype": arguments.dtype, "threads": threads, "rows": rows}
         print(json.dumps(report))
-    else:
-        print(
-            f"{device}, {arguments.dtype}, {report['threads']} CPU threads, torch {torch.__version__}\n{table(rows)}"
-        )
+        return
+    print(f"{device}, {arguments.dtype}, {threads} CPU threads, torch {torch.__version__}")
+    heads = [name.replace("_", " ") for name in rows[0]]
+    print_table(heads, [[cell(value) for value in row.values()] for row in rows])
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -105,3 +107,17 @@ class Counts(Units):
 
     def log_base(self, values: Tensor) -> Tensor:
         return -torch.lgamma(values + 1)
+
+
+def counted(base: Units, calls: Counter[str]) -> Units:
+    """The family, with calls of its elementwise methods counted."""
+
+    def wrap(name: str) -> Any:
+        def method(self: Any, *arguments: Any, **options: Any) -> Any:
+            calls[name] += 1
+            return getattr(type(base), name)(self, *arguments, **options)
+
+        return method
+
+    names = ("log_prob", "mean", "curvature", "fill_noise", "sample_")
+    return type("Counted", (type(base),), {name: wrap(name) for name in names})()

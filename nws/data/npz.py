@@ -3,8 +3,6 @@
 Symbols: N images of D pixels, or of H x W pixels.
 """
 
-from __future__ import annotations
-
 import math
 import zipfile
 import zlib

@@ -28,7 +28,8 @@ from nws.natural import Damping
 def build_data(config: DictConfig, device: torch.device) -> Dataset:
     """Return the data set of the `data` group on the device."""
     options = to_dict(config.data)
-    source = locate(options.pop("_target_", None), "data")
+    named = f"nws.data.load_{config.data.name}"  # what runs of earlier versions mean by the name
+    source = locate(options.pop("_target_", named), "data")
     return load_dataset(source, device=device, **options)
 
 

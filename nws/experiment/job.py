@@ -12,12 +12,11 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import CompactHydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from nws.errors import Diverged, UserError
 from nws.experiment.directory import RunDirectory
-from nws.experiment.sweeps import STOPPED, Sweep, ignore_interrupts, in_process
+from nws.experiment.sweeps import STOPPED, Sweep, in_process
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +52,8 @@ class Job:
         except (UserError, OmegaConfBaseException) as error:
             if self.sweep:
                 log.error("%s", error)
-                if isinstance(error, Diverged) and is_search(self.hydra.sweeper):
+                searching = "direction" in self.hydra.sweeper  # as Optuna's has
+                if searching and isinstance(error, Diverged):
                     return
                 raise CompactHydraException(f"error: {error}") from None
             directory = Path(self.hydra.runtime.output_dir)
@@ -74,12 +74,12 @@ class Job:
                 raise CompactHydraException(
                     "not started: the sweep was stopped; go on with resume=auto"
                 )
-            ignore_interrupts(False)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             yield
         except KeyboardInterrupt:
             raise CompactHydraException("interrupted") from None
         finally:
-            ignore_interrupts(True)  # this process may wait for others
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # this process may wait for others
 
     def end(self, run: RunDirectory, stopped: int | None) -> None:
         """Print the run's directory, and end the program or the job where a signal stopped it."""
@@ -92,11 +92,6 @@ class Job:
         if stopped is not None:
             Sweep.caught = stopped
             sys.exit(128 + stopped)
-
-
-def is_search(sweeper: DictConfig) -> bool:
-    """Return whether a sweeper looks for the largest value that jobs return, as Optuna's does."""
-    return "direction" in sweeper
 
 
 @contextmanager

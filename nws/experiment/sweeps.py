@@ -5,7 +5,6 @@ that started the sweep.
 """
 
 import logging
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -106,25 +105,3 @@ class Sweep(Callback):
 def in_process(launcher: DictConfig) -> bool:
     """Return whether a launcher runs the jobs one after the other in its own process."""
     return str(launcher._target_).endswith(".BasicLauncher")
-
-
-def ignore_interrupts(ignore: bool) -> None:
-    """Ignore Ctrl-C in this process, or let it interrupt again."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN if ignore else signal.default_int_handler)
-
-
-# TEMPORARY: old names until the merge; to be deleted.
-PLUGINS = {
-    "hydra/launcher=joblib": "hydra_joblib_launcher",
-    "hydra/launcher=submitit_slurm": "hydra_submitit_launcher",
-    "hydra/launcher=submitit_local": "hydra_submitit_launcher",
-    "hydra/sweeper=optuna": "hydra_optuna_sweeper",
-}
-SETTINGS = {
-    "hydra/launcher=submitit_slurm": "hydra/launcher=slurm",
-    "hydra/sweeper=optuna": "hydra/sweeper=search",
-}
-
-
-def is_finished(state: dict[str, Any]) -> bool:
-    return bool(state["step"] >= state["total_steps"])

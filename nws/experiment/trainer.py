@@ -191,13 +191,13 @@ class Trainer:
         losses = ("wake_loss", "dream_loss", "log_likelihood")
         row |= {f"train/{name}": train[name] for name in losses}
         row["valid/log_likelihood"] = mean = valid.pop("valid/log_likelihood")
-        row |= {"train/ess": train["ess"], "learning_rate": self._learning_rate()} | valid
+        row |= {"train/ess": train["ess"]} | valid | {"learning_rate": self._learning_rate()}
         row |= self.learner.report()
         if isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step(mean)
         line = self.outputs.row(row)
         if self.step == self.total_steps:
-            self.validation.warn_of_a_bad_end(mean)
+            self.validation.warn_of_a_bad_end(self.machine, mean)
         better = mean > self.best
         self.best = max(mean, self.best)
         self._save(better)

@@ -28,6 +28,10 @@ class Units(ABC):
 
     support: tuple[float, ...] | None = None
 
+    def __repr__(self) -> str:
+        options = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({options})"
+
     @abstractmethod
     def log_partition(self, logits: Tensor) -> Tensor:
         """A(a), in nats."""

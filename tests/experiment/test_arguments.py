@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Command, assert_same_run
+from conftest import CONF, Command, assert_same_run
 
 from nws.experiment.arguments import rename_old_keys
 
@@ -43,7 +43,7 @@ BAD = {
     "optimizer.lr=-1": "Invalid learning rate: -1",
     "optimizer._target_=torch.optim.Nope": "torch.optim.Nope",
     "optimizer._target_=torch.nn.ReLU": "torch.nn.ReLU cannot be made from the options",
-    "optimizer._target_=torch.optim.SparseAdam": "takes dense gradients, got torch.optim.SparseAdam",
+    "optimizer._target_=torch.optim.SparseAdam": "takes dense gradients, got torch.optim.Sp",
     "optimizer=null": "optimizer needs the name of a file in conf/optimizer/, got null",
     "damping=0.1": "damping needs the name of a file in conf/damping/, got 0.1",
     "model=200,100": "model needs the name of a file in conf/model/, got 200,100",
@@ -121,14 +121,17 @@ def test_keys_of_earlier_versions() -> None:
     renamed = {
         ("seed=1", "metric.kind=fisher,diagonal"): ["seed=1", "metric=fisher,diagonal"],
         ("solver=pcg", "solver.name=auto", "solver.rank=3"): ["solver=auto", "solver.rank=3"],
+        ("metric=fisher", "++metric.kind=kronecker"): ["metric=kronecker"],
         ("-m", "solver.rank=3"): ["-m", "solver.rank=3"],
     }
     for given, expected in renamed.items():
-        assert rename_old_keys(list(given)) == expected
+        assert rename_old_keys(list(given), CONF) == expected
 
 
 def test_a_run_by_keys_of_earlier_versions(train: Command) -> None:
     new = train("algorithm=nrws", "metric=diagonal", "hydra.run.dir=new")
+    wrong = train("algorithm=nrws", "solver.name=lu").message()
+    assert "solver.name must be one of auto, cholesky, pcg" in wrong and "got 'lu'" in wrong
     old = train("algorithm=nrws", "metric.kind=diagonal", "hydra.run.dir=old")
     assert old.code == 0, old.err
     assert_same_run(old.run, new.run)

@@ -1,4 +1,4 @@
-"""The presets of conf/experiment/, each with every algorithm: what they choose, and that it trains."""
+"""The presets of conf/experiment/, each with every algorithm: what they choose, and training."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def unresolved(*overrides: str) -> DictConfig:
 
 
 def compose(*overrides: str, **values: Any) -> dict[str, Any]:
-    """The configuration of these overrides, resolved; `values` by key are filled in once it is composed, which takes long."""
+    """The configuration of these overrides, resolved; `values` by key are filled in once it is
+    composed, which takes long.
+    """
     config = unresolved(*overrides).copy()
     for key, value in values.items():
         OmegaConf.update(config, key, value)

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import ROOT, Command, assert_same_run, checkpoint, flatten, metrics
+from conftest import ROOT, Command, assert_same_run, checkpoint, flatten, metrics, names
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
-from test_train import names
 
 from nws.errors import UserError
 from nws.experiment.build import (
@@ -426,15 +425,6 @@ def test_bad_options_are_one_message_at_the_command_line(
     message = train(*SHORT, override).message()
     assert re.search(r"(metric|solver|damping)\.\S+ must be|nope\.Nope\S* cannot be", message)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-
-
-@pytest.mark.parametrize(("old", "new"), [("metric.kind", "metric"), ("solver.name", "solver")])
-def test_an_old_key_with_an_unknown_choice_lists_the_choices(
-    train: Command, old: str, new: str
-) -> None:
-    outcome = train(*SHORT, f"{old}=riemann")
-    assert outcome.code == 1 and f"Could not find '{new}/riemann'" in outcome.err
-    assert "Available options" in outcome.err and "Traceback" not in outcome.err
 
 
 def test_a_schedule_that_comes_to_zero_stops_with_a_message(train: Command) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from cases import EXACT, STANDARD_ERRORS, assert_close, assert_frequencies, random_machine, seeded
-from families import Counts, Gauss, Pair
+from families import Counts, Gauss, Pair, counted
 from torch import Tensor
 
 from nws.errors import UserError
@@ -129,20 +129,6 @@ def test_data_of_units_with_endless_values_may_lie_anywhere() -> None:
     assert log_likelihood(make((Pair(), Gauss())), x, 5, seeded(0)).mean < 0
     with pytest.raises(UserError, match=r"intensities in \[0, 1\]"):
         log_likelihood(make(("binary", Pair())), x, 5)
-
-
-def counted(base: Units, calls: Counter[str]) -> Units:
-    """The family, with calls of its elementwise methods counted."""
-
-    def wrap(name: str) -> Any:
-        def method(self: Any, *arguments: Any, **options: Any) -> Any:
-            calls[name] += 1
-            return getattr(type(base), name)(self, *arguments, **options)
-
-        return method
-
-    names = ("log_prob", "mean", "curvature", "fill_noise", "sample_")
-    return type("Counted", (type(base),), {name: wrap(name) for name in names})()
 
 
 @pytest.mark.parametrize("visible", [None, Gauss()])

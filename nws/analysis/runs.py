@@ -1,0 +1,72 @@
+"""Reading runs: which directories hold one, its configuration, its metrics.csv, whether it ended.
+
+Units: epochs, seconds of training, log-likelihoods in nats.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from omegaconf import DictConfig, OmegaConf
+
+from nws.errors import UserError
+from nws.experiment.configuration import flatten_config
+from nws.experiment.directory import RunDirectory, find_runs, open_run
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run directory says about its run."""
+
+    path: Path
+    argument: str  # the path of the command line that led to it
+    options: dict[str, Any]  # its configuration, by keys such as optimizer.lr
+    metrics: pd.DataFrame  # the numbers of metrics.csv, a line for each evaluation
+
+
+def is_bidirectional(config: DictConfig) -> bool:
+    """Whether a run's rule trains the bidirectional machine p*, which log p* and Gibbs are for."""
+    stated = config.algorithm.get("bidirectional")
+    if stated is None:  # OLDER RUNS: their configurations have no such key
+        return config.algorithm.get("name") in ("bihm", "nbihm")
+    return bool(stated)
+
+
+def read_run(path: str | Path, argument: str | None = None) -> Run:
+    """Read a run's configuration and metrics.
+
+    Raises:
+        UserError: A file is missing or cannot be read.
+    """
+    directory, config = open_run(path)
+    try:
+        metrics = pd.read_csv(directory.metrics, dtype=float, float_precision="round_trip")
+        _ = metrics[["epoch", "step", "seconds"]]
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(
+            f"{directory.metrics} cannot be read: expected rows of numbers with columns epoch, "
+            f"step and seconds ({type(error).__name__}: {error})"
+        ) from error
+    options = flatten_config(OmegaConf.to_container(config, resolve=True))
+    return Run(directory.path, argument or str(path), options, metrics)
+
+
+def read_runs(folders: Iterable[str | Path]) -> list[Run]:
+    """Read all runs at or below folders that have been evaluated, each run once, in order.
+
+    Raises:
+        UserError: A folder holds none, or a run cannot be read.
+    """
+    found: dict[Path, str] = {}
+    for folder in folders:
+        runs = [path for path in find_runs(folder) if RunDirectory(path).metrics.is_file()]
+        if not runs:
+            raise UserError(
+                f"no run at or below {folder} has a metrics.csv yet: "
+                "it is there after the first evaluation"
+            )
+        for path in runs:
+            found.setdefault(path, str(folder))
+    return [read_run(path, argument) for path, argument in found.items()]

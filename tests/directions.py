@@ -1,0 +1,199 @@
+"""What the tests of natural steps share: the dense direction of a step, from the same seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import reference
+import torch
+from cases import Case, exponent_of, make_rule
+from torch import Tensor
+
+from nws.learning import NaturalMetric, RowOptions, WakeSleep
+from nws.models import HelmholtzMachine
+from nws.natural import Damping
+from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker
+from nws.natural.solvers import Cholesky
+
+SEED = 11
+ALPHA = 1 / 16
+CASE = Case((3, 4, 2, 3), 3, 4, "bipolar")  # B = 4 images, K = 3, so n = 12 rows
+BOTH = (0, 1)  # generator, recognition: positions in machine.networks
+# Cholesky's error against LU's, times a condition number of (d + alpha) / alpha ~ 100 at most.
+SOLVED = 1e-8
+
+METRICS: dict[str, Callable[[], Any]] = {  # with exact solves
+    "fisher": partial(Fisher, Cholesky),
+    "empirical": partial(Empirical, Cholesky),
+    "diagonal": Diagonal,
+    "kronecker": Kronecker,
+}
+KINDS = list(METRICS)
+
+
+def natural_metrics(
+    machine: HelmholtzMachine,
+    alpha: float = ALPHA,
+    schedule: Callable[[int], float] | None = None,
+    kind: str = "fisher",
+    make: Callable[[], Any] | None = None,
+    **options: Any,
+) -> list[NaturalMetric]:
+    """A metric for each network: of a kind, or one that `make` makes."""
+    return [
+        NaturalMetric(
+            network, (make or METRICS[kind])(), Damping(alpha, schedule), RowOptions(**options)
+        )
+        for network in machine.networks
+    ]
+
+
+def learner(case: Case, machine: HelmholtzMachine, rule: str = "rws", **options: Any) -> WakeSleep:
+    metrics = natural_metrics(machine, **options)
+    return WakeSleep(machine, make_rule(rule, case.samples), case.rng(SEED), metrics)
+
+
+def directions(machine: HelmholtzMachine) -> list[Tensor]:
+    """`.grad` of each network, flat."""
+    return [reference.flatten(network.layers, gradients=True) for network in machine.networks]
+
+
+def write(metric: NaturalMetric, gradient: Tensor) -> None:
+    """Set `.grad` of a network from a flat vector."""
+    start = 0
+    for layer in metric.network.layers:
+        units, parents = layer.weight.shape
+        part = gradient[start : start + units * (parents + 1)].view(units, parents + 1)
+        layer.weight.grad, layer.bias.grad = part[:, :-1].clone(), part[:, -1].clone()
+        start += part.numel()
+
+
+def relative_error(actual: Tensor, expected: Tensor) -> float:
+    return float((actual - expected).norm() / expected.norm())
+
+
+# --- what the direction should be ---
+
+
+@dataclass(frozen=True)
+class StepRows:
+    """The states that a step seeded as above works with, and its importance weights, sum 1."""
+
+    wake: reference.Bits
+    dream: reference.Bits
+    importance: Tensor  # (n,)
+    uniform: Tensor  # (n,)
+
+    @staticmethod
+    def draw(
+        machine: HelmholtzMachine,
+        x: Tensor,
+        samples: int,
+        rng: torch.Generator,
+        exponent: float = 1.0,
+    ) -> StepRows:
+        wake = machine.wake(x, samples, rng)
+        dream = machine.dream(len(wake.values), rng)
+        bits = reference.bits_of(wake)
+        weights = reference.importance_weights(machine, bits, samples, exponent).flatten() / len(x)
+        uniform = torch.full_like(weights, 1 / len(weights))
+        return StepRows(bits, reference.bits_of(dream), weights, uniform)
+
+    def of_network(
+        self, which: int, generator_rows: str = "model"
+    ) -> tuple[reference.Bits, Tensor]:
+        """States and row weights of one network's Fisher matrix."""
+        if which == 1:
+            return self.wake, self.uniform
+        if generator_rows == "model":
+            return self.dream, self.uniform
+        return self.wake, self.importance
+
+
+def network_of(machine: HelmholtzMachine, which: int) -> reference.Network:
+    return reference.recogniser(machine) if which else reference.generator(machine)
+
+
+def dense_blocks(
+    network: reference.Network, bits: reference.Bits, row_weights: Tensor, kind: str = "fisher"
+) -> list[list[Tensor]]:
+    """The block of each unit of each layer, row by row: sum_k w_k s_kj h_k h_k^T."""
+    layers = []
+    for (_, child), inputs, logits in zip(
+        network.connections, network.parents(bits), network.logits(bits), strict=True
+    ):
+        p = 1 / (1 + torch.exp(-logits))
+        slopes = (bits[child] - p) ** 2 if kind == "empirical" else p * (1 - p)
+        outer = torch.einsum("nd,ne->nde", inputs, inputs)
+        blocks = [torch.einsum("n,n,nde->de", row_weights, slope, outer) for slope in slopes.T]
+        if kind == "diagonal":
+            blocks = [block.diagonal().diag() for block in blocks]
+        if kind == "kronecker":
+            # one block for all, whose row weights are the units' mean, scaled by their curvatures
+            summed = torch.einsum("n,n,nde->de", row_weights, slopes.sum(1), outer)
+            shared = summed / (row_weights @ slopes).sum()
+            blocks = [(row_weights @ slope) * shared for slope in slopes.T]
+        layers.append(blocks)
+    return layers
+
+
+def natural(
+    network: reference.Network, blocks: list[list[Tensor]], gradient: Tensor, alpha: float = ALPHA
+) -> Tensor:
+    """(1 + alpha) (F_j + alpha I)^{-1} g_j of every unit of every layer, flat."""
+    result = torch.full_like(gradient, torch.nan)
+    for units, layer in zip(network.unit_ranges, blocks, strict=True):
+        for unit, block in zip(units, layer, strict=True):
+            damped = block + alpha * torch.eye(len(block), dtype=block.dtype)
+            result[unit] = (1 + alpha) * torch.linalg.solve(damped, gradient[unit])
+    return result
+
+
+def blocks_of_some(
+    network: reference.Network,
+    bits: reference.Bits,
+    weights: Tensor,
+    chosen: Sequence[int],
+    kind: str,
+) -> list[list[Tensor]]:
+    """`dense_blocks` of the chosen rows, whose weights sum to 1 again."""
+    kept = weights[chosen] / weights[chosen].sum()
+    return dense_blocks(network, [y[chosen] for y in bits], kept, kind)
+
+
+def expected_directions(
+    case: Case,
+    machine: HelmholtzMachine,
+    x: Tensor,
+    other: Tensor | None = None,
+    rule_name: str = "rws",
+    alpha: float = ALPHA,
+    kind: str = "fisher",
+    generator_rows: str = "model",
+    kept: Sequence[int] | None = None,  # rows used; None: all
+    images: Sequence[int] | None = None,  # whose rows recognition's first layer uses; None: all
+) -> list[Tensor]:
+    """The dense directions of a step of `learner`.
+
+    The deepest generator layer, which has no parents, has all rows, whatever is kept elsewhere.
+    """
+    rule, rng = make_rule(rule_name, case.samples), case.rng(SEED)
+    rows = StepRows.draw(machine, x, case.samples, rng, exponent_of(rule))
+    gradients = reference.rule_gradients(machine, rule, rows.wake, rows.dream)
+    if other is not None:
+        rows = StepRows.draw(machine, other, case.samples, rng, exponent_of(rule))
+    result = []
+    for which, gradient in enumerate(gradients):
+        bits, weights = rows.of_network(which, generator_rows)
+        network, every = network_of(machine, which), range(len(weights))
+        layers = blocks_of_some(network, bits, weights, every if kept is None else kept, kind)
+        if which == 0:
+            layers[-1] = blocks_of_some(network, bits, weights, every, kind)[-1]
+        if which == 1:
+            first = [k for k in every if images is None or k // case.samples in images]
+            layers[0] = blocks_of_some(network, bits, weights, first, kind)[0]
+        result.append(natural(network, layers, gradient, alpha))
+    return result

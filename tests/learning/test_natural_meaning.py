@@ -1,0 +1,189 @@
+"""What the natural direction means: the enumerated Fisher matrix, and invariance."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+import reference
+import torch
+from cases import (
+    EACH_UNITS,
+    EXACT,
+    STANDARD_ERRORS,
+    assert_close,
+    encode_layers,
+    random_machine,
+    seeded,
+)
+from directions import (
+    ALPHA,
+    BOTH,
+    SOLVED,
+    natural,
+    natural_metrics,
+    network_of,
+    relative_error,
+    write,
+)
+from torch import Tensor
+
+from nws.learning.gradients import write_gradients
+from nws.models import HelmholtzMachine, Trace
+
+SMALL = (3, 2, 2)
+DATA = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+ROWS = 40_000
+Source = Literal["own", "other"]
+
+
+def images() -> Tensor:
+    return torch.tensor([[0, 1, 1], [1, 0, 0], [1, 1, 0]], dtype=torch.float64)
+
+
+def deviations(units: str, which: int, source: Source) -> Tensor:
+    """How far the direction from ROWS sampled rows is from the enumerated one.
+
+    In standard errors of its entries.
+    """
+    machine = random_machine(SMALL, units, seed=3)
+    rng = seeded(7)
+    x = images().repeat_interleave((DATA * ROWS / 4).long(), dim=0)
+    wake, dream = machine.wake(x, 4, rng), machine.dream(ROWS, rng)
+    network, metric = network_of(machine, which), natural_metrics(machine)[which]
+    exact = (
+        reference.recognition_fisher(machine, images(), DATA)
+        if which
+        else reference.generator_fisher(machine)
+    )
+    blocks = [[exact.matrix[unit, unit] for unit in layer] for layer in exact.units]
+    gradient = torch.randn(len(network.theta), generator=rng, dtype=torch.float64)
+    write(metric, gradient)
+    trace = wake if (which == 1) == (source == "own") else dream
+    metric.precondition((trace, torch.full((ROWS,), 1 / ROWS, dtype=torch.float64)), [])
+    expected = natural(network, blocks, gradient)
+
+    # To first order the error is minus the mean of (F + alpha I)^{-1} (s h h^T - F) v over rows.
+    # Its next order is 1 / n.
+    errors, bits = torch.full_like(expected, torch.nan), reference.bits_of(trace)
+    for units_, layer, inputs, logits in zip(
+        network.unit_ranges, blocks, network.parents(bits), network.logits(bits), strict=True
+    ):
+        p = 1 / (1 + torch.exp(-logits))
+        for j, (unit, block) in enumerate(zip(units_, layer, strict=True)):
+            rows = (p * (1 - p))[:, j, None] * inputs * (inputs @ expected[unit])[:, None]
+            inverse = torch.linalg.inv(block + ALPHA * torch.eye(len(block), dtype=block.dtype))
+            errors[unit] = (rows @ inverse).std(0) / ROWS**0.5
+    deviation = reference.flatten(metric.network.layers, gradients=True) - expected
+    assert (
+        source == "other" or deviation.norm() < 0.05 * expected.norm()
+    )  # so that first order is enough
+    return deviation.abs() / (errors + EXACT)  # what is exact, the deepest layer, has no error
+
+
+@pytest.mark.parametrize("which", BOTH, ids=["generator", "recognition"])
+@pytest.mark.parametrize("units", EACH_UNITS)
+def test_many_rows_give_the_direction_of_the_enumerated_fisher_matrix(
+    units: str, which: int
+) -> None:
+    assert deviations(units, which, "own").max() < STANDARD_ERRORS
+    assert (
+        deviations(units, which, "other").max() > 2 * STANDARD_ERRORS
+    )  # the control: the other phase's rows
+
+
+@pytest.mark.parametrize("units", EACH_UNITS)
+def test_the_empirical_matrix_is_the_true_one_only_under_the_models_own_rows(units: str) -> None:
+    machine = random_machine(SMALL, units, seed=3)
+    bits = reference.every_state(SMALL)
+    trace = machine.evaluate(encode_layers(machine, bits))
+    model = reference.generator(machine).log_prob(bits).exp()
+    recognised = reference.recogniser(machine).log_prob(bits).exp()
+    data = sum(p * (bits[0] == x).all(1) for p, x in zip(DATA, images(), strict=True)) * recognised
+    gradient = torch.randn(
+        len(reference.generator(machine).theta), generator=seeded(7), dtype=torch.float64
+    )
+
+    def direction(kind: str, row_weights: Tensor) -> Tensor:
+        assert_close(row_weights.sum(), torch.tensor(1.0))
+        metric = natural_metrics(machine, kind=kind)[0]
+        write(metric, gradient)
+        metric.precondition((trace, row_weights), [])
+        return reference.flatten(machine.generator.layers, gradients=True)
+
+    assert_close(direction("empirical", model), direction("fisher", model), SOLVED)
+    assert relative_error(direction("empirical", data), direction("fisher", data)) > 0.05
+
+
+# --- invariance ---------------------------------------------------------------------------------
+
+# The damping is all that depends on the encoding: its share is alpha over the smallest eigenvalue
+# of a block, ~1e-2 here.
+TINY, INVARIANT = 1e-10, 1e-6
+
+
+def as_binary(machine: HelmholtzMachine) -> HelmholtzMachine:
+    """The same model with binary units as one with bipolar units: W' = 2 W, b' = b - sum of W."""
+    binary = HelmholtzMachine(machine.sizes, "binary").double()
+    for networks in zip(machine.networks, binary.networks, strict=True):
+        for old, new in zip(*(network.layers for network in networks), strict=True):
+            new.weight.data, new.bias.data = (
+                2 * old.weight.data,
+                old.bias.data - old.weight.data.sum(1),
+            )
+    return binary
+
+
+def change_of_logits(
+    machine: HelmholtzMachine, bits: reference.Bits, which: int, alpha: float | None
+) -> Tensor:
+    """What a natural step, or a plain one (alpha None), does to the logits of fixed states."""
+
+    def trace() -> Trace:
+        return machine.evaluate(encode_layers(machine, bits))
+
+    network, before = machine.networks[which], trace()
+    weights = torch.rand(len(bits[0]), generator=seeded(9), dtype=torch.float64)
+    weights /= weights.sum()
+    write_gradients(network, [(before, weights)])
+    if alpha is not None:
+        natural_metrics(machine, alpha)[which].precondition((before, weights), [])
+    torch.optim.SGD(network.parameters(), lr=0.1).step()
+    return trace().logits(network) - before.logits(network)
+
+
+@pytest.mark.parametrize("which", BOTH, ids=["generator", "recognition"])
+def test_the_natural_step_does_not_depend_on_the_encoding_of_the_units(which: int) -> None:
+    sizes = (5, 4, 3, 2)
+    bits = list(
+        (torch.rand(300, sum(sizes), generator=seeded(8), dtype=torch.float64) < 0.4)
+        .double()
+        .split(sizes, 1)
+    )
+
+    def difference(alpha: float | None) -> Tensor:
+        bipolar = random_machine(sizes, "bipolar", seed=4)
+        binary = as_binary(bipolar)
+        pair = [machine.evaluate(encode_layers(machine, bits)) for machine in (bipolar, binary)]
+        for i in BOTH:
+            logits = [
+                trace.logits(each.networks[i])
+                for trace, each in zip(pair, (bipolar, binary), strict=True)
+            ]
+            assert_close(*logits)  # one model
+        one, other = (
+            change_of_logits(machine, bits, which, alpha) for machine in (bipolar, binary)
+        )
+        layers = zip(
+            one.split(bipolar.networks[which].widths, 1),
+            other.split(binary.networks[which].widths, 1),
+            strict=True,
+        )
+        return torch.tensor([relative_error(*layer) for layer in layers])
+
+    assert difference(TINY).max() < INVARIANT
+    # layers; the deepest of the generator has no parents, and is the same in both encodings
+    with_parents = 3
+    assert difference(None)[:with_parents].min() > 0.1  # the plain gradient
+    # damping is where the encoding comes in
+    assert difference(0.2)[:with_parents].min() > 1e3 * INVARIANT

@@ -1,0 +1,266 @@
+"""A metric goes on bit for bit from its state; metrics of a user's own; what a metric reports."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from cases import assert_close, make_rule
+from directions import ALPHA, CASE, KINDS, METRICS, SEED, directions, learner, natural_metrics
+from torch import Tensor
+
+from nws.errors import UserError
+from nws.learning import NaturalMetric, RowOptions, WakeSleep
+from nws.models import HelmholtzMachine
+from nws.natural import LevenbergMarquardt, Rows
+from nws.natural.metrics import Fisher
+from nws.natural.solvers import AutoSolver, Cholesky, ConjugateGradient, RunningInverse, Woodbury
+
+SCHEDULE = lambda step: 0.9**step  # noqa: E731
+MAKE: dict[str, Callable[[], Any]] = {
+    **METRICS,
+    "pcg": partial(Fisher, ConjugateGradient),
+    "pcg, warm, old eigenvectors": partial(
+        Fisher, partial(ConjugateGradient, warm_start=True, rank=2, preconditioner_every=3)
+    ),
+    "running inverse": partial(Fisher, partial(RunningInverse, 0.7)),
+    "woodbury": partial(Fisher, Woodbury),
+    "auto": partial(Fisher, AutoSolver),
+}
+
+
+def run(learning: WakeSleep, steps: range) -> list[list[Tensor]]:
+    """The directions of each step, whose optimizer has no state."""
+    machine, found = learning.machine, []
+    optimizer = torch.optim.SGD(machine.parameters(), lr=0.3)
+    for step in steps:
+        learning.step(CASE.data(seed=step), CASE.data(seed=step + 50))
+        found.append(directions(machine))
+        optimizer.step()
+        learning.after_step()
+    return found
+
+
+def by_file(state: dict[str, Any]) -> dict[str, Any]:
+    """The state as a checkpoint gives it back."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def continued(
+    learning: WakeSleep, make: Callable[[HelmholtzMachine], WakeSleep], state: bool = True
+) -> WakeSleep:
+    """A new learner, with the parameters and draws of another; and its metrics' state."""
+    machine = CASE.machine(seed=9)
+    machine.load_state_dict(learning.machine.state_dict())
+    rest = make(machine)
+    rest.rng.set_state(learning.rng.get_state())
+    if state:
+        for metric, saved in zip(rest.metrics, learning.metrics, strict=True):
+            metric.load_state_dict(by_file(saved.state_dict()))
+    return rest
+
+
+def equal(one: list[list[Tensor]], other: list[list[Tensor]]) -> bool:
+    pairs = zip(sum(one, []), sum(other, []), strict=True)  # noqa: RUF017
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("stop", [3, 4, 5])
+@pytest.mark.parametrize(
+    "options", [{}, {"refresh_every": 3}, {"refresh_every": 4, "max_rows": 5, "batch": "other"}]
+)
+@pytest.mark.parametrize("name", MAKE)
+def test_a_metric_goes_on_bit_for_bit_from_its_state(
+    name: str, options: dict[str, Any], stop: int
+) -> None:
+    """Stopped at a refresh and between two, for three more steps."""
+
+    def make(machine: HelmholtzMachine) -> WakeSleep:
+        return learner(CASE, machine, schedule=SCHEDULE, make=MAKE[name], **options)
+
+    whole = run(make(CASE.machine()), range(stop + 3))
+    learning = make(CASE.machine())
+    run(learning, range(stop))
+    rest = continued(learning, make)
+    assert equal(whole[stop:], run(rest, range(stop, stop + 3)))
+    # the control: without the state
+    unloaded = continued(learning, make, state=False)
+    assert not equal(whole[stop:], run(unloaded, range(stop, stop + 3)))
+
+
+def test_an_adaptive_damping_goes_on_bit_for_bit() -> None:
+    def make(machine: HelmholtzMachine) -> WakeSleep:
+        metrics = [
+            NaturalMetric(network, Fisher(Cholesky), LevenbergMarquardt(0.1, every=2), RowOptions())
+            for network in machine.networks
+        ]
+        return WakeSleep(machine, make_rule("rws", CASE.samples), CASE.rng(SEED), metrics)
+
+    first = make(CASE.machine())
+    whole = run(first, range(7))
+    learning = make(CASE.machine())
+    run(learning, range(4))
+    rest = continued(learning, make)
+    assert equal(whole[4:], run(rest, range(4, 7)))
+    assert rest.report() == first.report() and rest.report()["generator/damping"] != 0.1
+
+
+def test_a_state_is_of_the_step_it_was_taken_at() -> None:
+    """One that a file has is not changed by later steps."""
+    learning = learner(CASE, CASE.machine(), schedule=SCHEDULE, refresh_every=3)
+    run(learning, range(4))
+    state = learning.metrics[0].state_dict()
+    assert state["step"] == 4 and float(state["alpha"]) == pytest.approx(ALPHA * SCHEDULE(3))
+    assert [tuple(rows[0].shape) for rows in state["rows"]] == [(12, 5), (12, 3), (12, 4), (1, 1)]
+    assert "rows" not in learner(CASE, CASE.machine()).metrics[0].state_dict()
+    kept = [rows[1].clone() for rows in state["rows"]]
+    run(learning, range(4, 8))
+    assert all(torch.equal(one, rows[1]) for one, rows in zip(kept, state["rows"], strict=True))
+
+
+@pytest.mark.parametrize("fresh", ["damping", "metric", "none"])
+def test_what_is_asked_for_afresh_stays_as_it_is(fresh: str) -> None:
+    learning = learner(CASE, CASE.machine(), alpha=0.5, refresh_every=3)
+    run(learning, range(4))
+    (metric, _) = natural_metrics(learning.machine, refresh_every=3)
+    flags = {"fresh_damping": fresh == "damping", "fresh_metric": fresh == "metric"}
+    metric.load_state_dict(by_file(learning.metrics[0].state_dict()), **flags)
+    assert metric.state_dict()["step"] == 4
+    assert float(metric.damping.alpha) == (ALPHA if fresh == "damping" else 0.5)
+    assert metric.refreshes == (fresh == "metric")  # without rows the next step takes some in
+    assert len(metric.rows) == (0 if fresh == "metric" else 4)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (3, 2)])
+def test_another_refresh_every_goes_on_from_the_state(before: int, after: int) -> None:
+    learning = learner(CASE, CASE.machine(), refresh_every=before)
+    run(learning, range(4))
+    rest = continued(learning, lambda m: learner(CASE, m, refresh_every=after))
+    assert all(metric.state_dict()["step"] == 4 for metric in rest.metrics)
+    refreshed = rest.metrics[0].refreshes
+    assert refreshed == (before == 1 or 4 % after == 0)
+    run(rest, range(4, 6))
+    assert rest.metrics[0].state_dict()["step"] == 6
+
+
+def test_a_metric_starts_at_a_runs_step() -> None:
+    (metric, _) = natural_metrics(CASE.machine(), schedule=SCHEDULE, refresh_every=3)
+    metric.start_at(8)
+    assert metric.refreshes  # nothing to go on from
+    learning = learner(CASE, CASE.machine(), schedule=SCHEDULE, refresh_every=3)
+    for each in learning.metrics:
+        each.start_at(8)
+    learning.step(CASE.data())
+    assert learning.report()["generator/damping"] == pytest.approx(ALPHA * SCHEDULE(8))
+    assert learning.metrics[0].refreshes  # step 9
+
+
+def test_a_state_of_another_number_of_layers_is_refused() -> None:
+    learning = learner(CASE, CASE.machine())
+    run(learning, range(1))
+    generator, recognition = learning.metrics
+    with pytest.raises(UserError, match="metric has 4 solvers, 3 were expected") as refusal:
+        recognition.load_state_dict(generator.state_dict())
+    assert "take another solver or metric, or start a new run" in str(refusal.value)
+
+
+# --- a metric of a user's own -------------------------------------------------------------------
+
+
+class Doubling:
+    """No report and no state: 2 g, whatever the rows are."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[Rows]] = []
+
+    def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
+        self.seen.append(list(rows))
+        self.alpha = float(alpha)
+
+    def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        return [2 * g for g in gradients]
+
+
+class Counting(Doubling):
+    """A report and a state."""
+
+    count = 0
+
+    def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        self.count += 1
+        return [self.count * g for g in gradients]
+
+    def report(self) -> dict[str, float]:
+        return {"count": self.count}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count, "nested": [{"tensor": torch.ones(2)}]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count, self.loaded = state["count"], state["nested"][0]["tensor"]
+
+
+def test_a_class_with_update_and_direction_is_a_metric() -> None:
+    machine, x = CASE.machine(), CASE.data()
+    WakeSleep(machine, make_rule("rws", CASE.samples), CASE.rng(SEED)).step(x)
+    plain = directions(machine)
+    learning = learner(CASE, machine, make=Doubling, refresh_every=2)
+    learning.step(x)
+    for actual, gradient in zip(directions(machine), plain, strict=True):
+        assert_close(actual, (1 + ALPHA) * 2 * gradient)
+    assert set(learning.report()) == {"generator/damping", "recognition/damping"}
+    learning.step(x)
+    learning.step(x)
+    for metric in learning.metrics:
+        assert len(metric.metric.seen) == 2 and metric.metric.alpha == ALPHA
+        assert [rows.name for rows in metric.metric.seen[0]] == [rows.name for rows in metric.rows]
+        state = by_file(metric.state_dict())
+        assert state["metric"] == {}
+        (fresh,) = (
+            NaturalMetric(metric.network, Doubling(), metric.damping, metric.options)
+            for _ in range(1)
+        )
+        fresh.load_state_dict(state)
+        assert len(fresh.metric.seen) == 1 and not fresh.refreshes  # it took in the saved rows
+
+
+def test_a_metrics_own_report_and_state_are_kept() -> None:
+    machine = CASE.machine()
+    learning = learner(CASE, machine, make=Counting)
+    run(learning, range(3))
+    assert learning.report()["recognition/count"] == 3
+    rest = continued(learning, lambda machine: learner(CASE, machine, make=Counting))
+    metric = rest.metrics[0].metric
+    assert metric.count == 3 and metric.loaded.dtype == torch.float64  # that of the parameters
+    assert equal(run(learning, range(3, 5)), run(rest, range(3, 5)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_reports_name_the_network(kind: str) -> None:
+    learning = learner(CASE, CASE.machine(), kind=kind)
+    learning.step(CASE.data())
+    assert set(learning.report()) == {"generator/damping", "recognition/damping"}
+    cg = learner(CASE, CASE.machine(), make=partial(Fisher, ConjugateGradient))
+    cg.step(CASE.data())
+    names = {"damping", "iterations", "residual"}
+    assert set(cg.report()) == {
+        f"{n}/{name}" for n in ("generator", "recognition") for name in names
+    }
+    assert 0 < cg.report()["generator/residual"] < 0.5
+
+
+def test_fishers_are_the_exact_operators_of_the_last_rows() -> None:
+    learning = learner(CASE, CASE.machine(), kind="empirical")
+    assert learning.metrics[0].fishers == []
+    learning.step(CASE.data())
+    for metric in learning.metrics:
+        for fisher, rows in zip(metric.fishers, metric.rows, strict=True):
+            assert fisher.weights is rows.curvature and fisher.inputs is rows.inputs
+            assert fisher.name == rows.name

@@ -1,0 +1,219 @@
+"""A family of units that nws does not know learns: steps, Fisher blocks and natural directions."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from cases import EXACT, STANDARD_ERRORS, assert_close, random_machine, seeded
+from directions import ALPHA, SEED, SOLVED, natural_metrics
+from families import Counts, Gauss, Pair, counted
+from torch import Tensor
+
+from nws.learning import Rule, WakeSleep
+from nws.learning.rows import layer_rows
+from nws.models import BeliefNetwork, HelmholtzMachine, Trace
+from nws.natural import LevenbergMarquardt, UnitFisher, natural_direction
+
+FAMILIES: dict[str, tuple[Any, Any]] = {  # hidden units, visible units
+    "pairs": (Pair(), None),
+    "counts": (Counts(), None),
+    "bipolar under gauss": ("bipolar", Gauss()),
+    "pairs under counts": (Pair(), Counts()),
+    "gauss under pairs": (Gauss(), Pair()),
+}
+families = pytest.mark.parametrize("units", FAMILIES.values(), ids=FAMILIES)
+
+
+def make(units: tuple[Any, Any], sizes: tuple[int, ...] = (4, 3, 2)) -> HelmholtzMachine:
+    machine = random_machine(sizes, units[0], visible=units[1])
+    for parameter in machine.parameters():
+        parameter.data.mul_(0.4)
+    return machine
+
+
+def data(rows: int = 5) -> Tensor:
+    return torch.rand(rows, 4, generator=seeded(2)).double()
+
+
+def joined(network: BeliefNetwork) -> list[Tensor]:
+    """`.grad` of each layer as one matrix (m, d)."""
+    return [
+        torch.cat([layer.weight.grad, layer.bias.grad[:, None]], dim=1) for layer in network.layers
+    ]
+
+
+# --- one step -----------------------------------------------------------------------------------
+
+
+@families
+def test_a_step_is_autograd_of_the_rules_objective(units: tuple[Any, Any]) -> None:
+    machine, x, samples = make(units), data(), 3
+    rule = Rule("rws", samples)
+    result = WakeSleep(machine, rule, seeded(SEED)).step(x)
+    found = [joined(network) for network in machine.networks]
+    rng = seeded(SEED)
+    wake, dream = machine.wake(x, samples, rng), machine.dream(len(x) * samples, rng)
+    p, q = machine.networks
+    log_p, log_q = (network.log_prob(wake.state_blocks) for network in (p, q))
+    log_weights = (log_p - log_q).detach().view(-1, samples)
+    weights = torch.softmax(log_weights, dim=1)
+    bound = (log_weights.logsumexp(1) - torch.tensor(3.0).double().log()).mean()
+    assert_close(result.statistics[2], bound)
+    wake_p = (weights * log_p.view_as(weights)).sum(1).mean()
+    wake_q = ((weights - 1 / samples) * log_q.view_as(weights)).sum(1).mean()
+    objective = wake_p + 0.5 * wake_q + 0.5 * q.log_prob(dream.state_blocks).mean()
+    machine.zero_grad()
+    (-objective).backward()
+    for layers, network in zip(found, machine.networks, strict=True):
+        for one, other in zip(layers, joined(network), strict=True):
+            assert_close(one, other)
+
+
+@families
+def test_the_natural_step_is_the_plain_reference_on_rows_of_the_family(
+    units: tuple[Any, Any],
+) -> None:
+    """With A''(a) of each layer's own family by autograd, and all rows, unlike the metric's."""
+    machine, x, rule = make(units), data(), Rule("rws", 3)
+    WakeSleep(machine, rule, seeded(SEED)).step(x)
+    plain = [joined(network) for network in machine.networks]
+    WakeSleep(machine, rule, seeded(SEED), natural_metrics(machine)).step(x)
+    rng = seeded(SEED)
+    wake = machine.wake(x, 3, rng)
+    dream = machine.dream(len(wake.values), rng)
+    for trace, network, gradients in zip((dream, wake), machine.networks, plain, strict=True):
+        states, logits = trace.state_blocks, network.logits(trace.state_blocks)
+        for edge in network.edges:
+            parents = states[0][:, :0] if edge.parent is None else states[edge.parent]
+            inputs = torch.cat([parents, torch.ones_like(states[0][:, :1])], dim=1)
+            a = logits[edge.position].detach().requires_grad_()
+            family = machine.units[edge.child]
+            (slope,) = torch.autograd.grad(family.log_partition(a).sum(), a, create_graph=True)
+            (curvature,) = torch.autograd.grad(slope.sum(), a)
+            gradient = gradients[edge.position]
+            expected = natural_direction(inputs, curvature / len(a), gradient, ALPHA)
+            assert_close(joined(network)[edge.position], expected, SOLVED)
+            # negative control: another curvature
+            wrong = natural_direction(inputs, 0.5 * curvature / len(a), gradient, ALPHA)
+            assert not torch.allclose(wrong, expected, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(("visible", "calls_of_one"), [(None, (1, 1)), (Gauss(), (1, 1))])
+def test_curvature_is_one_call_for_all_layers_of_a_family(
+    visible: Any, calls_of_one: tuple[int, int]
+) -> None:
+    calls: Counter[str] = Counter()
+    machine = make((counted(Pair(), calls), visible), (4, 3, 2, 2))
+    trace = machine.wake(data(), 3, seeded(0))
+    weights = torch.full((15,), 1 / 15, dtype=torch.float64)
+    found = []
+    for network in machine.networks:
+        calls.clear()
+        layer_rows(network, trace, weights)
+        found.append(calls["curvature"])
+    generator, recognition = calls_of_one
+    assert found == [generator + 1, recognition]  # the deepest generator layer's is its bias's
+
+
+@families
+def test_any_family_learns(units: tuple[Any, Any]) -> None:
+    """60 natural steps with an adaptive damping raise the K-sample bound of one batch."""
+    machine, x = make(units), data(20).round()
+    metrics = natural_metrics(machine)
+    for metric in metrics:
+        metric.damping = LevenbergMarquardt(0.2, every=2).to(x)
+    learner = WakeSleep(machine, Rule("nrws", 5), seeded(SEED), metrics)
+    optimizer = torch.optim.SGD(machine.parameters(), lr=0.1)
+    bounds = []
+    for _ in range(60):
+        bounds.append(float(learner.step(x).statistics[2]))
+        optimizer.step()
+        learner.after_step()
+    first, last = (sum(part) / 10 for part in (bounds[:10], bounds[-10:]))
+    assert last > first + 0.1, (first, last)
+    assert learner.report()["generator/damping"] != 0.2
+
+
+# --- the Fisher matrix --------------------------------------------------------------------------
+
+
+def row_gradients(network: BeliefNetwork, trace: Trace) -> list[list[Tensor]]:
+    """Gradients of each row's log-probability by unit j of layer i: [i][j] of (n, d).
+
+    (y - A'(a)) (h, 1), which the test of a step compares with autograd.
+    """
+    layers: list[list[Tensor]] = [[] for _ in network.edges]
+    for edge in network.edges:
+        states = trace.state_blocks
+        parents = states[0][:, :0] if edge.parent is None else states[edge.parent]
+        inputs = torch.cat([parents, torch.ones_like(states[0][:, :1])], dim=1)
+        errors = -trace.errors(network).split(network.widths, dim=1)[edge.position]
+        layers[edge.position] = [error[:, None] * inputs for error in errors.T]
+    return layers
+
+
+def autograd_rows(network: BeliefNetwork, states: list[Tensor]) -> Tensor:
+    """The gradient of each row's log-probability by all parameters, by autograd: (n, P)."""
+    rows = []
+    for row in zip(*states, strict=True):
+        log_prob = network.log_prob([state[None] for state in row]).sum()
+        gradients = torch.autograd.grad(log_prob, list(network.parameters()))
+        pairs = zip(gradients[::2], gradients[1::2], strict=True)  # weight, bias
+        layers = [torch.cat([weight, bias[:, None]], dim=1).flatten() for weight, bias in pairs]
+        rows.append(torch.cat(layers))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["generator", "recognition"])
+def test_blocks_of_pairs_are_the_joint_fisher_matrix_by_enumeration(which: int) -> None:
+    """E[grad log p grad log p^T] by autograd over all 3^4 states has these blocks and no others."""
+    machine = random_machine((2, 1, 1), Pair())
+    network = machine.networks[which]
+    table = torch.tensor(list(itertools.product([-1.0, 0.0, 1.0], repeat=4))).double()
+    states = list(table.split((2, 1, 1), dim=1))
+    probabilities = network.log_prob(states).exp().detach()
+    if which:  # of x, which recognition does not explain: any
+        probabilities = probabilities * (1 + table[:, :2].sum(1) / 4) / 9
+    assert_close(probabilities.sum(), torch.tensor(1.0))
+    gradients = autograd_rows(network, states)
+    joint = torch.einsum("n,np,nr->pr", probabilities, gradients, gradients)
+    trace = machine.evaluate(states)
+    blocks = [
+        block
+        for rows in layer_rows(network, trace, probabilities)
+        for block in UnitFisher(rows.inputs, rows.curvature).blocks()
+    ]
+    assert_close(joint, torch.block_diag(*blocks))
+    # negative control: other states' weights leave entries between units
+    uniform = torch.full_like(probabilities, 1 / len(probabilities))
+    other = torch.einsum("n,np,nr->pr", uniform, gradients, gradients)
+    assert (other - torch.block_diag(*blocks)).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["generator", "recognition"])
+@families
+def test_blocks_are_the_second_moment_of_gradients_at_the_networks_own_samples(
+    units: tuple[Any, Any], which: int
+) -> None:
+    """Monte Carlo: (y - A')^2 h h^T - A'' h h^T has mean 0, within its standard error."""
+    machine, rows = make(units), 40_000
+    network = machine.networks[which]
+    x = data().repeat_interleave(rows // 5, dim=0)
+    trace = machine.wake(x, 1, seeded(1)) if which else machine.dream(rows, seeded(1))
+    weights = torch.full((rows,), 1 / rows, dtype=torch.float64)
+    worst = wrong = 0.0
+    for layer, gradients in zip(
+        layer_rows(network, trace, weights), row_gradients(network, trace), strict=True
+    ):
+        blocks = UnitFisher(layer.inputs, layer.curvature).blocks()
+        for block, rows_of_unit in zip(blocks, gradients, strict=True):
+            outer = torch.einsum("nd,ne->nde", rows_of_unit, rows_of_unit)
+            error = outer.std(0) / rows**0.5 + EXACT
+            worst = max(worst, float(((outer.mean(0) - block).abs() / error).max()))
+            wrong = max(wrong, float(((outer.mean(0) - 1.2 * block).abs() / error).max()))
+    assert worst < STANDARD_ERRORS
+    assert wrong > 2 * STANDARD_ERRORS  # the control: blocks of a fifth more
