@@ -162,9 +162,10 @@ def test_cholesky_works_undamped_where_the_block_has_full_rank() -> None:
 
 
 def test_cholesky_refuses_an_undamped_block_whose_pivots_are_rounding() -> None:
-    """Equal parents: a pivot is zero but for rounding, of either sign, however many rows there are."""
-    for seed in range(10):
-        fisher = SolverCase(60, 9, 3, 0.0, kind="degenerate").fisher(seed)
+    """A parent that is the sum of others: its pivot is rounding of either sign, however many rows there are."""
+    for seed in range(20):
+        fisher = SolverCase(60, 9, 1, 0.0).fisher(seed)
+        fisher.inputs[:, 7] = fisher.inputs[:, :7] @ torch.linspace(0.1, 0.9, 7).double()
         with pytest.raises(UserError, match="singular to working precision"):
             Cholesky().factor(fisher, torch.tensor(0.0, dtype=torch.float64))
 
