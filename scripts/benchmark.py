@@ -1,7 +1,7 @@
-"""Time nws on this machine: a training step, the solvers, or one large layer's time and memory. Needs only torch and nws.
+"""Time nws on this machine: a training step, the solvers, or one large layer.
 
-Every figure is a median over repeats in one process. What is compared takes turns, so that a busy machine slows all of it
-alike: the ratios are what to read.
+Every figure is a median over repeats in one process. What is compared takes turns: a busy machine
+slows all of it alike, so the ratios are what to read. Needs only torch, rich and nws.
 """
 
 import argparse
@@ -20,8 +20,9 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from nws.analysis.hardware import device_name
+from nws.analysis.tables import print_table
 from nws.errors import UserError
-from nws.experiment.processor import processor
 from nws.learning.metrics import MetricSettings, NaturalMetric
 from nws.learning.wake_sleep import Rule, WakeSleep
 from nws.models.belief_network import SigmoidBeliefNetwork
@@ -291,91 +292,67 @@ def benchmark_scale(arguments: argparse.Namespace) -> list[Row]:
 # --- the command line ----------------------------------------------------------------------------------------------
 
 
-def table(rows: list[Row]) -> str:
-    """Rows as an aligned table for the terminal."""
-
-    def cell(value: object) -> str:
-        if isinstance(value, list):
-            return " .. ".join(cell(each) for each in value)
-        if isinstance(value, float):
-            return f"{value:.1e}" if 0 < abs(value) < 0.01 else f"{value:.2f}"
-        return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
-
-    columns = list(rows[0])
-    cells = [columns, *([cell(row[column]) for column in columns] for row in rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
-    return "\n".join(
-        "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True))
-        for row in cells
-    )
+def cell(value: object) -> str:
+    if isinstance(value, list):
+        return " .. ".join(cell(each) for each in value)
+    if isinstance(value, float):
+        return f"{value:.1e}" if 0 < abs(value) < 0.01 else f"{value:.2f}"
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def main() -> None:
+def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Time nws on this machine.")
-    parser.add_argument("what", choices=["step", "solvers", "scale"])
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (default cpu)")
-    parser.add_argument("--dtype", default="float32", choices=["float32", "float64"])
-    parser.add_argument("--threads", type=int, help="CPU threads (default: torch's)")
-    parser.add_argument("--repeats", type=int, default=200, help="of what is timed (default 200)")
-    parser.add_argument(
-        "--layers", type=numbers, default=LAYERS, help="sizes, the visible layer first"
-    )
-    parser.add_argument("--batch", type=int, default=32, help="data points B (default 32)")
-    parser.add_argument(
-        "--algorithms", type=lambda text: text.split(","), default=["ws", "rws", "nws", "nrws"]
-    )
-    parser.add_argument(
-        "--damping", type=float, default=0.2, help="of the natural rules (default 0.2)"
-    )
-    parser.add_argument("--solver", default="pcg", help="of the natural rules (default pcg)")
-    parser.add_argument("--iterations", type=int, help="of pcg (default: its own)")
-    parser.add_argument(
-        "--accuracy",
-        type=float,
-        default=1e-2,
+    add = parser.add_argument
+    add("what", choices=["step", "solvers", "scale"])
+    add("--device", default="cpu", help="cpu or cuda (default cpu)")
+    add("--dtype", default="float32", choices=["float32", "float64"])
+    add("--threads", type=int, help="CPU threads (default: torch's)")
+    add("--repeats", type=int, default=200, help="of what is timed (default 200)")
+    add("--layers", type=numbers, default=LAYERS, help="sizes, the visible layer first")
+    add("--batch", type=int, default=32, help="data points B (default 32)")
+    add("--algorithms", type=lambda text: text.split(","), default=["ws", "rws", "nws", "nrws"])
+    add("--damping", type=float, default=0.2, help="of the natural rules (default 0.2)")
+    add("--solver", default="pcg", help="of the natural rules (default pcg)")
+    add("--iterations", type=int, help="of pcg (default: its own)")
+    add(
+        "--accuracy", type=float, default=1e-2,
         help="that pcg aims at without --iterations (default 0.01)",
-    )
-    parser.add_argument("--rank", type=int, default=15, help="of pcg's preconditioner (default 15)")
-    parser.add_argument(
-        "--visible", type=numbers, default=[784, 2304, 4096, 9216], help="sizes for scale"
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object and nothing else"
-    )
+    )  # fmt: skip
+    add("--rank", type=int, default=15, help="of pcg's preconditioner (default 15)")
+    add("--visible", type=numbers, default=[784, 2304, 4096, 9216], help="sizes for scale")
+    add("--json", action="store_true", help="print one JSON object and nothing else")
     arguments = parser.parse_args()
-    arguments.options = (
-        {"rank": arguments.rank, "accuracy": arguments.accuracy}
-        if arguments.solver == "pcg"
-        else {}
-    )
+    arguments.options = {}
+    if arguments.solver == "pcg":
+        arguments.options = {"rank": arguments.rank, "accuracy": arguments.accuracy}
     if arguments.iterations:
         arguments.options["iterations"] = arguments.iterations
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
     if arguments.device.startswith("cuda") and not torch.cuda.is_available():
         raise UserError("--device cuda, but torch sees no CUDA device; use --device cpu")
     unknown = [name for name in arguments.algorithms if name.removeprefix("n") not in RULES]
     if unknown:
         raise UserError(f"--algorithms takes ws, rws, nws, nrws, got {', '.join(unknown)}")
+    return arguments
+
+
+def main() -> None:
+    arguments = read_arguments()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
     benchmarks = {"step": benchmark_step, "solvers": benchmark_solvers, "scale": benchmark_scale}
     rows = benchmarks[arguments.what](arguments)
-    device = torch.cuda.get_device_name() if arguments.device.startswith("cuda") else processor()
-    report = {
-        "device": device,
-        "dtype": arguments.dtype,
-        "threads": torch.get_num_threads(),
-        "rows": rows,
-    }
+    device, threads = device_name(arguments.device), torch.get_num_threads()
     if arguments.json:
+        report = {"device": device, "dtype": arguments.dtype, "threads": threads, "rows": rows}
         print(json.dumps(report))
-    else:
-        print(
-            f"{device}, {arguments.dtype}, {report['threads']} CPU threads, torch {torch.__version__}\n{table(rows)}"
-        )
+        return
+    print(f"{device}, {arguments.dtype}, {threads} CPU threads, torch {torch.__version__}")
+    heads = [name.replace("_", " ") for name in rows[0]]
+    print_table(heads, [[cell(value) for value in row.values()] for row in rows])
 
 
 if __name__ == "__main__":

@@ -1,17 +1,27 @@
 """Log-likelihoods of runs on held-out images: `python scripts/evaluate.py RUN...`."""
 
 import argparse
+import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 from omegaconf.errors import OmegaConfBaseException
-from tqdm import tqdm
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
-from nws.analysis.evaluation import Evaluation, Request, evaluate, find_runs, table
+from nws.analysis.evaluation import Evaluation, Request, Row, evaluate, is_resolved
+from nws.analysis.runs import find_runs
+from nws.analysis.signals import StopSignals
+from nws.analysis.tables import console, print_table
 from nws.errors import UserError
 from nws.experiment.run import pick_device
 from nws.models.likelihood import Z_SAMPLES
@@ -19,55 +29,40 @@ from nws.models.likelihood import Z_SAMPLES
 UserErrors = (UserError, OmegaConfBaseException)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="Importance-sampled log-likelihoods of runs, in nats per data point; added to evaluation.json of each. "
-        "Stopped on the way, the same command goes on."
-    )
-    parser.add_argument(
-        "runs",
-        metavar="RUN",
-        nargs="+",
-        help="a run directory, or a sweep's: all the runs below it",
-    )
-    parser.add_argument(
-        "--samples", type=int, default=1000, help="importance samples a data point (default 1000)"
-    )
-    parser.add_argument("--split", choices=["test", "valid"], default="test")
-    parser.add_argument(
-        "--data-points", type=int, help="only the first so many images (default: all)"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="of the samples, the same for every run (default 0)"
-    )
-    parser.add_argument(
-        "--checkpoint", choices=["best", "last"], default="best", help="default: best"
-    )
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default auto)")
-    parser.add_argument(
-        "--batch",
-        type=int,
-        help="data points at once (default: by a bound on memory, see the table)",
-    )
-    parser.add_argument(
-        "--p-star",
-        action=argparse.BooleanOptionalAction,
-        help="also log p* and log Z of the bidirectional machine (default: for the algorithms bihm and nbihm)",
-    )
-    parser.add_argument(
-        "--z-samples", type=int, default=Z_SAMPLES, help=f"dreams for log Z (default {Z_SAMPLES})"
-    )
-    parser.add_argument(
-        "--again", action="store_true", help="also compute what evaluation.json holds already"
-    )
-    arguments = vars(parser.parse_args())
-    given, again, device = (
-        arguments.pop("runs"),
-        arguments.pop("again"),
-        pick_device(arguments.pop("device")),
-    )
-    request = Request(**arguments)
+class Stopped(BaseException):
+    """A signal came."""
 
+
+def read_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Importance-sampled log-likelihoods of runs, in nats per data point; added to "
+        "evaluation.json of each. After an interruption the same command goes on."
+    )
+    add = parser.add_argument
+    add(
+        "runs", metavar="RUN", nargs="+", help="a run directory, or one with runs below it"
+    )  # fmt: skip
+    add("--samples", type=int, default=1000, help="importance samples a data point (default 1000)")
+    add("--split", choices=["test", "valid"], default="test")
+    add("--data-points", type=int, help="only the first so many images (default: all)")
+    add("--seed", type=int, default=0, help="of the samples, the same for every run (default 0)")
+    add("--checkpoint", choices=["best", "last"], default="best", help="default: best")
+    add("--device", default="auto", help="auto, cpu or cuda (default auto)")
+    add("--batch", type=int, help="data points at once (default: by a bound on memory)")
+    add(
+        "--p-star", action=argparse.BooleanOptionalAction,
+        help="also log p* and log Z of the bidirectional machine "
+        "(default: for runs of a bidirectional algorithm, such as bihm and nbihm)",
+    )  # fmt: skip
+    add("--z-samples", type=int, default=Z_SAMPLES, help=f"dreams for log Z (default {Z_SAMPLES})")
+    add("--again", action="store_true", help="also compute what evaluation.json has already")
+    return parser.parse_args()
+
+
+def main(stop: StopSignals) -> None:
+    options = vars(read_arguments())
+    given, again = options.pop("runs"), options.pop("again")
+    device, request = pick_device(options.pop("device")), Request(**options)
     runs: list[Path] = []
     done: list[Evaluation] = []
     failures: list[tuple[object, Exception]] = []
@@ -76,89 +71,104 @@ def main() -> None:
             runs += [run for run in find_runs(path) if run not in runs]
         except UserErrors as error:
             failures.append((path, error))
-    for number, run in enumerate(runs, 1):
-        bar = tqdm(
-            desc=run.name if len(runs) == 1 else f"{run.name}, {number} of {len(runs)}", unit=" samples", unit_scale=True,
-            leave=False, disable=not sys.stdout.isatty(), file=sys.stdout, dynamic_ncols=True,
-        )  # fmt: skip
+    with progress_bar() as bar:
+        for number, run in enumerate(runs, 1):
+            name = run.name if len(runs) == 1 else f"{run.name}, {number} of {len(runs)}"
+            task = bar.add_task(name, total=None)
 
-        def show(count: int, total: int, bar: "tqdm[int]" = bar) -> None:
-            if bar.total is None:  # where an earlier evaluation stopped is no speed of this one
-                bar.total, bar.initial, bar.n = total, count, count
-            bar.update(count - bar.n)
+            def show(count: int, total: int, task: TaskID = task) -> None:
+                if stop.caught is not None:
+                    raise Stopped
+                bar.update(task, completed=count, total=total)
 
-        try:
-            with bar:
+            try:
                 done.append(evaluate(run, request, device, again, show))
-        except UserErrors as error:
-            failures.append((run, error))
+            except UserErrors as error:
+                failures.append((run, error))
+            bar.remove_task(task)
     if done:
         report(request, done)
     if len(failures) == 1 and not done:
         raise failures[0][1]
     if failures:
+        counts = f"{len(failures)} of {len(done) + len(failures)}"
         lines = [f"  {path}: {error}" for path, error in failures]
-        sys.exit(
-            "\n".join(
-                [
-                    f"error: {len(failures)} of {len(done) + len(failures)} could not be evaluated",
-                    *lines,
-                ]
-            )
-        )
+        sys.exit("\n".join([f"error: {counts} could not be evaluated", *lines]))
+
+
+def progress_bar() -> Progress:
+    """A line for the run that is evaluated, in a terminal only."""
+    columns = [TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()]
+    return Progress(
+        *columns, MofNCompleteColumn(), TextColumn("samples"), TimeRemainingColumn(),
+        console=console(), transient=True, disable=not sys.stdout.isatty(),
+    )  # fmt: skip
 
 
 def report(request: Request, done: list[Evaluation]) -> None:
-    """The table, what it means, and the last run's directory alone."""
-    print(table(done))
+    """Print the table, what it means, and the last run's directory on a line of its own."""
+    print_table(*table(done))
     print(
-        f"nats per data point, mean ± standard error over the data points; importance samples, seed {request.seed}, "
-        f"{request.checkpoint} checkpoint; batch: data points at once"
+        f"nats per data point, mean ± standard error over the data points; importance samples, "
+        f"seed {request.seed}, {request.checkpoint} checkpoint; batch: data points at once"
     )
-    for evaluation in done:
-        if evaluation.unresolved:
+    for path, row, _ in done:
+        if not is_resolved(row):
             print(
-                f"{evaluation.path}: log Z is too small for {evaluation.row['z_samples']} dreams, so it is likely too low and "
-                "log p* too high, beyond the errors shown; take more with --z-samples"
+                f"{path}: log Z is too small for {row['z_samples']} dreams, so it is likely too "
+                "low and log p* too high, beyond the errors shown; take more with --z-samples"
             )
-    held = sum(evaluation.held for evaluation in done)
-    if held:
-        print(f"{held} of {len(done)} stood in evaluation.json already; --again computes anew")
-    if held < len(done):
-        print(
-            f"written to {'evaluation.json of each run' if len(done) > 1 else done[0].path / 'evaluation.json'}"
-        )
+    cached = sum(evaluation.cached for evaluation in done)
+    if cached:
+        print(f"{cached} of {len(done)} were in evaluation.json already; --again computes them")
+    if cached < len(done):
+        file = "evaluation.json of each run" if len(done) > 1 else done[0].path / "evaluation.json"
+        print(f"written to {file}")
     print(done[-1].path)
 
 
-class Stopped(BaseException):
-    """SIGINT or SIGTERM came."""
+def table(evaluations: Sequence[Evaluation]) -> tuple[list[str], list[list[str]]]:
+    """The headings of a table, and its cells with a line for each run."""
+    star = any("log_p_star" in each.row for each in evaluations)
+    heads = ["run", "split", "log p, nats", "bits/dim", "ess", "samples", "data points", "batch"]
+    lines = []
+    for (_, row, _), name in zip(evaluations, names(evaluations), strict=True):
+        cells = [name, row["split"], with_error(row, "log_likelihood", "standard_error")]
+        cells += [f"{row['bits_per_dimension']:.4f}", f"{row['ess']:.1f}"]
+        cells += [str(row[column]) for column in ("samples", "data_points", "batch")]
+        if star:
+            cells.append(with_error(row, "log_p_star", "log_p_star_standard_error"))
+            cells.append(with_error(row, "log_z", "log_z_standard_error"))
+        lines.append(cells)
+    return heads + ["log p*, nats", "log Z"] * star, lines
 
 
-@contextmanager
-def stopping() -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into `Stopped`, whose argument is the signal's number."""
+def with_error(row: Row, value: str, error: str) -> str:
+    if value not in row:
+        return ""
+    return f"{row[value]:.3f} ± " + ("?" if row[error] is None else f"{row[error]:.3f}")
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise Stopped(number)
 
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+def names(evaluations: Sequence[Evaluation]) -> list[str]:
+    """Short names: the end of a single run's path, or what lies below the runs' common folder."""
+    paths = [each.path for each in evaluations]
+    if len(paths) == 1:
+        return [str(Path(*paths[0].parts[-2:]))]
+    common = os.path.commonpath([path.parent for path in paths])
+    return [str(path.relative_to(common)) for path in paths]
 
 
 if __name__ == "__main__":
-    try:
-        with stopping():
-            main()
-    except UserErrors as error:
-        sys.exit(f"error: {error}")
-    except Stopped as stop:
-        print(
-            f"stopped by signal {stop.args[0]}; what is computed is kept, and the same command goes on",
-            file=sys.stderr,
-        )
-        sys.exit(128 + stop.args[0])
+    with StopSignals() as stop:
+        try:
+            main(stop)
+        except UserErrors as error:
+            sys.exit(f"error: {error}")
+        except (Stopped, KeyboardInterrupt):
+            number = int(stop.caught or signal.SIGINT)
+            print(
+                f"stopped by signal {number}; what is computed is kept, "
+                "and the same command goes on",
+                file=sys.stderr,
+            )
+            sys.exit(128 + number)

@@ -279,3 +279,4 @@ SOLVER_CASES = [
 ]
 # A layer as it comes up in training: many more rows than the rank kept, the published damping.
 REALISTIC = SolverCase(320, 101, 60, 0.2)
+FEW_ROWS = SolverCase(20, 90, 6, 0.2)  # solved in the space of its rows

@@ -1,4 +1,6 @@
-"""The command line as a user meets it, without a new process for each case, and what to compare runs by."""
+"""The command line as a user meets it, without a new process for each case, and what to compare
+runs by.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ from scipy.io import savemat
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
 
-# These models are tiny, so threads would only wait for each other; processes that a test starts do as this one does.
+# These models are tiny, so threads would only wait for each other; processes that a test starts do
+# as this one does.
 os.environ["OMP_NUM_THREADS"] = "1"
 torch.set_num_threads(1)
 
@@ -44,13 +47,19 @@ SMALL = (
 
 
 TWO_STEPS = (
-    "trainer.epochs=1e-6", "trainer.batch_size=2", "trainer.evaluation_samples=2", "trainer.evaluation_points=4",
-    "logger=none", "device=cpu",
-)  # fmt: skip
+    "trainer.epochs=1e-6",
+    "trainer.batch_size=2",
+    "trainer.evaluation_samples=2",
+    "trainer.evaluation_points=4",
+    "logger=none",
+    "device=cpu",
+)
 
 
 def names(group: str) -> list[str]:
-    """The choices of a group, those in folders of its folder too (experiment=fashion_mnist_sweep/nrws_512)."""
+    """The choices of a group, those in folders of its folder too
+    (experiment=fashion_mnist_sweep/nrws_512).
+    """
     return sorted(
         str(path.relative_to(CONF / group).with_suffix(""))
         for path in (CONF / group).rglob("*.yaml")
@@ -59,7 +68,7 @@ def names(group: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command left: exit status, what it printed, and the run directory that it named last."""
+    """What a command left: exit status, output, and the run directory that it named last."""
 
     code: int
     out: str
@@ -123,7 +132,9 @@ def command(
 
 @pytest.fixture
 def train(command: Command) -> Command:
-    """train("seed=1", ...): train.py on the digits with the SMALL settings; arguments win over these."""
+    """train("seed=1", ...): train.py on the digits with the SMALL settings; arguments win over
+    these.
+    """
 
     def run(*arguments: str) -> Outcome:
         resumed = any(text.startswith("resume=") for text in arguments)
@@ -136,10 +147,12 @@ def train(command: Command) -> Command:
 
 @pytest.fixture
 def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int | BaseException], None]:
-    """interrupt(n, what): in the n-th training step from now a signal arrives (a number), or an exception breaks the run."""
+    """interrupt(n, what): in the n-th training step from now a signal arrives (a number), or an
+    exception breaks the run.
+    """
 
     def arm(steps: int, what: int | BaseException) -> None:
-        from nws.learning.wake_sleep import WakeSleep
+        from nws.learning import WakeSleep
 
         original, count = WakeSleep.step, 0
 
@@ -166,7 +179,9 @@ def idx(images: int, side: int = 28) -> bytes:
 
 @pytest.fixture(scope="session")
 def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in the layout of the real ones, of a few images instead of MNIST, Fashion-MNIST and TFD."""
+    """A folder in the layout of the real ones, of a few images instead of MNIST, Fashion-MNIST and
+    TFD.
+    """
     root = tmp_path_factory.mktemp("data")
     files = {
         "train-images-idx3-ubyte.gz": gzip.compress(idx(10_100), 1),
@@ -187,7 +202,7 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def count_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A list that grows by one with each training step from now on."""
-    from nws.learning.wake_sleep import WakeSleep
+    from nws.learning import WakeSleep
 
     original, steps = WakeSleep.step, []
 

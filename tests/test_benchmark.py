@@ -17,7 +17,16 @@ Report = dict[str, Any]
 Bench = Callable[..., Report]
 
 TINY = ("--layers", "12,6,3", "--batch", "4", "--repeats", "2")
-UNWANTED = ("hydra", "omegaconf", "wandb", "torchvision", "sklearn", "scipy", "matplotlib")
+UNWANTED = (
+    "hydra",
+    "omegaconf",
+    "wandb",
+    "torchvision",
+    "sklearn",
+    "scipy",
+    "matplotlib",
+    "pandas",
+)
 
 
 @pytest.fixture
@@ -102,7 +111,7 @@ def test_scale(bench: Bench) -> None:
     assert all(row["ms"] > 0 and row["peak_bytes"] > 2**20 for row in rows)
 
 
-def test_it_needs_torch_and_nws_alone(tmp_path: Path) -> None:
+def test_it_needs_torch_rich_and_nws_alone(tmp_path: Path) -> None:
     code = (
         "import runpy, sys\n"
         f"sys.argv = ['benchmark.py', 'step', *{TINY!r}, '--json']\n"

@@ -16,7 +16,7 @@ from torch import Tensor
 from nws.errors import UserError
 
 BINARIZATIONS = ("resample", "static", "threshold", "none")
-# Seeds of the one draw that makes a part binary. They are constants: every run sees the same images.
+# Seeds of the draw that makes a part binary, constants: every run sees the same images.
 DRAW_SEEDS = {"train": 101, "valid": 202, "test": 303, "unlabeled": 404}
 
 
@@ -136,12 +136,7 @@ def load_dataset(
     if binarize not in BINARIZATIONS:
         choices = ", ".join(BINARIZATIONS)
         raise UserError(f"data.binarize must be one of {choices}, got {binarize!r}")
-    raw = source(**_source_options(source, name, options))
-    if not isinstance(raw, RawImages):
-        raise UserError(
-            "data._target_ must be a function that returns nws.data.RawImages,"
-            f" {source.__module__}.{source.__name__} returned {type(raw).__name__}"
-        )
+    raw = _read(source, name, options)
     train, valid, test = (
         binarize_part(part, getattr(raw, part), raw.maximum, binarize)
         for part in ("train", "valid", "test")
@@ -154,10 +149,8 @@ def load_dataset(
     return Dataset(name, raw.shape, train, valid, test, raw.distribution, unlabeled).to(device)
 
 
-def _source_options(
-    source: Callable[..., RawImages], name: str, options: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the options that a source takes, after a check that they fit."""
+def _read(source: Callable[..., RawImages], name: str, options: dict[str, Any]) -> RawImages:
+    """Call a source with the options that it takes, after a check that they fit."""
     try:
         signature = inspect.signature(source)
     except ValueError:  # of a builtin
@@ -173,11 +166,17 @@ def _source_options(
         signature.bind(**options)
     except TypeError as error:
         raise UserError(f"data: the options of {name} do not fit: {error}") from error
-    return options
+    raw = source(**options)
+    if not isinstance(raw, RawImages):
+        raise UserError(
+            "data._target_ must be a function that returns nws.data.RawImages,"
+            f" {source.__module__}.{source.__name__} returned {type(raw).__name__}"
+        )
+    return raw
 
 
 def binarize_part(part: str, images: Tensor, maximum: int, how: str) -> Split:
-    """Return one part's images, (N, D) uint8 on the CPU, as the split that `data.binarize` names."""
+    """Return one part's images, (N, D) uint8 on the CPU, as `data.binarize` says."""
     if maximum == 1 or how == "none":
         return Split(images, maximum, redraw=False)
     if how == "threshold":

@@ -3,8 +3,6 @@
 Symbols: N images of H x W pixels.
 """
 
-from __future__ import annotations
-
 import zlib
 from http.client import HTTPException
 from pathlib import Path

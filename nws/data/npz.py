@@ -3,8 +3,6 @@
 Symbols: N images of D pixels, or of H x W pixels.
 """
 
-from __future__ import annotations
-
 import math
 import zipfile
 import zlib
@@ -109,7 +107,7 @@ def _is_binary(where: str, array: np.ndarray) -> bool:
 
 
 def _image_shape(size: tuple[int, ...], shape: Sequence[int] | None) -> tuple[int, int]:
-    """Return (H, W) of images of size (D,) or (H, W): the user's shape, the array's, or a square."""
+    """Return (H, W) of images of size (D,) or (H, W): as given, as the array says, or a square."""
     pixels = math.prod(size)
     if shape is not None:
         if isinstance(shape, str) or not isinstance(shape, Sequence) or len(shape) != 2:

@@ -3,8 +3,6 @@
 Symbols: N images of H x W pixels. Source: Susskind, Anderson & Hinton 2010, UTML TR 2010-001.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from functools import cache

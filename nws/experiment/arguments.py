@@ -45,25 +45,26 @@ def rewrite_arguments(arguments: list[str], conf: Path) -> list[str]:
     Raises:
         UserError: A value is no name of a group's file, a plugin is missing, or RUN is no run.
     """
-    arguments = rename_old_keys(arguments)
+    arguments = rename_old_keys(arguments, conf)
     check_choices(arguments)
     arguments = use_our_settings(arguments)
     return find_unfinished_run(resume_run(arguments), conf)
 
 
-def rename_old_keys(arguments: list[str]) -> list[str]:
+def rename_old_keys(arguments: list[str], conf: Path) -> list[str]:
     """Give keys of earlier versions their present names; a group's later choice wins."""
     renamed: list[str] = []
     for argument in arguments:
         key, equals, value = argument.partition("=")
-        plus, name = key[: len(key) - len(key.lstrip("+"))], key.lstrip("+")
-        new = OLD_KEYS.get(name)
-        if new in GROUPS:
+        old = key.lstrip("+")
+        new = OLD_KEYS.get(old, old)
+        if new != old and new in GROUPS:
+            choices = sorted(path.stem for path in (conf / new).glob("*.yaml"))
+            if not set(value.split(",")) <= set(choices):
+                raise UserError(f"{old} must be one of {', '.join(choices)}, got {value!r}")
             renamed = [text for text in renamed if not text.startswith(f"{new}=")]
-            argument = f"{new}={value}"
-        elif new is not None:
-            argument = f"{plus}{new}{equals}{value}"
-        renamed.append(argument)
+            key = new
+        renamed.append(key.replace(old, new) + equals + value)
     return renamed
 
 

@@ -23,9 +23,6 @@ class Batches:
         size: Images in a batch, B.
         sources: Where metrics take their rows from: `same`, `other` or `unlabeled`.
         seed: The run's seed.
-
-    Raises:
-        UserError: The batch is larger than a part, or there are no unlabelled images.
     """
 
     def __init__(self, data: Dataset, size: int, sources: Collection[str], seed: int) -> None:
@@ -75,11 +72,7 @@ class Batches:
 
 
 def steps_per_epoch(size: int, images: int, kind: str) -> int:
-    """Return the number of whole batches in a pass over some images.
-
-    Raises:
-        UserError: A batch is larger than that.
-    """
+    """Return the whole batches in a pass over some images; `UserError` where there is none."""
     if size > images:
         raise UserError(
             f"trainer.batch_size must be at most the {images} {kind} images, got {size}; lower it"

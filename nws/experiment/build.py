@@ -28,15 +28,13 @@ from nws.natural import Damping
 def build_data(config: DictConfig, device: torch.device) -> Dataset:
     """Return the data set of the `data` group on the device."""
     options = to_dict(config.data)
-    source = locate(options.pop("_target_", None), "data")
+    named = f"nws.data.load_{config.data.name}"  # what runs of earlier versions mean by the name
+    source = locate(options.pop("_target_", named), "data")
     return load_dataset(source, device=device, **options)
 
 
 def build_machine(config: DictConfig, data: Dataset) -> HelmholtzMachine:
-    """Return an untrained machine of the `model` group for these images, on the CPU.
-
-    Its parameters are drawn from the run's seed.
-    """
+    """Return an untrained machine of the `model` group, on the CPU, drawn from the run's seed."""
     options = to_dict(config.model)
     layers, seed = options.pop("layers"), config.seed
     if not isinstance(layers, list):
@@ -161,15 +159,9 @@ def build_scheduler(
 def load_machine(
     path: str | Path, checkpoint: str, device: torch.device
 ) -> tuple[RunDirectory, DictConfig, Dataset, HelmholtzMachine]:
-    """Open a run with its data and its trained machine.
+    """Return a run, its configuration, its data set and its machine, on the device.
 
-    Args:
-        path: The run directory.
-        checkpoint: `best` or `last`.
-        device: Where data and machine go.
-
-    Returns:
-        The run, its configuration, its data set and the machine of the checkpoint.
+    The machine has the parameters of the `checkpoint`, which is `best` or `last`.
     """
     run, config = open_run(path)
     check_groups(config)

@@ -12,22 +12,14 @@ from nws.files import write_atomically
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint completely or not at all.
-
-    Raises:
-        UserError: The disk does not allow it.
-    """
+    """Write a checkpoint completely or not at all; `UserError` where the disk is full."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     write_atomically(path, buffer.getvalue())
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint onto the CPU.
-
-    Raises:
-        UserError: There is none, or it is damaged.
-    """
+    """Read a checkpoint onto the CPU; `UserError` where there is none or it is damaged."""
     if not path.is_file():
         raise UserError(
             f"expected a checkpoint at {path}, found none;"
@@ -49,8 +41,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 def load_parameters(module: nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
     """Copy a checkpoint's parameters into a module; `path` is for the message.
 
-    Raises:
-        UserError: They are of another architecture. The message names the first difference.
+    Raises `UserError`, with the first difference, where they are of another architecture.
     """
     here = {name: tuple(parameter.shape) for name, parameter in module.state_dict().items()}
     there = {name: tuple(parameter.shape) for name, parameter in state.items()}

@@ -56,11 +56,7 @@ def flatten_config(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def construct(make: Callable[..., Any], group: str, /, *arguments: Any, **options: Any) -> Any:
-    """Return make(*arguments, **options), where the options are those of a group.
-
-    Raises:
-        UserError: An option is unknown or missing.
-    """
+    """Return make(*arguments, **options); `UserError` where an option of the group does not fit."""
     try:
         inspect.signature(make).bind(*arguments, **options)
     except TypeError as error:
@@ -71,11 +67,7 @@ def construct(make: Callable[..., Any], group: str, /, *arguments: Any, **option
 
 
 def locate(target: object, group: str) -> Callable[..., Any]:
-    """Import the function or class that a group's `_target_` names.
-
-    Raises:
-        UserError: It cannot be imported, or is neither.
-    """
+    """Import the function or class that a group's `_target_` names; `UserError` for others."""
     import_from_here()
     try:
         found = pkgutil.resolve_name(str(target))

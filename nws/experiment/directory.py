@@ -1,8 +1,8 @@
 """Run directories: their files, opening one, finding all below a folder."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -11,35 +11,17 @@ from nws.experiment.checkpoints import load_checkpoint
 from nws.files import write_atomically
 
 
-@dataclass(frozen=True)
 class RunDirectory:
     """The files that a run leaves behind."""
 
-    path: Path
-
-    @property
-    def config(self) -> Path:
-        return self.path / ".hydra" / "config.yaml"
-
-    @property
-    def choices(self) -> Path:
-        return self.path / ".hydra" / "choices.yaml"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.csv"
-
-    @property
-    def last(self) -> Path:
-        return self.path / "checkpoints" / "last.pt"
-
-    @property
-    def best(self) -> Path:
-        return self.path / "checkpoints" / "best.pt"
-
-    @property
-    def images(self) -> Path:
-        return self.path / "images"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / ".hydra" / "config.yaml"
+        self.choices = path / ".hydra" / "choices.yaml"
+        self.metrics = path / "metrics.csv"
+        self.last = path / "checkpoints" / "last.pt"
+        self.best = path / "checkpoints" / "best.pt"
+        self.images = path / "images"
 
     def check_free(self) -> None:
         """Raise `UserError` where the directory holds a run: two runs would mix their files."""
@@ -51,11 +33,7 @@ class RunDirectory:
             )
 
     def claim(self) -> None:
-        """Take the directory for one run. Of several that start at once, one succeeds.
-
-        Raises:
-            UserError: As `check_free`.
-        """
+        """Take the directory for one run: of several that start at once, one succeeds."""
         try:
             self.config.parent.mkdir(parents=True)
         except FileExistsError:
@@ -68,12 +46,11 @@ class RunDirectory:
 
     def saved_choices(self) -> dict[str, str]:
         """Return the choice of each group that the run was composed from."""
-        if not self.choices.is_file():
-            return {}
-        return {str(group): str(choice) for group, choice in OmegaConf.load(self.choices).items()}  # type: ignore[union-attr]
+        saved: Any = OmegaConf.load(self.choices) if self.choices.is_file() else {}
+        return dict(saved)
 
     def is_finished(self) -> bool:
-        """Return whether the last checkpoint is that of the last step; False where it is damaged."""
+        """Return whether last.pt is that of the last step; False where it is damaged."""
         try:
             state = load_checkpoint(self.last)
         except UserError:
@@ -82,16 +59,10 @@ class RunDirectory:
 
 
 def open_run(path: str | Path) -> tuple[RunDirectory, DictConfig]:
-    """Open an existing run.
-
-    Args:
-        path: Its directory.
-
-    Returns:
-        The run and its configuration.
+    """Return an existing run and its configuration.
 
     Raises:
-        UserError: There is no such directory, or it holds no run that can be read.
+        UserError: The directory is missing, or holds no run that can be read.
     """
     run = RunDirectory(Path(path).expanduser().resolve())
     if not run.path.is_dir():

@@ -8,11 +8,7 @@ from nws.models.helmholtz import HelmholtzMachine
 
 
 class DivergenceCheck:
-    """Notes losses on the device at each step, and looks at them when asked.
-
-    Args:
-        machine: The machine in training.
-    """
+    """Notes losses on the device at each step, and looks at them when asked."""
 
     def __init__(self, machine: HelmholtzMachine) -> None:
         self.machine = machine
@@ -31,15 +27,9 @@ class DivergenceCheck:
         self._first_bad.masked_fill_(bad, step)
 
     def check(self, step: int, rate: float, kept: str) -> None:
-        """Raise where a loss or a parameter is not finite.
+        """Raise `Diverged` where a loss or, at this `step`, a parameter is not finite.
 
-        Args:
-            step: The last step taken.
-            rate: The learning rate, for the message.
-            kept: What the message says of the last checkpoint.
-
-        Raises:
-            Diverged: The message names the first step and layer where it was seen.
+        The message names the first step and layer, the learning `rate`, and the checkpoint `kept`.
         """
         names, parameters = zip(*self.machine.named_parameters(), strict=True)
         finite = torch.stack([parameter.isfinite().all() for parameter in parameters])

@@ -9,11 +9,7 @@ from nws.errors import UserError
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device for `auto` (CUDA where there is one), `cpu` or `cuda`.
-
-    Raises:
-        UserError: The name is another one, or there is no CUDA device.
-    """
+    """Return the device for `auto` (CUDA where there is one), `cpu` or `cuda`."""
     if name not in ("auto", "cpu", "cuda"):
         raise UserError(f"device must be auto, cpu or cuda, got {name!r}")
     if name == "cuda" and not torch.cuda.is_available():

@@ -12,30 +12,24 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import CompactHydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from nws.errors import Diverged, UserError
 from nws.experiment.directory import RunDirectory
-from nws.experiment.sweeps import STOPPED, Sweep, ignore_interrupts, in_process
+from nws.experiment.sweeps import STOPPED, Sweep, in_process
 
 log = logging.getLogger(__name__)
 
 
 class Job:
-    """One run of train.py in Hydra's eyes: by itself, or a job of a sweep.
-
-    Attributes:
-        best: The run's result, its best validation log-likelihood in nats; -inf if it diverged.
-        choices: The choice of each group of the configuration.
-        group: The name that the jobs of a sweep share in Weights & Biases, None for a single run.
-    """
+    """One run of train.py as Hydra sees it: by itself, or a job of a sweep."""
 
     def __init__(self) -> None:
         self.hydra = HydraConfig.get()
-        self.best = -math.inf
+        self.best = -math.inf  # the run's result in nats; it stays so where the run diverged
         self.sweep = self.hydra.mode == RunMode.MULTIRUN
         self.in_worker = self.sweep and not in_process(self.hydra.launcher)
+        # The name that the jobs of a sweep share in Weights & Biases.
         self.group = "/".join(Path(self.hydra.sweep.dir).parts[-2:]) if self.sweep else None
         # The choices of experiment and debug are among those of the groups.
         self.choices = {
@@ -58,7 +52,8 @@ class Job:
         except (UserError, OmegaConfBaseException) as error:
             if self.sweep:
                 log.error("%s", error)
-                if isinstance(error, Diverged) and is_search(self.hydra.sweeper):
+                searching = "direction" in self.hydra.sweeper  # as Optuna's has
+                if searching and isinstance(error, Diverged):
                     return
                 raise CompactHydraException(f"error: {error}") from None
             directory = Path(self.hydra.runtime.output_dir)
@@ -79,29 +74,24 @@ class Job:
                 raise CompactHydraException(
                     "not started: the sweep was stopped; go on with resume=auto"
                 )
-            ignore_interrupts(False)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             yield
         except KeyboardInterrupt:
             raise CompactHydraException("interrupted") from None
         finally:
-            ignore_interrupts(True)  # this process may wait for others
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # this process may wait for others
 
     def end(self, run: RunDirectory, stopped: int | None) -> None:
         """Print the run's directory, and end the program or the job where a signal stopped it."""
         if stopped is not None and not self.sweep:
             command = shlex.quote(f"resume={run.path}")
             print(f"stopped by signal {stopped}; go on with\n  python train.py {command}")
-        print(run.path)
+        print(run.path, flush=True)
         if stopped is not None and self.in_worker:
             raise CompactHydraException(f"stopped by signal {stopped}")
         if stopped is not None:
             Sweep.caught = stopped
             sys.exit(128 + stopped)
-
-
-def is_search(sweeper: DictConfig) -> bool:
-    """Return whether a sweeper looks for the largest value that jobs return, as Optuna's does."""
-    return "direction" in sweeper
 
 
 @contextmanager

@@ -16,21 +16,23 @@ Row = dict[str, float]
 
 
 class MetricsFile:
-    """metrics.csv: one row an evaluation. It is rewritten whole, so it is never torn, and a new column is no trouble."""
+    """metrics.csv: a row for each evaluation. It is written again as a whole, so it is never torn.
+
+    A run that goes on keeps the rows up to `last_step`; it will write the later ones again.
+    """
 
     def __init__(self, path: Path, last_step: int = 0) -> None:
-        """Go on with the rows up to `last_step`: what a broken run wrote after its last checkpoint will be written again."""
         self.path = path
         self.rows: list[Mapping[str, Any]] = []
         if last_step and path.is_file():
             try:
                 with open(path, newline="") as file:
-                    self.rows = [
-                        row for row in csv.DictReader(file) if int(row["step"]) <= last_step
-                    ]
+                    rows = list(csv.DictReader(file))
+                self.rows = [row for row in rows if int(row["step"]) <= last_step]
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise UserError(
-                    f"{path} cannot be read: expected a column step of whole numbers ({error!r}); move it away to go on"
+                    f"{path} cannot be read: expected a column step of whole numbers ({error!r});"
+                    " move it away to go on"
                 ) from error
 
     def write(self, row: Row) -> None:
@@ -48,71 +50,62 @@ WandbMode = Literal["online", "offline", "disabled"]
 
 def check_mode(mode: object) -> None:
     """Raise `UserError` for what is no mode of `WandbLogger`."""
-    if mode not in get_args(WandbMode):
-        raise UserError(
-            f"logger.mode must be one of {', '.join(get_args(WandbMode))}, got {mode!r}"
-        )
+    modes = get_args(WandbMode)
+    if mode not in modes:
+        raise UserError(f"logger.mode must be one of {', '.join(modes)}, got {mode!r}")
 
 
 class WandbLogger:
-    """A Weights & Biases run beside a run directory. Whatever fails in W&B is a warning; training goes on without it.
+    """A Weights & Biases run beside a run directory. A failure is a warning; training goes on.
 
-    mode: "offline", "online" or "disabled". `run_id` continues an earlier W&B run; `id` is what to give a later one.
+    Args:
+        directory: The run directory.
+        mode: `offline`, `online` or `disabled`.
+        config: The configuration that W&B shows.
+        run_id: The W&B run to go on with, None for a new one. Its own id is then in `id`.
+        group: The name that the jobs of a sweep share.
+        **options: Other arguments of `wandb.init`.
     """
 
     def __init__(
-        self,
-        directory: Path,
-        mode: WandbMode,
-        config: dict[str, Any],
-        run_id: str | None,
-        group: str | None,
-        **options: Any,
-    ) -> None:
+        self, directory: Path, mode: WandbMode, config: dict[str, Any], run_id: str | None,
+        group: str | None, **options: Any,
+    ) -> None:  # fmt: skip
         check_mode(mode)
         self.id = run_id
         self._run: Any = None
-        if mode != "disabled":
-            try:
-                self._start(directory, mode, config, group, options)
-            except Exception as error:
-                self._give_up(error)
+        if mode == "disabled":
+            return
+        try:
+            import wandb
 
-    def _start(
-        self,
-        directory: Path,
-        mode: WandbMode,
-        config: dict[str, Any],
-        group: str | None,
-        options: Any,
-    ) -> None:
-        import wandb
-
-        self._wandb = wandb
-        settings = wandb.Settings(silent=True, console="off", init_timeout=60)
-        self._run = wandb.init(
-            dir=directory, mode=mode, config=config, id=self.id, group=group, resume="allow",
-            name=f"{directory.parent.name}/{directory.name}", settings=settings, **options,
-        )  # fmt: skip
-        self.id = self._run.id
-        self._run.define_metric("*", step_metric="step")
+            self._wandb = wandb
+            settings = wandb.Settings(silent=True, console="off", init_timeout=60)
+            name = f"{directory.parent.name}/{directory.name}"
+            self._run = wandb.init(
+                dir=directory, mode=mode, config=config, id=run_id, group=group, resume="allow",
+                name=name, settings=settings, **options,
+            )  # fmt: skip
+            self.id = self._run.id
+            self._run.define_metric("*", step_metric="step")
+        except Exception as error:
+            self._give_up(error)
 
     def write(self, row: Row) -> None:
         self._try(lambda run: run.log(dict(row), step=int(row["step"])))
 
     def images(self, name: str, path: Path, step: int) -> None:
-        self._try(
-            lambda run: run.log(
-                {name: self._wandb.Image(str(path), caption=f"step {step}"), "step": step},
-                step=step,
-            )
-        )
+        def log_image(run: Any) -> None:
+            image = self._wandb.Image(str(path), caption=f"step {step}")
+            run.log({name: image, "step": step}, step=step)
+
+        self._try(log_image)
 
     def finish(self, summary: Row, exit_code: int) -> None:
         self._try(lambda run: run.summary.update(summary))
         self._try(lambda run: run.finish(exit_code=exit_code))
-        # W&B returns from finish() before its service has written the run; teardown() waits for that. W&B would do it
-        # itself when the process exits, but not in the processes of a parallel sweep.
+        # W&B returns from finish() before its service has written the run; teardown() waits for
+        # that. At the end of a process W&B does this itself, but not in those of a parallel sweep.
         self._try(lambda _: self._wandb.teardown())
 
     def _try(self, call: Callable[[Any], object]) -> None:

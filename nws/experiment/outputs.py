@@ -20,11 +20,8 @@ log = logging.getLogger(__name__)
 class Outputs:
     """The files of one run, and its W&B run once `start_wandb` was called.
 
-    Args:
-        run: The run directory.
-        config: The run's configuration. It is written with each checkpoint, so that
-            config.yaml is always that of last.pt, also after a resume that failed.
-        choices: The choice of each group.
+    The configuration, and the `choices` of groups that it came from, are written with each
+    checkpoint: config.yaml is always that of last.pt, also after a resume that failed.
     """
 
     def __init__(self, run: RunDirectory, config: DictConfig, choices: dict[str, str]) -> None:

@@ -12,10 +12,10 @@ from nws.experiment.checkpoints import load_checkpoint
 from nws.experiment.configuration import flatten_config, resolve_paths
 from nws.experiment.directory import RunDirectory, open_run
 
-#: What a resumed run keeps: its place in the data and in the random draws depends on it.
+#: What a resumed run keeps, with the options of its data: its place in the draws depends on it.
 FIXED = (
     "seed", "name", "algorithm.name", "trainer.batch_size", "model.units", "model.visible",
-    "data.name", "data._target_", "data.binarize", "data.fold", "data.split", "data.size",
+    "data.name",
 )  # fmt: skip
 
 
@@ -30,11 +30,7 @@ class Start:
 
 
 def starting_point(config: DictConfig, hydra_config: HydraConf) -> Start:
-    """Return what the option `resume` of a composed configuration stands for.
-
-    Raises:
-        UserError: The directory is not free, the run cannot be read, or an override is not allowed.
-    """
+    """Return what the option `resume` of a composed configuration stands for."""
     run = RunDirectory(Path(hydra_config.runtime.output_dir))
     if config.resume == "auto":
         state, config.resume = left_state(run, config), None
@@ -55,27 +51,23 @@ def override_key(text: str) -> str:
 
 
 def override(saved: DictConfig, composed: DictConfig, overrides: list[str]) -> DictConfig:
-    """Apply overrides to the configuration of a run.
-
-    Args:
-        saved: The run's configuration.
-        composed: The configuration with the overrides, which has the new values and groups.
-        overrides: The overrides of the command line.
+    """Return a saved configuration with overrides applied, as `composed` has their values.
 
     Raises:
         UserError: A resumed run cannot change this.
     """
-    config = saved.copy()
+    config, paths = saved.copy(), ("root", "path", "shape")
+    kept = [
+        *FIXED,
+        *(f"data.{key}" for key in OmegaConf.select(composed, "data") or () if key not in paths),
+    ]
     for text in overrides:
         key = override_key(text)
         if key == "resume":
             continue
-        changed = [
-            name
-            for name in FIXED
-            if (name == key or name.startswith(f"{key}."))
-            and OmegaConf.select(composed, name) != OmegaConf.select(saved, name)
-        ]
+        fixed = [name for name in kept if f"{name}.".startswith(f"{key}.")]
+        select = OmegaConf.select
+        changed = [name for name in fixed if select(composed, name) != select(saved, name)]
         if changed or text.startswith("~") or key.split(".")[0] in ("experiment", "debug"):
             raise UserError(
                 f"a resumed run keeps its {changed[0] if changed else key}, got {text};"
@@ -87,10 +79,9 @@ def override(saved: DictConfig, composed: DictConfig, overrides: list[str]) -> D
 
 
 def left_state(run: RunDirectory, config: DictConfig) -> dict[str, Any] | None:
-    """Return the last checkpoint of the run of this configuration in a directory, if any.
+    """Return the last checkpoint that a directory holds of this configuration, if any.
 
-    Raises:
-        UserError: The directory holds a run of another configuration.
+    Raises `UserError` where it holds a run of another configuration.
     """
     if not run.config.is_file():
         return None

@@ -7,8 +7,9 @@ from nws.experiment.build import (  # noqa: F401
     build_optimizer,
     build_rule,
     load_machine,
+    unused_options,
 )
-from nws.experiment.configuration import check_groups  # noqa: F401
+from nws.experiment.configuration import GROUPS, check_groups  # noqa: F401
 from nws.experiment.configuration import to_dict as plain  # noqa: F401
 from nws.experiment.directory import RunDirectory, open_run  # noqa: F401
 from nws.experiment.hardware import pick_device  # noqa: F401

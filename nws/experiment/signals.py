@@ -11,15 +11,12 @@ from typing import Any
 class StopSignals:
     """Answers stopping signals by an action, from `install` to `restore` or in a `with` block.
 
-    Example: `with StopSignals() as stop:` and a loop that ends when `stop.caught` is a number.
-
     Args:
         action: Called with the number of each signal. It may raise.
         once: Whether the second signal acts as before `install`, which usually ends the program.
         numbers: The signals.
 
-    Attributes:
-        caught: The number of the last signal, None where none came.
+    Its `caught` is the number of the last signal, None where none came.
     """
 
     def __init__(

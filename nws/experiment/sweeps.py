@@ -5,7 +5,6 @@ that started the sweep.
 """
 
 import logging
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -106,11 +105,6 @@ class Sweep(Callback):
 def in_process(launcher: DictConfig) -> bool:
     """Return whether a launcher runs the jobs one after the other in its own process."""
     return str(launcher._target_).endswith(".BasicLauncher")
-
-
-def ignore_interrupts(ignore: bool) -> None:
-    """Ignore Ctrl-C in this process, or let it interrupt again."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN if ignore else signal.default_int_handler)
 
 
 # TEMPORARY: old names until the merge; to be deleted.

@@ -24,9 +24,7 @@ class Terminal:
 
     Args:
         show: The option `progress`.
-        step: Training steps taken so far.
-        total: Training steps of the run.
-        per_epoch: Training steps of an epoch.
+        step, total, per_epoch: Training steps taken so far, of the run, and of an epoch.
         epochs: Epochs of the run.
     """
 

@@ -29,25 +29,12 @@ from nws.learning.step import STATISTICS, WakeSleep
 
 log = logging.getLogger(__name__)
 
+PLAIN_STATE = ("step", "total_steps", "seconds", "best", "sums", "count")
+
 
 @dataclass(frozen=True)
 class TrainerSettings:
-    """The `trainer` group.
-
-    Epochs and intervals are passes over the training part, and may be fractions.
-
-    Args:
-        epochs: How long to train.
-        batch_size: Images in a batch, B.
-        evaluate_every: Epochs between evaluations and checkpoints.
-        images_every: Epochs between image grids.
-        check_every: Steps between looks at the losses on the device.
-        evaluation_samples: Importance samples of the validation log-likelihood, K.
-        evaluation_points: Validation images used; None for all.
-
-    Raises:
-        UserError: A number is not above 0.
-    """
+    """The `trainer` group; conf/config.yaml says what each option means."""
 
     epochs: float
     batch_size: int
@@ -90,9 +77,8 @@ class Trainer:
         progress: Whether a terminal gets lines and a bar.
 
     Attributes:
-        step: Training steps taken.
+        step, total_steps: Training steps taken, and those of the whole run.
         best: The best validation log-likelihood so far, in nats.
-        total_steps: Where the run ends.
     """
 
     def __init__(
@@ -121,14 +107,9 @@ class Trainer:
         self.sums, self.count = torch.zeros(len(STATISTICS), device=self.device), 0
 
     def fit(self) -> int | None:
-        """Train to the last step, or until a signal.
+        """Train to the last step, or until a signal, whose number is returned.
 
-        Returns:
-            The number of the signal that stopped training, None at the end of the run.
-
-        Raises:
-            Diverged: A loss or a parameter is not finite.
-            UserError: A file cannot be written.
+        Raises `Diverged` where numbers are not finite, `UserError` where a file cannot be written.
         """
         announcing = StopSignals(partial(announce, "after this step"))
         terminal = Terminal(
@@ -210,13 +191,13 @@ class Trainer:
         losses = ("wake_loss", "dream_loss", "log_likelihood")
         row |= {f"train/{name}": train[name] for name in losses}
         row["valid/log_likelihood"] = mean = valid.pop("valid/log_likelihood")
-        row |= {"train/ess": train["ess"], "learning_rate": self._learning_rate()} | valid
+        row |= {"train/ess": train["ess"]} | valid | {"learning_rate": self._learning_rate()}
         row |= self.learner.report()
         if isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step(mean)
         line = self.outputs.row(row)
         if self.step == self.total_steps:
-            self.validation.warn_of_a_bad_end(mean)
+            self.validation.warn_of_a_bad_end(self.machine, mean)
         better = mean > self.best
         self.best = max(mean, self.best)
         self._save(better)
@@ -229,12 +210,7 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """Return everything to go on bit for bit, as tensors and plain values."""
         return {
-            "step": self.step,
-            "total_steps": self.total_steps,
-            "seconds": self.seconds,
-            "best": self.best,
-            "sums": self.sums,
-            "count": self.count,
+            **{name: getattr(self, name) for name in PLAIN_STATE},
             "machine": self.machine.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "optimizer_class": type(self.optimizer).__name__,
@@ -245,14 +221,9 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any], changed: set[str]) -> None:
-        """Go on from a checkpoint.
+        """Go on from a checkpoint; options of the `changed` groups win over the saved ones.
 
-        Args:
-            state: The checkpoint.
-            changed: The groups that the user overrode. Their new options win over the saved ones.
-
-        Raises:
-            UserError: The checkpoint is of another architecture.
+        Raises `UserError` for a checkpoint of another architecture.
         """
         load_parameters(self.machine, state["machine"], self.outputs.run.last)
         self.step = self.saved_step = state["step"]

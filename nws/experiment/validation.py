@@ -16,12 +16,9 @@ EVALUATION_SEED = 0  # of validation and images: the same draws for every run, n
 
 
 class Validation:
-    """The validation log-likelihood and, where p_D is known, the exact KL divergence.
+    """The validation log-likelihood by K `samples`, and the exact KL divergence from a known p_D.
 
-    Args:
-        data: The data set.
-        samples: Importance samples an image, K.
-        points: How many validation images to use; None for all.
+    It uses the first `points` validation images, all if that is None.
     """
 
     def __init__(self, data: Dataset, samples: int, points: int | None) -> None:
@@ -41,10 +38,10 @@ class Validation:
             row["exact/kl"] = kl_divergence(machine, *self.data.distribution)
         return row
 
-    def warn_of_a_bad_end(self, mean: float) -> None:
-        """Warn where a run ends far below what a fair coin for each pixel reaches."""
+    def warn_of_a_bad_end(self, machine: HelmholtzMachine, mean: float) -> None:
+        """Warn where a run on bits ends far below what a fair coin for each pixel reaches."""
         coins = -math.log(2) * math.prod(self.data.shape)
-        if mean < 1.5 * coins:
+        if machine.units[0].support == (0.0, 1.0) and mean < 1.5 * coins:
             log.warning(
                 "the run ended at %.4g nats, far below what a fair coin a pixel reaches (%.1f):"
                 " lower optimizer.lr",

@@ -206,7 +206,7 @@ class HelmholtzMachine(nn.Module):
         return trace
 
     def log_weights(self, trace: Trace) -> Tensor:
-        """Log importance weights log p(x, h_k) - log q(h_k | x) of a wake trace: (B, K), in nats."""
+        """Log importance weights log p(x, h_k) - log q(h_k | x) of a wake trace: (B, K) nats."""
         log_p, log_q = (trace.layer_log_probs(network).sum(0) for network in self.networks)
         return (log_p - log_q).unflatten(0, (-1, trace.samples))
 

@@ -143,7 +143,9 @@ def log_sums(
 def log_z_sums(
     machine: HelmholtzMachine, dreams: int, rng: torch.Generator | None, max_rows: int
 ) -> Tensor:
-    """log sum_m t_m and log sum_m t_m^2 over dreams (x_m, h_m) ~ p; the mean of t is unbiased for Z.
+    """log sum_m t_m and log sum_m t_m^2 over dreams (x_m, h_m) ~ p.
+
+    The mean of the t_m is unbiased for Z:
 
         Z = sum_x (sum_h sqrt(p(x, h) q(h | x))) (sum_h' sqrt(p(x, h') q(h' | x)))
           = E_{(x, h) ~ p}[ sqrt(q(h | x) / p(x, h)) E_{h' ~ q(. | x)} sqrt(p(x, h') / q(h' | x)) ]

@@ -132,8 +132,8 @@ def find_units(units: str | Units, option: str = "model.units") -> Units:
         return NAMED[units]
     if not isinstance(units, Units):
         raise UserError(
-            f"{option} must be {' or '.join(NAMED)}, or an object of a class of units"
-            f" (_target_), got {units!r}"
+            f"{option} must be {' or '.join(NAMED)}, got {units!r}; another family is an object of"
+            " its class (_target_)"
         )
     return units
 

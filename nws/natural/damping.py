@@ -50,7 +50,7 @@ class Damping:
 
     def _at(self, step: int) -> float:
         try:
-            factor = 1.0 if self.schedule is None else self.schedule(step)
+            factor = 1.0 if self.schedule is None else float(self.schedule(step))
         except (TypeError, ValueError, ArithmeticError) as error:
             raise UserError(
                 f"damping.schedule cannot be followed at step {step}: {error}"

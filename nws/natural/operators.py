@@ -43,7 +43,7 @@ class CurvatureOperator(Protocol):
         """(m, d): units and parents."""
 
     def matmul(self, vectors: Tensor) -> Tensor:
-        """C_j v_j for all units at once: (m, d) from V (m, d)."""
+        """C_j v_j for all units at once: (m, d), a tensor of its own, from V (m, d)."""
 
     def diagonal(self) -> Tensor:
         """The diagonals of all blocks: (m, d)."""

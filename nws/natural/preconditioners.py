@@ -133,7 +133,7 @@ class SharedInverse(NamedTuple):
 
 
 class SharedPreconditioner:
-    """The inverse of what a layer's units share: the rows' mean and eigenvectors of their covariance.
+    """The inverse of what units share: the rows' mean, and eigenvectors of their covariance.
 
     The mean is that of the last operator. The eigenvectors remember earlier batches. Stale ones
     cost iterations, but never correctness.
@@ -147,6 +147,7 @@ class SharedPreconditioner:
         self.rank = positive_int("solver.rank", rank, minimum=0)
         self.every = positive_int("solver.preconditioner_every", every)
         self._age = 0
+        self._layer: tuple[str, int] | None = None  # name and parents of the last operator
         self._basis: Basis | None = None
         self._inverse: SharedInverse | None = None
 
@@ -156,13 +157,8 @@ class SharedPreconditioner:
         Raises:
             UserError: For another number of parents than before.
         """
-        shared, d = operator.shared, operator.shape[1]
-        if self._basis is not None and self._basis.vectors.shape[0] != d:
-            raise UserError(
-                f"{operator.name}: the preconditioner goes on from a state of"
-                f" {self._basis.vectors.shape[0]} parents, these rows have {d}; a checkpoint of"
-                " another version of nws may say so: start a new run, or take another solver"
-            )
+        shared, self._layer = operator.shared, (operator.name, operator.shape[1])
+        self._check_layer()
         if self._basis is None or self._age % self.every == 0:
             self._basis = find_basis(shared, self.rank, shared.mean, self._basis, operator.name)
         self._age += 1
@@ -179,7 +175,24 @@ class SharedPreconditioner:
         return state
 
     def load_state_dict(self, state: State) -> None:
-        self._age = int(state["age"])
+        """Go on from a state.
+
+        Raises:
+            UserError: For another number of parents than the last operator has.
+        """
+        self._age, self._basis = int(state["age"]), None
         if "rest" in state:
             self._basis = Basis(*(state[key] for key in Basis._fields))
             self._inverse = SharedInverse(*(state[key] for key in SharedInverse._fields))
+            self._check_layer()
+
+    def _check_layer(self) -> None:
+        if self._basis is None or self._layer is None:
+            return
+        width, (name, d) = self._basis.vectors.shape[0], self._layer
+        if width != d:
+            raise UserError(
+                f"{name}: the preconditioner goes on from a state of {width} parents, these rows"
+                f" have {d}; a checkpoint of another version of nws may say so: start a new run, or"
+                " take another solver"
+            )

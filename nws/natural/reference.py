@@ -2,7 +2,7 @@
 
 Unit j of a layer has parents h (n rows of them, the bias as a parent that is always 1) and logit
 a_j = w_j . h + b_j. Its block of the Fisher matrix is F_j = E[A''(a_j) h h^T] (Amari 1998; Ay
-2002), and its natural direction, damped by alpha (Tikhonov), is (1 + alpha) (F_j + alpha I)^{-1} g_j.
+2002). Its natural direction, damped by alpha (Tikhonov), is (1 + alpha) (F_j + alpha I)^{-1} g_j.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""scripts/reproduce.py: the commands of each comparison, a small one carried out, stopped and gone on with, and its table."""
+"""scripts/reproduce.py: the commands, a small comparison carried out and stopped, its table."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import hydra
 import pytest
 from conftest import ROOT, Command, load_script, snapshot
 
-from nws.analysis.curves import read_run
+from nws.analysis.runs import read_run
 from nws.errors import UserError
 
 # Eight steps and two evaluations a run.
@@ -49,7 +50,7 @@ def calls() -> list[str]:
 def reproduce(
     module: ModuleType, command: Command, calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> Reproduce:
-    """reproduce("three_by_three", ...): the script, its commands run in this process. Returns what it exits with."""
+    """reproduce("three_by_three", ...): the script with its commands in this process; its status."""
 
     def call(line: list[str]) -> tuple[int, int | None]:
         assert line[0] == sys.executable
@@ -80,7 +81,7 @@ def rows(folder: Path) -> dict[str, dict[str, str]]:
     return {each[0]: dict(zip(cells[0], each, strict=True)) for each in cells[2:]}
 
 
-# --- the plan ------------------------------------------------------------------------------------------------------
+# --- the plan -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("what", ["three_by_three", "fashion_mnist", "tfd"])
@@ -88,8 +89,9 @@ def rows(folder: Path) -> dict[str, dict[str, str]]:
 def test_every_method_is_composed_as_its_name_says(
     module: ModuleType, tmp_path: Path, what: str, quick: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module.Plan, "_title", lambda self: "any")  # needs no data
-    methods = {name: each for name, each in module.METHODS[what].items() if not quick or each.quick}
+    monkeypatch.setattr(module, "tfd_title", lambda plan: "any")  # needs no data
+    known = module.COMPARISONS[what].methods
+    methods = [name for name, each in known.items() if not quick or each.get("quick", True)]
     plan = module.Plan(what, quick, tmp_path, [], methods)
     assert len(plan.steps()) == 3 * len(methods)
     expected = {"ws", "rws", "nws", "nrws", "bihm", "nbihm"}
@@ -99,7 +101,7 @@ def test_every_method_is_composed_as_its_name_says(
             "rws_sgd",
         }
     assert set(methods) == expected
-    assert len(plan.seeds()) == ((2 if what == "three_by_three" else 1) if quick else 5)
+    assert len(plan.runs(methods[0])) == ((2 if what == "three_by_three" else 1) if quick else 5)
     for name in methods:
         assert {f"experiment={what}", f"algorithm={name.split('_')[0]}", "resume=auto"} < set(
             plan.training(name)
@@ -127,14 +129,14 @@ def test_every_method_is_composed_as_its_name_says(
 
 
 def test_commands(module: ModuleType, tmp_path: Path) -> None:
-    methods = {"nrws": module.METHODS["fashion_mnist"]["nrws"]}
-    plan = module.Plan(
-        "fashion_mnist", True, tmp_path / "a b", ["data.root=/d", "seed=3,7", "device=cpu"], methods
-    )
+    options = ["data.root=/d", "seed=3,7", "device=cpu"]
+    plan = module.Plan("fashion_mnist", True, tmp_path / "a b", options, ["nrws"])
     train, evaluate, sample = (step.command for step in plan.steps())
     assert train[:3] == [sys.executable, str(ROOT / "train.py"), "-m"]
     assert {"data.root=/d", "seed=3,7", "resume=auto", "trainer.epochs=1"} < set(train)
-    assert train[-1] == f"hydra.sweep.dir='{tmp_path}/a b/runs/nrws'" and len(plan.seeds()) == 2
+    assert (
+        train[-1] == f"hydra.sweep.dir='{tmp_path}/a b/runs/nrws'" and len(plan.runs("nrws")) == 2
+    )
     runs = [f"{tmp_path}/a b/runs/nrws/{job}" for job in (0, 1)]
     assert evaluate[2:4] == runs and "--samples 100 --data-points 1000 --device=cpu" in shlex.join(
         evaluate
@@ -143,7 +145,7 @@ def test_commands(module: ModuleType, tmp_path: Path) -> None:
         sample[2] == runs[0]
         and sample[-2] == f"{tmp_path}/a b/figures/fashion_mnist_samples_nrws.png"
     )
-    later = module.Plan("fashion_mnist", True, tmp_path, ["trainer.epochs=3"], methods)
+    later = module.Plan("fashion_mnist", True, tmp_path, ["trainer.epochs=3"], ["nrws"])
     assert [text for text in later.training("nrws") if text.startswith("trainer.epochs")] == [
         "trainer.epochs=3"
     ]
@@ -172,21 +174,19 @@ def test_faces_that_are_not_tfds_are_not_called_tfd(
     (tmp_path / "TFD" / "TFD_48x48.mat").write_bytes(b"faces")
     md5 = hashlib.md5(b"faces").hexdigest()
 
-    def plan() -> object:
-        return module.Plan(
-            "tfd", True, tmp_path / "out", [f"data.root={tmp_path}"], module.METHODS["tfd"]
-        )
+    def plan() -> Any:
+        return module.Plan("tfd", True, tmp_path / "out", [f"data.root={tmp_path}"], ["ws"])
 
     other = plan()
-    assert other.title == f"stand-in for TFD (not the Toronto Face Dataset: md5 {md5})"  # type: ignore[attr-defined]
-    assert other.grid("ws").name == "stand_in_for_tfd_samples_ws.png"  # type: ignore[attr-defined]
-    table = other.report({}).table([[] for _ in module.METHODS["tfd"]], [])  # type: ignore[attr-defined]
-    assert table.startswith("# stand-in for TFD")
+    assert other.title == f"stand-in for TFD (not the Toronto Face Dataset: md5 {md5})"
+    assert other.grid("ws").name == "stand_in_for_tfd_samples_ws.png"
+    other.report({}).write()
+    assert (other.figures / "table.md").read_text().startswith("# stand-in for TFD")
     monkeypatch.setattr(module, "TFD_MD5", md5)
-    assert plan().title == "TFD" and plan().slug == "tfd"  # type: ignore[attr-defined]
+    assert plan().title == "TFD" and plan().slug == "tfd"
 
 
-# --- carrying it out -----------------------------------------------------------------------------------------------
+# --- carrying it out ----------------------------------------------------------------------------
 
 
 def test_stopped_and_gone_on_with_nothing_is_done_twice(
@@ -246,7 +246,9 @@ def test_stopped_and_gone_on_with_nothing_is_done_twice(
     assert [line.split()[0] for line in calls[7:]] == ["scripts/sample.py"] and snapshot(
         tmp_path / "out"
     ) == everything
-    with pytest.raises(UserError, match="holds what came of other options"):
+    with pytest.raises(
+        UserError, match="holds what came of other options: what three_by_three, quick True"
+    ):
         reproduce(*arguments, "trainer.epochs=0.03")
 
     table = rows(tmp_path / "out")
@@ -262,7 +264,7 @@ def test_stopped_and_gone_on_with_nothing_is_done_twice(
             "18",
             "2",
         )
-        last = [read_run(run).columns["exact/kl"][-1] for run in runs]
+        last = [read_run(run).metrics["exact/kl"].iloc[-1] for run in runs]
         kl = next(text for head, text in cells.items() if head.startswith("KL"))
         assert kl == f"{statistics.fmean(last):.3f} ± {statistics.stdev(last):.3f}"
         assert "torch" in cells["machine"] and float(cells["epochs"]) == pytest.approx(
@@ -290,14 +292,13 @@ def test_a_method_that_fails_leaves_the_others(
     monkeypatch.setattr(
         "nws.analysis.report.draw", lambda *_, **__: {"png": b"a picture"}
     )  # not what this is about
-    good = module.METHODS["three_by_three"]["ws"]
-    broken = good._replace(overrides=(*good.overrides, "optimizer.lr=-1"))
-    monkeypatch.setitem(module.METHODS["three_by_three"], "ws", broken)
+    method = module.COMPARISONS["three_by_three"].methods["ws"]
+    method.overrides.append("optimizer.lr=-1")
     with pytest.raises(UserError, match=r"1 steps failed:\n  train ws ended with status 1;"):
         reproduce(*arguments)
     assert list(rows(tmp_path / "out")) == ["NWS"] and rows(tmp_path / "out")["NWS"]["seeds"] == "1"
     assert "Missing: WS (0 of 1 seeds)" in (tmp_path / "out" / "figures" / "table.md").read_text()
-    monkeypatch.setitem(module.METHODS["three_by_three"], "ws", good)  # mended
+    method.overrides.pop()  # mended
     assert reproduce(*arguments) == 0
     assert list(rows(tmp_path / "out")) == ["WS", "NWS"]
     assert sum("algorithm=nws" in line for line in calls) == 1

@@ -1,4 +1,4 @@
-"""scripts/sample.py beside plain samples: reconstructions, inpainting, chains, walks, Weights & Biases."""
+"""scripts/sample.py: reconstructions, inpainting, chains, walks, Weights & Biases."""
 
 from __future__ import annotations
 

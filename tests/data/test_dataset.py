@@ -1,4 +1,6 @@
-"""The data sets: their parts, their binarisation, and their options; the other modules have those that come from files."""
+"""The data sets: their parts, their binarisation, and their options; the other modules have those
+that come from files.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from nws.data import (
 )
 from nws.errors import UserError
 
-# --- three_by_three and digits -------------------------------------------------------------------------------------
+# --- three_by_three and digits --------------------------------------------------------------------
 
 
 def test_three_by_three_is_kirbys_distribution(tmp_path: Path) -> None:
@@ -72,7 +74,7 @@ def test_digits_are_split_in_their_own_order(tmp_path: Path) -> None:
     assert torch.equal(pooled, torch.from_numpy(originals().data).float() / 16)
 
 
-# --- binarisation --------------------------------------------------------------------------------------------------
+# --- binarisation ---------------------------------------------------------------------------------
 
 
 def test_resample_is_fresh_at_each_use_and_repeats_with_the_generators_state(
@@ -195,17 +197,29 @@ def test_to_device_keeps_images_and_draws_there(tmp_path: Path, device: str) -> 
     assert moved.distribution is not None and moved.distribution[1].device.type == device
 
 
-# --- sources, a user's own among them ------------------------------------------------------------------------------
+# --- sources, a user's own among them -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("source", "options", "message"),
     [
-        (load_digits, {"binarize": "round"}, "data.binarize must be one of resample, static, threshold, none, got 'round'"),
-        (load_digits, {"path": "x.npz"}, "digits has no option path; its options are root, binarize$"),
-        (load_npz, {"size": 3}, "npz has no option size; its options are root, binarize, path, shape$"),
+        (
+            load_digits,
+            {"binarize": "round"},
+            "data.binarize must be one of resample, static, threshold, none, got 'round'",
+        ),
+        (
+            load_digits,
+            {"path": "x.npz"},
+            "digits has no option path; its options are root, binarize$",
+        ),
+        (
+            load_npz,
+            {"size": 3},
+            "npz has no option size; its options are root, binarize, path, shape$",
+        ),
     ],
-)  # fmt: skip
+)
 def test_unknown_choices_are_listed(
     source: Callable[..., RawImages], options: dict[str, Any], message: str
 ) -> None:
@@ -229,11 +243,15 @@ def test_a_source_of_the_users(tmp_path: Path) -> None:
     assert load_dataset(stripes, name="mine", count=5).name == "mine"
     with_root = load_dataset(stripes, count=5, root=tmp_path)  # it does not take this one
     assert len(with_root.test) == 1
-    with pytest.raises(UserError, match="stripes has no option size; its options are root, bin.*, count, period$"):  # fmt: skip
+    with pytest.raises(
+        UserError, match="stripes has no option size; its options are root, bin.*, count, period$"
+    ):
         load_dataset(stripes, count=5, size=3)
     with pytest.raises(UserError, match="options of stripes do not fit: missing .* 'count'"):
         load_dataset(stripes)
-    with pytest.raises(UserError, match=r"a function that returns nws.data.RawImages, .*wrong returned dict"):  # fmt: skip
+    with pytest.raises(
+        UserError, match=r"a function that returns nws.data.RawImages, .*wrong returned dict"
+    ):
         load_dataset(wrong, name="mine")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="must be a function in Python, got <class 'dict'>"):
         load_dataset(dict, name="mine")
@@ -247,11 +265,15 @@ GOOD = torch.zeros(4, 12, dtype=torch.uint8)
     [
         ("train", GOOD.float(), r"train must be bytes .* of shape \(N, 12\) .*got torch.float32"),
         ("valid", GOOD[:, :9], r"valid must be bytes .*got torch.uint8 of shape \(4, 9\)"),
-        ("test", GOOD.reshape(4, 3, 4), r"test must be bytes .*got torch.uint8 of shape \(4, 3, 4\)"),
+        (
+            "test",
+            GOOD.reshape(4, 3, 4),
+            r"test must be bytes .*got torch.uint8 of shape \(4, 3, 4\)",
+        ),
         ("unlabeled", GOOD[0], r"unlabeled must be bytes .*got torch.uint8 of shape \(12,\)"),
         ("train", GOOD[:0], r"train must be bytes .*got torch.uint8 of shape \(0, 12\)"),
     ],
-)  # fmt: skip
+)
 def test_raw_images_are_checked(part: str, images: torch.Tensor, message: str) -> None:
     arrays = {"train": GOOD, "valid": GOOD, "test": GOOD}
     RawImages(**arrays, shape=(3, 4))  # the control

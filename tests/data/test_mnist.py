@@ -1,4 +1,6 @@
-"""MNIST and Fashion-MNIST: read pixel by pixel, downloads, and what a user reads when a file is damaged."""
+"""MNIST and Fashion-MNIST: read pixel by pixel, downloads, and what a user reads when a file is
+damaged.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def marked(count: int, low: int, high: int, size: tuple[int, int] = (4, 3)) -> n
 
 @pytest.fixture
 def raw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder MNIST/raw with .gz files alone: 30 training images (the last 10 for validation), 7 test images."""
+    """A folder MNIST/raw with .gz files alone: 30 training images (the last 10 for validation), 7
+    test images.
+    """
     monkeypatch.setattr(mnist, "VALID_IMAGES", 10)
     monkeypatch.setattr("torchvision.datasets.mnist.download_and_extract_archive", no_network)
     folder = tmp_path / "MNIST" / "raw"

@@ -22,7 +22,7 @@ def parts(**changed: np.ndarray | None) -> dict[str, np.ndarray]:
 
 
 def save(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    np.savez(path, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the arrays for its one option
+    np.savez(path, **arrays)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", [bool, np.uint8, np.int64, np.float16, np.float64])

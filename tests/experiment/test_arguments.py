@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Command, assert_same_run
+from conftest import CONF, Command, assert_same_run
 
 from nws.experiment.arguments import rename_old_keys
 
@@ -23,8 +23,10 @@ BAD = {
     "+model.foo=1": "the options of model do not fit: got an unexpected keyword argument 'foo'",
     "algorithm.samples=0": "algorithm.samples must be a whole number of at least 1, got 0",
     "algorithm.samples=1.5": "algorithm.samples must be a whole number",
-    "algorithm.exponent=-1": "algorithm.exponent must be a number of at least 0, got -1",
-    "+algorithm.foo=1": "the options of algorithm do not fit",
+    "algorithm.exponent=-1": "algorithm.weighting.exponent must be a number of at least 0, got -1",
+    "algorithm.weighting._target_=math.hypot": "algorithm.weighting cannot be called with log p and log q",
+    "algorithm.weighting._target_=nws.nope": "nws.nope",
+    "+algorithm.foo=1": "nws.learning.Rule cannot be made from the options",
     "trainer.batch_size=1298": "at most the 1297 training images, got 1298",
     "trainer.batch_size=0": "trainer.batch_size must be a whole number of at least 1, got 0",
     "trainer.epochs=0": "trainer.epochs must be a number of epochs above 0, got 0",
@@ -41,7 +43,7 @@ BAD = {
     "optimizer.lr=-1": "Invalid learning rate: -1",
     "optimizer._target_=torch.optim.Nope": "torch.optim.Nope",
     "optimizer._target_=torch.nn.ReLU": "torch.nn.ReLU cannot be made from the options",
-    "optimizer._target_=torch.optim.SparseAdam": "takes dense gradients, got torch.optim.SparseAdam",
+    "optimizer._target_=torch.optim.SparseAdam": "takes dense gradients, got torch.optim.Sp",
     "optimizer=null": "optimizer needs the name of a file in conf/optimizer/, got null",
     "damping=0.1": "damping needs the name of a file in conf/damping/, got 0.1",
     "model=200,100": "model needs the name of a file in conf/model/, got 200,100",
@@ -119,14 +121,17 @@ def test_keys_of_earlier_versions() -> None:
     renamed = {
         ("seed=1", "metric.kind=fisher,diagonal"): ["seed=1", "metric=fisher,diagonal"],
         ("solver=pcg", "solver.name=auto", "solver.rank=3"): ["solver=auto", "solver.rank=3"],
+        ("metric=fisher", "++metric.kind=kronecker"): ["metric=kronecker"],
         ("-m", "solver.rank=3"): ["-m", "solver.rank=3"],
     }
     for given, expected in renamed.items():
-        assert rename_old_keys(list(given)) == expected
+        assert rename_old_keys(list(given), CONF) == expected
 
 
 def test_a_run_by_keys_of_earlier_versions(train: Command) -> None:
     new = train("algorithm=nrws", "metric=diagonal", "hydra.run.dir=new")
+    wrong = train("algorithm=nrws", "solver.name=lu").message()
+    assert "solver.name must be one of auto, cholesky, pcg" in wrong and "got 'lu'" in wrong
     old = train("algorithm=nrws", "metric.kind=diagonal", "hydra.run.dir=old")
     assert old.code == 0, old.err
     assert_same_run(old.run, new.run)

@@ -1,4 +1,6 @@
-"""Which images a step gets: each image once an epoch, other orders in other epochs, all by the seed."""
+"""Which images a step gets: each image once an epoch, other orders in other epochs, all by the
+seed.
+"""
 
 from __future__ import annotations
 

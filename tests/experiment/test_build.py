@@ -1,4 +1,6 @@
-"""What is built from the configuration: every choice of the groups, every torch optimizer, the seed."""
+"""What is built from the configuration: every choice of the groups, every torch optimizer, the
+seed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Checkpoints and the files under them: whole or not at all, and nothing but tensors and plain values."""
+"""Checkpoints and the files under them: whole or not at all, and nothing but tensors and plain
+values.
+"""
 
 from __future__ import annotations
 

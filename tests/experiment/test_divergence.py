@@ -31,7 +31,7 @@ def test_not_finite_names_step_layer_and_remedy(train: Command) -> None:
 def test_not_finite_keeps_the_last_good_checkpoint(
     train: Command, command: Command, monkeypatch: Any
 ) -> None:
-    from nws.learning.wake_sleep import WakeSleep
+    from nws.learning import WakeSleep
 
     original, calls = WakeSleep.step, 0
 
@@ -56,7 +56,7 @@ def test_not_finite_keeps_the_last_good_checkpoint(
 def test_a_solver_that_fails_over_numbers_that_are_not_finite_says_where_they_began(
     train: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nws.learning.wake_sleep import WakeSleep
+    from nws.learning import WakeSleep
 
     def step(self: WakeSleep, *batches: Any) -> Any:
         next(self.machine.parameters()).data.fill_(float("nan"))

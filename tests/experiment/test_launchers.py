@@ -79,15 +79,20 @@ def held(optimizer, lr_lambda):
 def test_several_processes_stop_and_go_on(
     sweep: Command, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C reaches all of a terminal's processes: the running jobs save, the others do not start."""
+    """Ctrl-C reaches all processes of a terminal: running jobs save, the others do not start."""
     (tmp_path / "held.py").write_text(HELD)
     (tmp_path / "hold").touch()
     options = [*TOY, "algorithm=ws", "scheduler._target_=held.held", "seed=0,1,2"]
     launcher = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
     process = subprocess.Popen(
-        [sys.executable, ROOT / "train.py", "-m", *SMALL, *options, *launcher], env=os.environ | {"PYTHONPATH": str(tmp_path)},
-        cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        [sys.executable, ROOT / "train.py", "-m", *SMALL, *options, *launcher],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
     def wait_for(pattern: str, number: int) -> None:
         deadline = time.monotonic() + 120
@@ -138,10 +143,15 @@ exec "$@"
 
 
 SLURM = {
-    "SLURM_JOB_ID": "7", "SLURM_NTASKS": "1", "SLURM_PROCID": "0",
-    "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "here",
+    "SLURM_JOB_ID": "7",
+    "SLURM_NTASKS": "1",
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "0",
+    "SLURM_JOB_NUM_NODES": "1",
+    "SLURM_JOB_NODELIST": "here",
     "SLURM_CPUS_PER_TASK": "1",
-}  # fmt: skip
+}
 
 
 def test_a_cluster(

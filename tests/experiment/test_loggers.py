@@ -1,4 +1,4 @@
-"""metrics.csv, and Weights & Biases: what goes there, and that its failures are not the training's."""
+"""metrics.csv, and Weights & Biases: what goes there, and that training survives failures."""
 
 from __future__ import annotations
 

@@ -46,12 +46,16 @@ def test_a_full_disk_keeps_the_good_checkpoint(
 
 def test_a_file_size_limit_in_a_real_process(tmp_path: Path) -> None:
     """The write itself fails here, half-way, and with it the log's."""
-    code = "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000)); sys.argv = sys.argv[1:]"
+    code = "import resource, runpy, sys; sys.argv = sys.argv[1:]"
+    code += "; resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))"
     code += "; runpy.run_path(sys.argv[0], run_name='__main__')"
     process = subprocess.run(
         [sys.executable, "-c", code, ROOT / "train.py", *SMALL, "hydra.run.dir=run"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert process.returncode == 1 and process.stdout == f"{tmp_path / 'run'}\n"
     assert re.fullmatch(
         r"error: could not write .*: File too large; nothing was left in its place\..*\n",

@@ -1,4 +1,4 @@
-"""The presets of conf/experiment/, each with every algorithm: what they choose, and that it trains."""
+"""The presets of conf/experiment/, each with every algorithm: what they choose, and training."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from conftest import ROOT, TWO_STEPS, Command, checkpoint, metrics, names
 from omegaconf import DictConfig, OmegaConf
 
+FISHER = "nws.natural.metrics.Fisher"
 PLAIN, NATURAL = ("ws", "rws", "bihm"), ("nws", "nrws", "nbihm")
 SETS = ("three_by_three", "digits", "mnist", "fashion_mnist", "tfd")
 PUBLISHED = ("published/mnist", "published/tfd", "published/three_by_three")
@@ -24,7 +25,9 @@ def unresolved(*overrides: str) -> DictConfig:
 
 
 def compose(*overrides: str, **values: Any) -> dict[str, Any]:
-    """The configuration of these overrides, resolved; `values` by key are filled in once it is composed, which takes long."""
+    """The configuration of these overrides, resolved; `values` by key are filled in once it is
+    composed, which takes long.
+    """
     config = unresolved(*overrides).copy()
     for key, value in values.items():
         OmegaConf.update(config, key, value)
@@ -68,7 +71,7 @@ def test_tuned(name: str) -> None:
         assert (config["optimizer"]["_target_"], config["optimizer"]["lr"]) == (target, rate), (
             algorithm
         )
-        assert config["metric"]["kind"] == ("fisher" if natural else "euclidean")
+        assert config["metric"]["_target_"] == (FISHER if natural else None)
 
 
 def test_the_learning_rate_follows_batch_and_algorithm() -> None:
@@ -112,6 +115,7 @@ def test_published(name: str) -> None:
         assert config["name"] == f"published_{name.removeprefix('published/')}_{algorithm}"
         layers = [6, 1] if toy else [300, 200, 100, 75, 50, 35, 25, 20, 15, 10, 10]
         assert config["model"] == {
+            "_target_": "nws.models.HelmholtzMachine",
             "layers": layers, "units": "bipolar", "weight_scale": 1.0, "hidden_bias": -1.0, "visible_bias": 0.0,
         }  # fmt: skip
         assert config["optimizer"] == {"_target_": SGD, "lr": 0.01 if toy else 0.002}
@@ -119,7 +123,7 @@ def test_published(name: str) -> None:
         trainer = config["trainer"]
         assert (trainer["batch_size"], trainer["epochs"]) == (32, 100 if toy else 2000)
         if algorithm in NATURAL:
-            assert config["metric"]["kind"] == "fisher" and config["metric"]["refresh_every"] == (
+            assert config["metric"]["_target_"] == FISHER and config["metric"]["refresh_every"] == (
                 100 if toy else 1000
             )
         if algorithm in ("rws", "nrws"):

@@ -28,16 +28,30 @@ RESUMABLE = {
     "momentum_linear": ("optimizer=momentum", "scheduler=linear"),
     "adam_cosine": ("optimizer=adam", "scheduler=cosine"),
     "nadam_plateau": ("optimizer=nadam", "scheduler=plateau", "scheduler.patience=0"),
-    "static_bipolar_ws": ("algorithm=ws", "data.binarize=static", "model.units=bipolar", "scheduler=exponential"),
+    "static_bipolar_ws": (
+        "algorithm=ws",
+        "data.binarize=static",
+        "model.units=bipolar",
+        "scheduler=exponential",
+    ),
     "multistep": (
-        "scheduler._target_=torch.optim.lr_scheduler.MultiStepLR", "~scheduler.lr_lambda", "+scheduler.milestones=[3,8]",
+        "scheduler._target_=torch.optim.lr_scheduler.MultiStepLR",
+        "~scheduler.lr_lambda",
+        "+scheduler.milestones=[3,8]",
     ),
     "onecycle": (
-        "scheduler._target_=torch.optim.lr_scheduler.OneCycleLR", "~scheduler.lr_lambda", "+scheduler.max_lr=0.01",
+        "scheduler._target_=torch.optim.lr_scheduler.OneCycleLR",
+        "~scheduler.lr_lambda",
+        "+scheduler.max_lr=0.01",
         "+scheduler.total_steps=total_steps",
     ),
-    "lbfgs": ("optimizer._target_=torch.optim.LBFGS", "optimizer.lr=0.01", "~optimizer.betas", "+optimizer.max_iter=3"),
-}  # fmt: skip
+    "lbfgs": (
+        "optimizer._target_=torch.optim.LBFGS",
+        "optimizer.lr=0.01",
+        "~optimizer.betas",
+        "+optimizer.max_iter=3",
+    ),
+}
 
 
 @pytest.mark.parametrize("options", RESUMABLE.values(), ids=RESUMABLE.keys())
@@ -108,7 +122,9 @@ def test_resume_takes_any_path(train: Command, tmp_path: Path, directory: str) -
 
 
 def test_more_epochs_follow_the_longer_schedule(train: Command) -> None:
-    """With a constant rate, the two halves are the whole; with a linear one the rest of the longer line is followed."""
+    """With a constant rate, the two halves are the whole; with a linear one the rest of the longer
+    line is followed.
+    """
     whole = train("hydra.run.dir=whole", "trainer.epochs=4", "scheduler=constant").run
     train("hydra.run.dir=part", "scheduler=constant")
     part = train("resume=part", "trainer.epochs=4").run

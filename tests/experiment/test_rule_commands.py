@@ -18,24 +18,18 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from test_train import names
 
-from nws.data.datasets import load_dataset
 from nws.errors import UserError
-from nws.experiment.run import (
-    GROUPS,
+from nws.experiment.build import (
     build_data,
     build_machine,
     build_metrics,
     build_optimizer,
     build_rule,
-    check_groups,
-    derive_seed,
 )
-from nws.learning.metrics import MetricSettings, NaturalMetric
-from nws.learning.wake_sleep import Rule, WakeSleep
-from nws.models.helmholtz import HelmholtzMachine
-from nws.models.likelihood import kl_divergence
-from nws.natural.damping import Damping
-from nws.natural.solvers import make_solver
+from nws.experiment.configuration import GROUPS, check_groups
+from nws.experiment.seeds import derive_seed
+from nws.learning import WakeSleep
+from nws.models import HelmholtzMachine
 
 CONF = ROOT / "conf"
 CPU = torch.device("cpu")
@@ -309,35 +303,32 @@ def test_auto_goes_on_where_other_rows_make_another_solver_the_cheapest(train: C
     """Few rows: woodbury, which has no state; many: pcg."""
     small = ("algorithm=nrws", "solver=auto", "model.layers=[20]", "trainer.batch_size=20")
     run = train("hydra.run.dir=run", *small, "algorithm.samples=1", "trainer.epochs=0.1").run
-    assert not any(each for metric in checkpoint(run)["metrics"] for each in metric["solvers"])
+    assert not any(
+        each for state in checkpoint(run)["metrics"] for each in state["metric"]["solvers"]
+    )
     resumed = train("resume=run", "algorithm.samples=20", "trainer.epochs=0.2")
     assert resumed.code == 0 and resumed.err == "", resumed.err
-    assert any(each for metric in checkpoint(run)["metrics"] for each in metric["solvers"])
+    assert any(each for state in checkpoint(run)["metrics"] for each in state["metric"]["solvers"])
 
 
 # --- bad input -----------------------------------------------------------------------------------
 
 BAD = {
-    (
-        "metric.kind=riemann",
-    ): "metric.kind must be one of fisher, empirical, diagonal, kronecker, got 'riemann'",
+    ("metric._target_=nws.natural.metrics.Riemann",): "metric._target_=nws.natural.metrics.Riemann",
+    ("metric._target_=torch.nn.ReLU",): "metric._target_ must be a class with update and direction",
     (
         "metric.generator_rows=dreams",
     ): "metric.generator_rows must be one of model, posterior, got 'dreams'",
     ("metric.max_rows=0",): "metric.max_rows must be a whole number of at least 1, got 0",
     ("metric.refresh_every=0",): "metric.refresh_every must be a whole number of at least 1, got 0",
     ("metric.max_kl=-1",): "metric.max_kl must be a number of nats above 0 or null, got -1",
-    (
-        "+metric.foo=1",
-    ): "the options of metric do not fit: got an unexpected keyword argument 'foo'",
-    ("metric=euclidean", "metric.kind=fisherman"): "metric.kind must be one of",
-    (
-        "solver.name=lu",
-    ): "solver.name must be one of pcg, auto, cholesky, woodbury, sherman_morrison, got 'lu'",
+    ("+metric.foo=1",): "nws.natural.metrics.Fisher cannot be made from the options",
+    ("metric=euclidean", "metric._target_=fisherman"): "metric._target_=fisherman cannot be",
+    ("solver._target_=nws.natural.solvers.LU",): "nws.natural.solvers.LU cannot be made",
     ("solver.iterations=0",): "solver.iterations must be a whole number of at least 1, got 0",
     ("solver.rank=-1",): "solver.rank must be a whole number of at least 0, got -1",
     ("solver.tolerance=2",): "solver.tolerance must be a number from 0 (none) to 1, got 2",
-    ("+solver.foo=1",): "solver=pcg does not take these options",
+    ("+solver.foo=1",): "nws.natural.solvers.ConjugateGradient cannot be made from the options",
     (
         "solver=auto",
         "solver.iterations=0",
@@ -420,11 +411,20 @@ def test_bad_options_are_errors_before_the_first_step(
         configured(*overrides)
 
 
-@pytest.mark.parametrize("override", ["metric.kind=riemann", "solver.name=lu", "damping.value=0"])
+@pytest.mark.parametrize(
+    "override",
+    [
+        "metric._target_=nope.Nope",
+        "metric.batch=mine",
+        "solver._target_=nope.Nope",
+        "damping.value=0",
+    ],
+)
 def test_bad_options_are_one_message_at_the_command_line(
     train: Command, tmp_path: Path, override: str
 ) -> None:
-    assert re.search(r"(metric|solver|damping)\.\S+ must be", train(*SHORT, override).message())
+    message = train(*SHORT, override).message()
+    assert re.search(r"(metric|solver|damping)\.\S+ must be|nope\.Nope\S* cannot be", message)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 

@@ -20,7 +20,7 @@ from conftest import (
     only,
     snapshot,
 )
-from test_launchers import SBATCH, SLURM, SRUN  # noqa: F401  temporary, for tests outside this folder
+from test_launchers import SBATCH, SLURM, SRUN  # noqa: F401  for other folders
 
 AUTO = "resume=auto"
 
@@ -145,7 +145,7 @@ def test_of_other_configurations_and_of_jobs_that_never_saved(
     refused = sweep("seed=0", "hydra.sweep.dir=mine", "optimizer.lr=0.02", AUTO)
     assert refused.code == 1 and "Traceback" not in refused.err
     assert (
-        f"{tmp_path / 'mine' / '0'} holds a run of another configuration: optimizer.lr is 0.01 there"
+        f"{tmp_path / 'mine' / '0'} holds a run of another configuration: optimizer.lr is 0.01"
         in refused.err
     )
     assert "and 0.02 is asked for; nothing was changed" in refused.err

@@ -16,16 +16,16 @@ from scipy.io import savemat
 from test_rule_commands import config_of
 from torch import Tensor
 
-from nws.data.datasets import Dataset, Split
-from nws.experiment.run import (
+from nws.data import Dataset, Split
+from nws.experiment.build import (
     build_data,
     build_machine,
     build_metrics,
     build_optimizer,
     build_rule,
-    derive_seed,
 )
-from nws.learning.wake_sleep import WakeSleep
+from nws.experiment.seeds import derive_seed
+from nws.learning import WakeSleep
 
 # --- the command line, on a small file in TFD's layout -------------------------------------------
 

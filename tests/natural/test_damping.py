@@ -10,21 +10,20 @@ from typing import Any
 import pytest
 import reference
 import torch
-from cases import EACH_UNITS, EXACT, RULES, Case, make_rule
+from cases import EACH_UNITS, EXACT, RULES, Case, Units, exponent_of, make_rule
 from torch import Tensor
 
 from nws.errors import UserError
-from nws.learning.metrics import MetricSettings, NaturalMetric
-from nws.learning.wake_sleep import WakeSleep
-from nws.models.belief_network import Units
-from nws.models.helmholtz import HelmholtzMachine
-from nws.natural.damping import Damping, LevenbergMarquardt
-from nws.natural.solvers import make_solver
+from nws.learning import NaturalMetric, WakeSleep
+from nws.models import HelmholtzMachine
+from nws.natural import Damping, LevenbergMarquardt
+from nws.natural.metrics import Fisher
+from nws.natural.solvers import Cholesky
 from nws.schedules import exponential, linear
 
 SEED = 11
-# alpha is kept as float32 until it meets a network: half a unit in its last place, relative.
-ROUNDED = 2**-24
+# alpha is kept as float64 until it meets a network: a unit in its last place, relative.
+ROUNDED = 2**-52
 
 
 def alphas(damping: Damping, steps: int) -> list[float]:
@@ -90,6 +89,22 @@ def test_damping_keeps_the_dtype_of_the_network() -> None:
     like = torch.zeros(1, dtype=torch.float64)
     assert Damping(0.5).to(like).alpha.dtype == torch.float64
     assert Damping(0.5).to(torch.zeros(1)).alpha.dtype == torch.float32
+
+
+def test_a_schedule_that_is_no_function_or_has_no_value_is_an_error() -> None:
+    with pytest.raises(UserError, match=r"damping\.schedule must be a function of the step"):
+        Damping(0.5, 0.9)  # type: ignore[arg-type]
+    broken: list[Callable[[Any], Any]] = [lambda step: 1 / step, lambda step: None, lambda: 1.0]
+    for schedule, reason in zip(broken, ["division by zero", "NoneType", "argument"], strict=True):
+        with pytest.raises(UserError, match=f"cannot be followed at step 0: .*{reason}"):
+            Damping(0.5, schedule)
+
+
+def test_a_constant_damping_goes_on_from_its_state() -> None:
+    damping, again = Damping(0.5, partial(exponential, half_life=1)), Damping(0.3)
+    damping.start_step(2)
+    again.load_state_dict(damping.state_dict())
+    assert again.report() == damping.report() == {"damping": 0.125}
 
 
 def test_alpha_is_exact_in_float64() -> None:
@@ -181,7 +196,7 @@ def adaptive(
     machine = case.machine()
     dampings = [Recorded(0.25, **{"every": 1, **options}) for _ in machine.networks]
     metrics = [
-        NaturalMetric(network, MetricSettings(), lambda: make_solver("cholesky"), damping)
+        NaturalMetric(network, Fisher(Cholesky), damping)
         for network, damping in zip(machine.networks, dampings, strict=True)
     ]
     return (
@@ -239,10 +254,10 @@ def test_the_ratio_is_that_of_actual_to_predicted_gain(
     wake = machine.wake(x, case.samples, rng)
     wake_bits, dream_bits = (
         reference.bits_of(wake),
-        reference.bits_of(machine.dream(len(wake.bits), rng)),
+        reference.bits_of(machine.dream(len(wake.values), rng)),
     )
     weights = (
-        reference.importance_weights(machine, wake_bits, case.samples, rule.exponent).flatten()
+        reference.importance_weights(machine, wake_bits, case.samples, exponent_of(rule)).flatten()
         / case.batch
     )
     uniform = torch.full_like(weights, 1 / len(weights))
@@ -320,10 +335,7 @@ def test_the_next_step_is_damped_by_the_new_alpha() -> None:
     actual = [reference.flatten(network.layers, gradients=True) for network in machine.networks]
     for alpha, same in [(0.125, True), (0.25, False)]:
         metrics = [
-            NaturalMetric(
-                network, MetricSettings(), lambda: make_solver("cholesky"), Damping(alpha)
-            )
-            for network in machine.networks
+            NaturalMetric(network, Fisher(Cholesky), Damping(alpha)) for network in machine.networks
         ]
         again = WakeSleep(machine, learning.rule, case.rng(), metrics)
         again.rng.set_state(rng)

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from cases import EXACT, SolverCase, assert_close, tolerance
-from solving import ROUNDING, dense, error, factored, saved, solve_dense
+from solving import DIRECT, ROUNDING, Wrapped, dense, error, factored, saved, solve_dense
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nws.errors import UserError
-from nws.natural.direct_solvers import DIRECT, DirectSolver, RunningInverse
-from nws.natural.operators import UnitFisher
+from nws.natural.solvers import (
+    AutoSolver,
+    Cholesky,
+    RunningInverse,
+    ShermanMorrison,
+    Solver,
+    Woodbury,
+    sherman_morrison,
+)
 
 each_direct = pytest.mark.parametrize("method", DIRECT)
 
@@ -55,17 +63,17 @@ def test_chunks_of_units_keep_within_max_bytes_and_change_nothing(
 ) -> None:
     case = SolverCase(30, 24, 40, 0.2)
     kind = DIRECT[method]
-    limit = units * kind.numbers(case.n, case.d, 1) * 8
+    limit = units * kind().work(case.n, case.d) * 8
     chunks: list[slice] = []
-    original = kind.factor
+    original = kind._factor
 
-    def record(fisher: UnitFisher, damping: Tensor, chunk: slice, block: int) -> Tensor:
+    def record(self: Any, chunk: slice) -> Tensor:
         chunks.append(chunk)
-        return original(fisher, damping, chunk, block)
+        return original(self, chunk)
 
-    expected = factored(DirectSolver(method), case).solve(case.gradient())
-    monkeypatch.setattr(kind, "factor", staticmethod(record))
-    solver = factored(DirectSolver(method, max_bytes=limit), case)
+    expected = factored(kind(), case).solve(case.gradient())
+    monkeypatch.setattr(kind, "_factor", record)
+    solver = factored(kind(max_bytes=limit), case)
     assert_close(solver.solve(case.gradient()), expected, EXACT)
     assert all(chunk.stop - chunk.start <= units for chunk in chunks)
     assert {j for chunk in chunks for j in range(case.m)[chunk]} == set(range(case.m))
@@ -77,20 +85,19 @@ def test_factors_are_made_once_where_all_fit_beside_the_work_on_a_chunk(
     method: str, room: float, made: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case, kind = SolverCase(30, 24, 6, 0.2), DIRECT[method]
-    work, held = kind.numbers(case.n, case.d, 1), kind.held(case.n, case.d)
+    work, held = kind().work(case.n, case.d), kind().held(case.n, case.d)
     calls: list[slice] = []
-    original = kind.factor
+    original = kind._factor
 
-    def record(fisher: UnitFisher, damping: Tensor, chunk: slice, block: int) -> Tensor:
+    def record(self: Any, chunk: slice) -> Tensor:
         calls.append(chunk)
-        factor = original(fisher, damping, chunk, block)
+        factor = original(self, chunk)
         assert factor[0].numel() == held
         return factor
 
-    monkeypatch.setattr(kind, "factor", staticmethod(record))
-    solver = DirectSolver(
-        method, max_bytes=int(room * 8 * (6 * held + 2 * (work - held)))
-    )  # the work on two units at once
+    monkeypatch.setattr(kind, "_factor", record)
+    two = 6 * held + 2 * (work - held)  # numbers: all factors and the work on two units at once
+    solver = kind(max_bytes=int(room * 8 * two))
     for seed in range(2):
         calls.clear()
         solver.factor(case.fisher(seed), case.damping)
@@ -103,7 +110,7 @@ def test_factors_are_made_once_where_all_fit_beside_the_work_on_a_chunk(
 @each_direct
 def test_less_room_than_one_unit_needs_is_one_unit_at_a_time(method: str) -> None:
     case = SolverCase(30, 24, 5, 0.2)
-    solution = factored(DirectSolver(method, max_bytes=1), case).solve(case.gradient())
+    solution = factored(DIRECT[method](max_bytes=1), case).solve(case.gradient())
     assert error(solution, solve_dense(dense(case.fisher()), 0.2, case.gradient())) < EXACT
 
 
@@ -126,9 +133,9 @@ def test_the_memory_in_use_at_once_stays_below_max_bytes(
     """Measured over every tensor; the n x n Gram matrix, gradient-shaped tensors and roots of weights come beside the bound."""
     case = SolverCase(*shape, 40, 0.2)
     fisher, gradient = case.fisher(), case.gradient()
-    limit = units * DIRECT[method].numbers(case.n, case.d, block) * 8
+    limit = units * DIRECT[method](block=block).work(case.n, case.d) * 8
     beside = (case.n**2 + 2 * case.d**2 + 3 * case.m * (case.n + case.d)) * 8
-    solver = DirectSolver(method, max_bytes=limit, block=block)
+    solver = DIRECT[method](max_bytes=limit, block=block)
     with PeakBytes() as memory:
         for _ in range(2):  # the second time beside the first one's factors, if they were kept
             solver.factor(fisher, case.damping)
@@ -139,14 +146,14 @@ def test_the_memory_in_use_at_once_stays_below_max_bytes(
 
 @each_direct
 def test_direct_solvers_carry_nothing_from_step_to_step(method: str) -> None:
-    solver = factored(DirectSolver(method), SolverCase(60, 9, 5, 0.2))
+    solver = factored(DIRECT[method](), SolverCase(60, 9, 5, 0.2))
     assert solver.state_dict() == {}
     solver.load_state_dict({})
 
 
 def test_cholesky_works_undamped_where_the_block_has_full_rank() -> None:
     case = SolverCase(200, 5, 3, 0.0)
-    solution = factored(DirectSolver("cholesky"), case).solve(case.gradient())
+    solution = factored(Cholesky(), case).solve(case.gradient())
     condition = torch.linalg.cond(dense(case.fisher())).max()
     assert (
         error(solution, solve_dense(dense(case.fisher()), 0.0, case.gradient()))
@@ -222,7 +229,7 @@ def test_a_running_inverse_goes_on_bit_for_bit_from_its_state() -> None:
 
 def test_a_running_inverse_that_does_not_fit_names_the_layer_and_the_way_out() -> None:
     case = SolverCase(20, 12, 4, 0.1)
-    needed = DIRECT["sherman_morrison"].numbers(20, 12, 1) * 4 * 8
+    needed = ShermanMorrison().work(20, 12) * 4 * 8
     factored(RunningInverse(0.9, max_bytes=needed), case)
     with pytest.raises(UserError) as raised:
         RunningInverse(0.9, max_bytes=needed - 1).factor(
@@ -231,3 +238,31 @@ def test_a_running_inverse_that_does_not_fit_names_the_layer_and_the_way_out() -
     message = str(raised.value)
     for part in ("generator.2", "12", "solver.max_bytes", "solver.forgetting=0"):
         assert part in message
+
+
+def test_forgetting_nothing_is_sherman_morrison_of_each_batch_alone() -> None:
+    alone, running = sherman_morrison(block=4, max_bytes=2**20), sherman_morrison(0.5, block=4)
+    assert isinstance(alone, ShermanMorrison) and alone.block == 4 and alone.max_bytes == 2**20
+    assert isinstance(running, RunningInverse) and running.forgetting == 0.5
+
+
+# --- operators without rows -----------------------------------------------------------------------------------------
+
+
+EACH_WITH_ROWS: dict[str, Callable[[], Solver]] = {
+    "cholesky": Cholesky,
+    "woodbury": Woodbury,
+    "sherman_morrison": ShermanMorrison,
+    "running": lambda: RunningInverse(0.9),
+    "auto": AutoSolver,
+}
+
+
+@pytest.mark.parametrize("name", EACH_WITH_ROWS)
+def test_a_direct_solver_refuses_an_operator_without_rows(name: str) -> None:
+    case = SolverCase(60, 9, 5, 0.2)
+    with pytest.raises(UserError) as raised:
+        EACH_WITH_ROWS[name]().factor(Wrapped(case.fisher(name="generator.2")), case.damping)
+    message = str(raised.value)
+    for part in ("generator.2: ", "UnitFisher", "got Wrapped", "solver=pcg"):
+        assert part in message, message

@@ -1,4 +1,4 @@
-"""Every damped solver against dense float64 blocks, over one list of cases; solvers by name, and their errors."""
+"""Every damped solver against dense float64 blocks, over one list of cases; and the errors of all of them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from cases import EXACT, REALISTIC, SOLVER_CASES, SolverCase
+from cases import EXACT, SOLVER_CASES, SolverCase
 from solving import (
+    DIRECT,
     ROUNDING,
     SOLVERS,
     dense,
@@ -16,19 +17,17 @@ from solving import (
     error,
     errors,
     factored,
-    mean_block,
     pcg,
-    saved,
     solve_dense,
     tight,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nws.errors import UserError
-from nws.natural.conjugate_gradient import PreconditionedConjugateGradient
-from nws.natural.direct_solvers import DIRECT, DirectSolver, RunningInverse
-from nws.natural.operators import UnitFisher
-from nws.natural.solvers import Approximate, AutoSolver, Solver, make_solver, solver_costs
+from nws.natural import UnitFisher, natural_direction
+from nws.natural.metrics import Diagonal, Kronecker
+from nws.natural.operators import Rows
+from nws.natural.solvers import AutoSolver, Cholesky, RunningInverse, ShermanMorrison
 
 # --- all solvers, all cases -----------------------------------------------------------------------------------------
 
@@ -94,120 +93,27 @@ def test_units_without_gradient_get_no_direction(shape: tuple[int, int], name: s
     assert (solver.solve(torch.zeros_like(gradient)) == 0).all()
 
 
-# --- stand-ins ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("case", [c for c in SOLVER_CASES if c.values[0].device == "cpu"])
-def test_the_diagonal_and_kronecker_stand_ins_solve_what_they_say(case: SolverCase) -> None:
+@each_solver
+@pytest.mark.parametrize("shape", [(60, 9), (20, 33), (8, 40)], ids=["n>d", "n<d", "few rows"])
+def test_every_solver_gives_the_directions_of_the_packages_reference(
+    shape: tuple[int, int], name: str
+) -> None:
+    case = SolverCase(*shape, 5, 0.2)
     fisher, gradient = case.fisher(), case.gradient()
-    diagonals = dense(fisher).diagonal(dim1=1, dim2=2)
-    mean_curvature = fisher.weights.double().sum(0)
-    shared = mean_curvature[:, None, None] * mean_block(fisher)
-    alpha = float(case.damping)
-    condition = (torch.linalg.eigvalsh(shared)[:, -1].max() + alpha) / alpha
-    bound = ROUNDING * torch.finfo(case.dtype).eps * float(condition)
-    diagonal, kronecker = (
-        factored(Approximate(kind), case).solve(gradient) for kind in ("diagonal", "kronecker")
-    )
-    assert (
-        error(diagonal, gradient.double() / (diagonals + alpha))
-        < ROUNDING * torch.finfo(case.dtype).eps
-    )
-    assert error(kronecker, solve_dense(shared, alpha, gradient)) < bound
+    solution = factored(SOLVERS[name](case), case).solve(gradient)
+    expected = natural_direction(fisher.inputs, fisher.weights, gradient, 0.2)
+    assert error(1.2 * solution, expected) < EXACT
 
 
-def test_the_stand_ins_are_not_the_fisher_matrix() -> None:
-    expected = solve_dense(dense(REALISTIC.fisher()), 0.2, REALISTIC.gradient())
-    for kind in ("diagonal", "kronecker"):
-        assert (
-            error(factored(Approximate(kind), REALISTIC).solve(REALISTIC.gradient()), expected)
-            > 1e-2
-        )
-    assert Approximate("diagonal").state_dict() == {}
-
-
-# --- by name --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "kind"),
-    [
-        ("pcg", {"iterations": 60, "rank": 8}, PreconditionedConjugateGradient),
-        ("auto", {"iterations": 60}, AutoSolver),
-        ("cholesky", {"max_bytes": 2**20}, DirectSolver),
-        ("woodbury", {}, DirectSolver),
-        ("sherman_morrison", {"block": 4}, DirectSolver),
-        ("sherman_morrison", {"forgetting": 0.5}, RunningInverse),
-    ],
-    ids=str,
-)
-def test_each_name_makes_its_solver(name: str, options: dict[str, Any], kind: type) -> None:
+@each_solver
+def test_reports_are_numbers(name: str) -> None:
     case = SolverCase(48, 40, 5, 0.2)
-    solver = factored(make_solver(name, **options), case)
-    assert type(solver) is kind
-    assert (
-        error(
-            solver.solve(case.gradient()), solve_dense(dense(case.fisher()), 0.2, case.gradient())
-        )
-        < EXACT
-    )
+    solver = factored(SOLVERS[name](case), case)
+    solver.solve(case.gradient())
     assert all(isinstance(value, int | float) for value in solver.report().values())
 
 
-@pytest.mark.parametrize(
-    ("n", "d", "m", "solves", "expected"),
-    [(1000, 4, 50, 1, "cholesky"), (4, 800, 10, 1, "woodbury"), (320, 301, 784, 1, "pcg"), (320, 785, 300, 1, "pcg"),
-     (320, 21, 15, 1000, "cholesky")],
-)  # fmt: skip
-def test_auto_takes_the_cheapest_of_the_cost_table(
-    n: int, d: int, m: int, solves: int, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    costs = solver_costs(n, d, m, 3, solves)
-    assert min(costs, key=costs.__getitem__) == expected
-    made: list[str] = []
-    solver = AutoSolver(solves=solves)
-    monkeypatch.setattr(
-        "nws.natural.solvers.make_solver",
-        lambda name, **options: made.append(name) or make_solver(name, **options),
-    )
-    for kind in (
-        DirectSolver,
-        PreconditionedConjugateGradient,
-    ):  # the choice is looked at, not the work
-        monkeypatch.setattr(kind, "factor", lambda *_: None)
-    for _ in range(2):
-        solver.factor(UnitFisher(torch.ones(n, d), torch.ones(n, m)), torch.tensor(0.2))
-    assert made == [expected]
-
-
-@pytest.mark.parametrize(
-    ("n", "d", "m", "solves", "expected"),
-    [(320, 51, 75, 2, "pcg"), (320, 51, 75, 16, "cholesky"), (32, 101, 200, 1, "pcg"), (32, 101, 200, 4, "woodbury"),
-     (320, 301, 784, 1000, "cholesky"), (320, 301, 4096, 1000, "pcg")],
-)  # fmt: skip
-def test_auto_weighs_factoring_against_the_solves_that_follow(
-    n: int, d: int, m: int, solves: int, expected: str
-) -> None:
-    """The last two: factors that fit in a GiB serve all solves, others are made anew at each."""
-    costs = solver_costs(n, d, m, 3, solves)
-    assert min(costs, key=costs.__getitem__) == expected
-
-
-@pytest.mark.parametrize(
-    ("shape", "name"), [((60, 9), "cholesky"), ((4, 400), "woodbury"), ((320, 101), "pcg")]
-)
-def test_autos_options_reach_the_solver_that_it_takes(shape: tuple[int, int], name: str) -> None:
-    solver = AutoSolver(accuracy=1e-3, max_bytes=12345)
-    factored(solver, SolverCase(*shape, 5 if name != "pcg" else 60, 0.2))
-    taken = solver._solver
-    if isinstance(taken, PreconditionedConjugateGradient):
-        assert name == "pcg" and taken.accuracy == 1e-3 and taken.iterations is None
-    else:
-        assert (
-            isinstance(taken, DirectSolver)
-            and taken._method is DIRECT[name]
-            and taken.max_bytes == 12345
-        )
+# --- all units at once ----------------------------------------------------------------------------------------------
 
 
 class Calls(TorchDispatchMode):
@@ -222,7 +128,7 @@ class Calls(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def calls(make: Callable[[SolverCase], Solver], case: SolverCase) -> int:
+def calls(make: Callable[[SolverCase], Any], case: SolverCase) -> int:
     fisher, gradient, solver = case.fisher(), case.gradient(), make(case)
     with Calls() as counted:
         solver.factor(fisher, case.damping)
@@ -230,11 +136,25 @@ def calls(make: Callable[[SolverCase], Solver], case: SolverCase) -> int:
     return counted.count
 
 
-FIXED: dict[str, Callable[[SolverCase], Solver]] = {
+class MetricAsSolver:
+    """A metric of one layer, called as a solver is."""
+
+    def __init__(self, metric: Any) -> None:
+        self.metric = metric
+
+    def factor(self, fisher: UnitFisher, damping: torch.Tensor) -> None:
+        rows = Rows(fisher.inputs, fisher.weights, lambda: fisher.weights, fisher.name)
+        self.metric.update([rows], damping)
+
+    def solve(self, gradient: torch.Tensor) -> torch.Tensor:
+        return self.metric.direction([gradient])[0]
+
+
+FIXED: dict[str, Callable[[SolverCase], Any]] = {
     **{name: make for name, make in SOLVERS.items() if not name.startswith(("pcg", "auto"))},
     "pcg": lambda case: pcg(3),
-    "diagonal": lambda case: Approximate("diagonal"),
-    "kronecker": lambda case: Approximate("kronecker"),
+    "diagonal": lambda case: MetricAsSolver(Diagonal()),
+    "kronecker": lambda case: MetricAsSolver(Kronecker()),
 }
 
 
@@ -255,47 +175,11 @@ def test_rows_folded_in_together_are_fewer_calls() -> None:
     assert many < one / 4
 
 
-def test_auto_goes_on_bit_for_bit_from_its_state() -> None:
-    """Loaded before the first Fisher matrix tells which solver it is the state of."""
-    solver, other = AutoSolver(), AutoSolver()
-    factored(solver, REALISTIC, seed=1)
-    other.load_state_dict(saved(solver))
-    one, two = (factored(each, REALISTIC).solve(REALISTIC.gradient()) for each in (solver, other))
-    assert torch.equal(one, two)
-    assert not torch.equal(one, factored(AutoSolver(), REALISTIC).solve(REALISTIC.gradient()))
-
-
-def test_auto_saved_again_before_a_step_keeps_its_state() -> None:
-    solver, other = AutoSolver(), AutoSolver()
-    factored(solver, REALISTIC)
-    other.load_state_dict(saved(solver))
-    assert saved(other).keys() == saved(solver).keys()
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "part"),
-    [
-        ("newton", {}, "pcg, auto, cholesky, woodbury, sherman_morrison"),
-        ("cholesky", {"rank": 3}, "rank"),
-        ("pcg", {"forgetting": 0.5}, "forgetting"),
-        ("auto", {"iterations": 0}, "solver.iterations"),
-        ("auto", {"accuracy": 2}, "solver.accuracy"),
-        ("auto", {"max_bytes": 0}, "solver.max_bytes"),
-    ],
-)
-def test_unknown_names_and_options_are_errors(
-    name: str, options: dict[str, Any], part: str
-) -> None:
-    with pytest.raises(UserError, match=part) as raised:
-        make_solver(name, **options)
-    assert name in str(raised.value) or part.startswith("solver.")
-
-
 # --- errors ---------------------------------------------------------------------------------------------------------
 
 
 def failing(
-    case: SolverCase, solver: Solver, alpha: float, spoil: Callable[[UnitFisher], Any] | None = None
+    case: SolverCase, solver: Any, alpha: float, spoil: Callable[[UnitFisher], Any] | None = None
 ) -> str:
     """The message, which must name the layer, n, d, alpha and an option. A factor may be made as late as in `solve`."""
     fisher = case.fisher(name="recognition.1")
@@ -341,10 +225,19 @@ def test_damping_too_small_for_the_precision_is_an_error(
     assert "singular to working precision" in failing(case, SOLVERS[name](case), alpha)
 
 
-@pytest.mark.parametrize("kind", ["diagonal", "kronecker"])
-@pytest.mark.parametrize("alpha", [0.0, -0.1])
-def test_the_stand_ins_need_damping_too(alpha: float, kind: str) -> None:
-    failing(SolverCase(60, 9, 5, 0.2), Approximate(kind), alpha)
+@pytest.mark.parametrize("kind", [Diagonal, Kronecker])
+@pytest.mark.parametrize("alpha", [0.0, -0.1, float("nan")])
+def test_the_stand_ins_need_damping_too(alpha: float, kind: type) -> None:
+    failing(SolverCase(60, 9, 5, 0.2), MetricAsSolver(kind()), alpha)
+
+
+@pytest.mark.parametrize("kind", [Diagonal, Kronecker])
+@pytest.mark.parametrize("part", ["inputs", "weights"])
+def test_the_stand_ins_refuse_rows_that_are_not_finite(kind: type, part: str) -> None:
+    def spoil(fisher: UnitFisher) -> None:
+        getattr(fisher, part)[3, 1] = float("nan")
+
+    assert "not finite" in failing(SolverCase(60, 9, 5, 0.2), MetricAsSolver(kind()), 0.2, spoil)
 
 
 def test_cholesky_takes_no_undamped_block_of_fewer_rows_than_parents() -> None:
@@ -352,7 +245,7 @@ def test_cholesky_takes_no_undamped_block_of_fewer_rows_than_parents() -> None:
     for seed in range(20):
         fisher = SolverCase(8, 9, 1, 0.0).fisher(seed)
         with pytest.raises(UserError, match="n=8 rows of d=9"):
-            DirectSolver("cholesky").factor(fisher, torch.tensor(0.0, dtype=torch.float64))
+            Cholesky().factor(fisher, torch.tensor(0.0, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("max_bytes", [2**30, 1], ids=["one chunk", "chunks"])
@@ -362,9 +255,7 @@ def test_chunks_that_are_not_finite_are_an_error(value: float, method: str, max_
     def spoil(fisher: UnitFisher) -> None:
         fisher.weights[3, 4] = value  # one weight, in the last unit
 
-    assert "not finite" in failing(
-        SolverCase(60, 9, 5, 0.2), DirectSolver(method, max_bytes), 0.2, spoil
-    )
+    assert "not finite" in failing(SolverCase(60, 9, 5, 0.2), DIRECT[method](max_bytes), 0.2, spoil)
 
 
 @each_solver
@@ -382,8 +273,8 @@ def test_rows_that_are_not_finite_are_an_error(before: int, name: str) -> None:
 
 
 BAD: list[tuple[str, Callable[[], Any]]] = [
-    ("solver.max_bytes", lambda: DirectSolver("cholesky", max_bytes=0)),
-    ("solver.block", lambda: DirectSolver("sherman_morrison", block=0)),
+    ("solver.max_bytes", lambda: Cholesky(max_bytes=0)),
+    ("solver.block", lambda: ShermanMorrison(block=0)),
     ("solver.max_bytes", lambda: RunningInverse(0.9, max_bytes=0)),
     ("solver.block", lambda: RunningInverse(0.9, block=-1)),
     *[
@@ -402,6 +293,10 @@ BAD: list[tuple[str, Callable[[], Any]]] = [
     ],
     ("solver.rank", lambda: pcg(rank=-1)),
     ("solver.preconditioner_every", lambda: pcg(preconditioner_every=0)),
+    ("solver.iterations", lambda: AutoSolver(iterations=0)),
+    ("solver.accuracy", lambda: AutoSolver(accuracy=2)),
+    ("solver.max_bytes", lambda: AutoSolver(max_bytes=0)),
+    ("solver.solves", lambda: AutoSolver(solves=0)),
 ]
 
 

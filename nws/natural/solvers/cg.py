@@ -45,6 +45,8 @@ def cg(matmul: Map, right: Tensor, precondition: Map, stop: Callable[[Progress],
     direction = energy = None
     for iteration in count(1):
         steepest = precondition(residual)
+        if steepest.data_ptr() == residual.data_ptr():  # the identity: both change in place
+            steepest = residual.clone()
         new_energy = (residual * steepest).sum(1, keepdim=True)
         if direction is None or energy is None:
             direction = steepest

@@ -66,12 +66,7 @@ class ConjugateGradient:
 
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
         check_system(operator, damping)
-        d = operator.shape[1]
-        if self._last is not None and self._last.shape[1] != d:
-            raise UserError(
-                f"{operator.name}: pcg goes on from a state of {self._last.shape[1]} parents, these"
-                f" rows have {d}; start a new run, or take another solver"
-            )
+        self._check_last(operator)
         self._operator, self._damping = operator, damping.clone()
         self._reduced: ReducedSystem | None = operator.reduce(self._damping)
         if self._reduced is None:
@@ -107,8 +102,8 @@ class ConjugateGradient:
     def _solve_reduced(self, gradient: Tensor, right: Tensor, start: Tensor | None) -> Tensor:
         """Iterations in the smaller space.
 
-        An error e of y is one of H^T R_j e_j / alpha in x, its square below e_j . B_j e_j / alpha^2.
-        So the size that belongs to the gains is alpha^2 |x|^2.
+        An error e_j of y_j is one of H^T R_j e_j / alpha in x_j, whose square is below
+        e_j . B_j e_j / alpha^2. So the size that belongs to the gains is alpha^2 |x|^2.
         """
         system = self._reduced
         assert system is not None
@@ -140,7 +135,7 @@ class ConjugateGradient:
         self.used_iterations = stop.iteration
         if isinstance(stop, UntilAccurate):
             self._count = stop.iteration
-        elif stop.worst > 0:
+        elif stop.worst != 0:  # not a number is no success either
             assert self._operator is not None
             log.warning(
                 "%s: conjugate gradient stopped after %d iterations with a relative residual of"
@@ -150,6 +145,14 @@ class ConjugateGradient:
                 stop.iteration,
                 stop.worst * self.tolerance,
                 self.tolerance,
+            )
+
+    def _check_last(self, operator: CurvatureOperator) -> None:
+        if self._last is not None and self._last.shape != operator.shape:
+            raise UserError(
+                f"{operator.name}: pcg goes on from a state of {self._last.shape[1]} parents and"
+                f" {self._last.shape[0]} units, these rows have {operator.shape[1]} and"
+                f" {operator.shape[0]}; start a new run, or take another solver"
             )
 
     def report(self) -> dict[str, float]:
@@ -173,7 +176,9 @@ class ConjugateGradient:
 
     def load_state_dict(self, state: State) -> None:
         self._age, self._count = int(state["age"]), int(state["count"])
-        self._last = state.get("last")
+        self._last = state.get("last") if self.warm_start else None
+        if self._operator is not None:
+            self._check_last(self._operator)
         prefix = "preconditioner."
         own = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
         self.precondition.load_state_dict(own)

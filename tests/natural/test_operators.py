@@ -11,7 +11,9 @@ from cases import (
     EACH_UNITS,
     EXACT,
     STANDARD_ERRORS,
+    Units,
     assert_close,
+    encode_layers,
     random_machine,
     seeded,
     with_bias,
@@ -19,9 +21,8 @@ from cases import (
 from torch import Tensor
 
 from nws.errors import UserError
-from nws.models.belief_network import Edge, SigmoidBeliefNetwork, Units, encode
-from nws.models.helmholtz import HelmholtzMachine, Trace
-from nws.natural.operators import FisherStack, UnitFisher, zeros
+from nws.models import BeliefNetwork, Edge, HelmholtzMachine, Trace
+from nws.natural import UnitFisher
 
 # Sums of a few hundred products of two gradients that cancel: entries of size 1, a few hundred times 2e-16.
 CROSS_UNIT = 1e-12
@@ -55,7 +56,7 @@ def every_row(machine: HelmholtzMachine, which: Which) -> tuple[Trace, Tensor]:
         data = DATA.repeat_interleave(len(states[0][0]))
         probabilities = data * reference.recogniser(machine).log_prob(bits).exp()
     assert_close(probabilities.sum(), torch.tensor(1.0))
-    return machine.trace([encode(y, machine.units) for y in bits]), probabilities
+    return machine.evaluate(encode_layers(machine, bits)), probabilities
 
 
 def joint_fisher(machine: HelmholtzMachine, which: Which) -> reference.Fisher:
@@ -70,15 +71,13 @@ def parents(trace: Trace, edge: Edge) -> Tensor:
     )
 
 
-def slopes(network: SigmoidBeliefNetwork, trace: Trace, edge: Edge) -> Tensor:
+def slopes(network: BeliefNetwork, trace: Trace, edge: Edge) -> Tensor:
     """sigma'(a) of every row and unit: (n, m)."""
-    p = trace.probabilities(network).split(network.units, dim=1)[edge.position]
+    p = trace.means(network).split(network.widths, dim=1)[edge.position]
     return p * (1 - p)
 
 
-def layer_fishers(
-    network: SigmoidBeliefNetwork, trace: Trace, row_weights: Tensor
-) -> list[UnitFisher]:
+def layer_fishers(network: BeliefNetwork, trace: Trace, row_weights: Tensor) -> list[UnitFisher]:
     """As the formula has it, in the order of the network's layers: inputs H, weights w_k sigma'(a_kj)."""
     edges = sorted(network.edges, key=lambda edge: edge.position)
     return [
@@ -131,7 +130,7 @@ def test_the_prior_is_exact_without_rows(sizes: tuple[int, ...], units: Units) -
     machine = random_machine(sizes, units)
     p = torch.sigmoid(machine.generator.layers[-1].bias.detach())
     prior = UnitFisher(torch.ones(1, 1, dtype=torch.float64), (p * (1 - p))[None])
-    assert prior.shape == (1, 1, sizes[-1])
+    assert prior.shape == (sizes[-1], 1)
     assert_close(prior.blocks(), expected_blocks(joint_fisher(machine, "generator"))[-1], EXACT)
     assert_close(prior.blocks()[:, 0, 0], p * (1 - p), EXACT)
 
@@ -142,18 +141,18 @@ def test_the_empirical_fisher_is_the_true_one_only_where_the_rows_are_the_models
     units: Units, which: Which
 ) -> None:
     """Negative control: weights (y - p)^2 instead of p (1 - p) pass where the targets are drawn from the network itself, and
-    not where they come from the other one (the generator on wake rows, the recogniser on dreams)."""
+    not where they come from the other one (the generator on wake rows, recognition on dreams)."""
     machine = random_machine((3, 2, 2), units)
     network = getattr(machine, which)
     for source in EACH_NETWORK:
         trace, probabilities = every_row(machine, source)
-        targets = trace.targets(network).split(network.units, dim=1)
+        targets = trace.targets(network).split(network.widths, dim=1)
         for edge, true in zip(
             sorted(network.edges, key=lambda edge: edge.position),
             layer_fishers(network, trace, probabilities),
             strict=True,
         ):
-            p = trace.probabilities(network).split(network.units, dim=1)[edge.position]
+            p = trace.means(network).split(network.widths, dim=1)[edge.position]
             squares = (targets[edge.position] - p).square()
             empirical = UnitFisher(parents(trace, edge), probabilities[:, None] * squares).blocks()
             if source == which:
@@ -174,7 +173,7 @@ def sampled(machine: HelmholtzMachine, which: Which, rows: int, samples: int, se
     return machine.wake(images(machine.sizes)[drawn], samples, rng)
 
 
-def row_blocks(network: SigmoidBeliefNetwork, trace: Trace, edge: Edge) -> Tensor:
+def row_blocks(network: BeliefNetwork, trace: Trace, edge: Edge) -> Tensor:
     """sigma'(a_j) h h^T of every row: (n, m, d, d)."""
     h = parents(trace, edge)
     return torch.einsum("nm,ni,nj->nmij", slopes(network, trace, edge), h, h)
@@ -248,67 +247,15 @@ def test_every_operation_is_that_of_the_dense_blocks(shape: tuple[int, int, int]
     _, d, m = shape
     blocks, vectors = dense(fisher), torch.randn(m, d, generator=seeded(9), dtype=torch.float64)
     content = fisher.inputs.clone(), fisher.weights.clone(), vectors.clone()
-    assert fisher.shape == shape
+    assert fisher.shape == (m, d)
     assert_close(fisher.matmul(vectors), torch.einsum("mij,mj->mi", blocks, vectors))
     assert_close(fisher.diagonal(), torch.stack([block.diagonal() for block in blocks]))
-    assert_close(fisher.trace(), torch.stack([block.trace() for block in blocks]))
     assert_close(fisher.blocks(), blocks)
     assert_close(fisher.quadratic(vectors), torch.einsum("mi,mij,mj->", vectors, blocks, vectors))
     for units in (slice(0, 1), slice(1, m), slice(0, m, 2), slice(m - 1, None)):
         assert_close(fisher.blocks(units), blocks[units])
     for before, after in zip(content, (fisher.inputs, fisher.weights, vectors), strict=True):
         assert torch.equal(before, after)  # nothing is written in place
-
-
-SHAPES = [(6, 4, 5), (1, 1, 2), (3, 9, 1)]  # n, d, m of the layers of a stack
-
-
-@pytest.mark.parametrize("multiple", [1, 4, 8])
-@pytest.mark.parametrize("shapes", [SHAPES, SHAPES[:1]], ids=["three layers", "one layer"])
-def test_a_stack_holds_each_layer_and_zeros_around_it(
-    shapes: list[tuple[int, int, int]], multiple: int
-) -> None:
-    stack = FisherStack(
-        shapes, list("abc")[: len(shapes)], torch.zeros((), dtype=torch.float64), multiple
-    )
-    rng = seeded(0)
-    for _ in range(2):  # the second time over the first
-        rows = [
-            (torch.randn(n, d - 1, generator=rng).double(), torch.rand(n, m).double())
-            for n, d, m in shapes
-        ]
-        stack.fill(rows)
-        whole = stack.whole
-        for i, (fisher, (states, weights)) in enumerate(zip(stack.layers, rows, strict=True)):
-            assert torch.equal(fisher.inputs, with_bias(states)) and torch.equal(
-                fisher.weights, weights
-            )
-            inside = whole.inputs if len(shapes) == 1 else whole.inputs[i]
-            assert torch.equal(inside[: fisher.shape[0], : fisher.shape[1]], fisher.inputs)
-        for of_whole, of_layers in zip(
-            (whole.inputs, whole.weights),
-            zip(*((f.inputs, f.weights) for f in stack.layers), strict=True),
-            strict=True,
-        ):
-            assert of_whole.abs().sum() == pytest.approx(
-                float(sum(part.abs().sum() for part in of_layers))
-            )
-    assert whole.inputs.ndim == (2 if len(shapes) == 1 else 3)
-    assert whole.size == tuple(max(sizes) for sizes in zip(*shapes, strict=True))
-    assert all(
-        size - multiple < real <= size for size, real in zip(whole.shape, whole.size, strict=True)
-    )
-    assert all(size % multiple == 0 for size in whole.shape)
-    assert (whole.name, stack.layers[0].name) == ("a" if len(shapes) == 1 else "a to c", "a")
-
-
-def test_parts_of_zeros_are_written_through() -> None:
-    batch, parts = zeros([(2, 3), (4, 1)], torch.zeros(()), multiple=2)
-    assert batch.shape == (2, 4, 4) and not batch.any()
-    for i, part in enumerate(parts):
-        part.fill_(i + 1)
-    assert batch.sum() == 1 * 6 + 2 * 4
-    assert torch.equal(batch[1, :, 0], torch.full((4,), 2.0)) and batch[0, 1, 2] == 1
 
 
 @pytest.mark.parametrize(
@@ -320,3 +267,16 @@ def test_shapes_that_do_not_fit_are_an_error_that_names_them(
     with pytest.raises(UserError) as error:
         UnitFisher(torch.zeros(inputs), torch.zeros(weights))
     assert str(inputs) in str(error.value) and str(weights) in str(error.value)
+
+
+def test_its_name_is_for_messages() -> None:
+    ones = torch.ones(4, 3), torch.ones(4, 2)
+    assert (
+        UnitFisher(*ones).name == "layer" and UnitFisher(*ones, "generator.1").name == "generator.1"
+    )
+
+
+@pytest.mark.parametrize(("n", "d"), [(10, 40), (10, 39), (1, 4), (1, 3)], ids=str)
+def test_a_layer_with_a_quarter_as_many_rows_as_parents_is_reduced_to_them(n: int, d: int) -> None:
+    reduced = random_fisher(n, d, 3).reduce(torch.tensor(0.1, dtype=torch.float64))
+    assert (reduced is not None) == (4 * n <= d)
