@@ -175,6 +175,9 @@ def test_resampling_chains_hold_pixels_of_any_family(units: tuple[Any, Any]) -> 
         means = chain.step()
         assert torch.equal(chain.x[:, observed], x[:, observed])
         assert torch.equal(means[:, observed], x[:, observed])
+    free = ResamplingChain(machine, x.repeat(800, 1), seeded(1), samples=3)
+    gap = free.step() - free.x  # pixels are draws with these means
+    assert (gap.mean(0).abs() <= STANDARD_ERRORS * gap.std(0) / len(gap) ** 0.5).all()
     values = machine.units[0].from_data(chain.x[:, ~observed])
     if machine.units[0].support:
         assert set(values.flatten().tolist()) <= set(machine.units[0].support)

@@ -19,7 +19,7 @@ from nws.models.units import NAMED, Binary, Bipolar, Units, find_spans, find_uni
 
 
 def shipped() -> list[Units]:
-    """One of each class of units in nws/models/: a further family is tested once its file is there."""
+    """One of each class of units in nws/models/: a new family is tested once its file is there."""
     modules = [
         importlib.import_module(f"nws.models.{m.name}")
         for m in pkgutil.iter_modules(nws.models.__path__)
@@ -265,9 +265,8 @@ def test_families_are_found_by_name_or_given() -> None:
     assert find_units("binary") is NAMED["binary"] and find_units("bipolar") is NAMED["bipolar"]
     for units in FAMILIES:
         assert find_units(units) is units
-    with pytest.raises(
-        UserError, match=r"model\.visible must be binary or bipolar, got 'tristate'"
-    ):
+    refused = r"model\.visible must be binary or bipolar, got 'tristate'"
+    with pytest.raises(UserError, match=refused):
         find_units("tristate", "model.visible")
     with pytest.raises(UserError, match=r"binary or bipolar, got <class"):
         find_units(Binary)  # type: ignore[arg-type]
