@@ -32,7 +32,7 @@ def fenced(source: str, language: str, *_: Any, **__: Any) -> str:
 class InlineFormula(InlineProcessor):
     """$...$ within a line."""
 
-    def handleMatch(  # type: ignore[override]  # noqa: N802
+    def handleMatch(  # type: ignore[override]
         self, match: Any, data: str
     ) -> tuple[Any, int, int]:
         placeholder = self.md.htmlStash.store(mathml(match[1], "inline"))
@@ -44,7 +44,7 @@ class InlineFormula(InlineProcessor):
 class Formulas(Extension):
     """Before code is found within a line: pattern 185, just below backticks at 190."""
 
-    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802
+    def extendMarkdown(self, md: Markdown) -> None:
         md.inlinePatterns.register(InlineFormula(INLINE, md), "formula", 185)
 
 
