@@ -340,6 +340,7 @@ def code_spans() -> str:
 def test_every_choice_of_a_group_exists() -> None:
     named = re.findall(rf"(?<![\w./])({'|'.join(GROUPS)}|model/visible)=([\w/,]+)", code_spans())
     choices = {(group, choice) for group, listed in named for choice in listed.split(",")}
+    choices = {each for each in choices if not re.search("[A-Z]|/$", each[1])}  # a NAME stands for any
     assert {("algorithm", "nrws"), ("experiment", "published/three_by_three")} <= choices and len(
         choices
     ) > 15
