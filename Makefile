@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test lint format benchmark clean
+.PHONY: help install train test lint format docs benchmark clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,8 +31,11 @@ format: .venv/installed  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: .venv/installed  ## build the documentation into site/ (open site/index.html)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 benchmark: .venv/installed  ## time one training step
 	$(BIN)/python scripts/benchmark.py step
 
-clean:  ## remove .venv and caches; runs and data stay
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache *.egg-info
+clean:  ## remove .venv, site/ and caches; runs and data stay
+	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache *.egg-info

@@ -1,4 +1,4 @@
-"""README.md as a stranger meets it: every command runs, every option, file and link that it names exists."""
+"""README.md and docs/ as a stranger meets them: commands and examples run, and what they name exists."""
 
 from __future__ import annotations
 
@@ -15,29 +15,40 @@ from typing import Any
 
 import hydra
 import pytest
+import torch
 import yaml
 from conftest import ROOT, SMALL, Command, checkpoint, load_script
 from omegaconf import OmegaConf
+
+sys.path.append(str(ROOT / "tests" / "experiment"))  # so that this file also runs alone
 from test_sweeps import SBATCH, SLURM, SRUN
 from test_train import CONF, TWO_STEPS, data_root, names  # noqa: F401  a fixture
 
-README = (ROOT / "README.md").read_text()
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+}
+DOCUMENTS = PAGES | {
+    name: (ROOT / name).read_text()
+    for name in ("CONTRIBUTING.md", "CHANGELOG.md", "data/README.md")
+}
+README, TEXT = PAGES["README.md"], "\n".join(PAGES.values())
 GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "hydra")
 SCRIPTS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "scripts").glob("*.py"))
-LINKING = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 
 
-def blocks(language: str, text: str = README) -> list[str]:
+def blocks(language: str, text: str = TEXT) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
-def commands(text: str = README) -> list[str]:
-    return [
-        line.strip()
-        for block in blocks("bash", text)
-        for line in block.splitlines()
-        if line.strip()
-    ]
+def commands(text: str = TEXT) -> list[str]:
+    lines = [line.strip() for block in blocks("bash", text) for line in block.splitlines()]
+    return list(dict.fromkeys(line for line in lines if line))  # each once
+
+
+def my_ideas() -> str:
+    """What a reader puts into my_ideas.py: the examples of docs/extending.md, in one file."""
+    return "\n".join(blocks("python", PAGES["docs/extending.md"]))
 
 
 def of(program: str) -> list[str]:
@@ -62,7 +73,7 @@ def test_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z]+):.*## ", makefile, re.MULTILINE))
     named = re.findall(
-        r"\bmake (?:PYTHON=\S+ )?([a-z]+)", "\n".join(re.findall(r"`(make [^`]*)`", README))
+        r"\bmake (?:PYTHON=\S+ )?([a-z]+)", "\n".join(re.findall(r"`(make [^`]*)`", TEXT))
     )
     named += [word for command in of("make") for word in command.split()[1:]]
     named += [
@@ -70,7 +81,7 @@ def test_make_targets_exist() -> None:
         for command in commands((ROOT / "CONTRIBUTING.md").read_text())
         for word in command.split()[1:]
     ]
-    assert {"train", "test"} <= set(named) <= targets
+    assert {"train", "test", "docs"} <= set(named) <= targets
 
 
 @pytest.fixture
@@ -82,8 +93,8 @@ def tiny(data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> li
     (own_images,) = [block for block in blocks("python") if "mine.npz" in block]
     monkeypatch.chdir(tmp_path)
     exec(own_images, {})
-    (schedule,) = [block for block in blocks("python") if "def step_down" in block]
-    (tmp_path / "my_ideas.py").write_text(schedule)
+    (tmp_path / "my_ideas.py").write_text(my_ideas())
+    monkeypatch.delitem(sys.modules, "my_ideas", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
     return [
         *TWO_STEPS[1:],
@@ -128,7 +139,7 @@ def shortened(text: str, tiny: list[str]) -> tuple[list[str], int]:
             override = f"{key}={','.join(swept[key])}"
         given.append(override)
     preset = re.search(r"experiment=(fashion_mnist_sweep/\w+)", text)
-    if preset:
+    if preset and "hydra.mode=RUN" not in text:  # else one run with one rate
         config = yaml.safe_load((CONF / "experiment" / f"{preset[1]}.yaml").read_text())
         ((key, values),) = config["hydra"]["sweeper"]["params"].items()
         swept[key] = values.split(",")[:2]
@@ -146,7 +157,9 @@ def shortened(text: str, tiny: list[str]) -> tuple[list[str], int]:
     return [*given, *(override for override in tiny if override.split("=")[0] not in swept)], jobs
 
 
-@pytest.mark.parametrize("text", [each for each in of("python train.py") if "RUN" not in each])
+@pytest.mark.parametrize(
+    "text", [each for each in of("python train.py") if "resume=RUN" not in each]
+)
 def test_training(
     command: Command, tmp_path: Path, tiny: list[str], text: str, request: pytest.FixtureRequest
 ) -> None:
@@ -188,7 +201,7 @@ def finished(train: Command, kept: Path, tmp_path: Path) -> Path:
     return shutil.copytree(kept / "run", tmp_path / "run", symlinks=True)
 
 
-@pytest.mark.parametrize("text", [each for each in of("python train.py") if "RUN" in each])
+@pytest.mark.parametrize("text", [each for each in of("python train.py") if "resume=RUN" in each])
 def test_resuming(command: Command, finished: Path, text: str) -> None:
     given = [each.replace("RUN", str(finished)) for each in arguments(text)]
     longer = [f"trainer.epochs={2 if 'trainer.epochs' in text else 1}", "logger=none"]
@@ -269,9 +282,12 @@ def test_weights_and_biases_commands(finished: Path) -> None:
 
 
 def test_the_library_needs_torch_alone(tmp_path: Path) -> None:
-    (snippet,) = [block for block in blocks("python") if "WakeSleep" in block]
+    (snippet,) = [block for block in blocks("python") if "log_likelihood(" in block]
     unwanted = {"hydra", "omegaconf", "wandb", "torchvision", "sklearn", "scipy", "matplotlib"}
-    code = f"{snippet}\nimport sys\nprint(sorted({unwanted} & {{name.partition('.')[0] for name in sys.modules}}))"
+    code = (
+        f"{snippet}\nimport sys\n"
+        f"print(sorted({unwanted} & {{name.partition('.')[0] for name in sys.modules}}))"
+    )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment
@@ -283,12 +299,40 @@ def test_the_library_needs_torch_alone(tmp_path: Path) -> None:
     assert -40 < mean < -34 and last == "[]"
 
 
+@pytest.mark.parametrize("page", [name for name, text in PAGES.items() if blocks("python", text)])
+def test_python_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for block in blocks("python", PAGES[page]):
+        if "log_likelihood(" not in block:  # the library's has a test of its own
+            exec(compile(block, page, "exec"), {"__name__": "my_ideas"})
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/natural_step.md"])
+def test_the_natural_step_shown_is_the_reference(page: str) -> None:
+    from nws.natural.reference import natural_direction
+
+    (block,) = [each for each in blocks("python", PAGES[page]) if "def natural_direction" in each]
+    body = block[block.index("    identity = ") :]
+    assert body in (ROOT / "nws" / "natural" / "reference.py").read_text()
+    shown: dict[str, Any] = {}
+    exec(block, shown)
+    rng = torch.Generator().manual_seed(0)
+    sizes = (7, 3), (7, 2), (2, 3)
+    given = *(torch.rand(size, generator=rng) for size in sizes), 0.2
+    assert torch.equal(shown["natural_direction"](*given), natural_direction(*given))
+
+
+def test_the_idea_in_readme_is_that_of_extending() -> None:
+    (idea,) = [block for block in blocks("python", README) if "class MeanDirection" in block]
+    assert idea in my_ideas()
+
+
 # --- names ---------------------------------------------------------------------------------------------------------
 
 
 def spans() -> list[str]:
-    """What README sets in backticks amid its text."""
-    return re.findall(r"`([^`\n]+)`", README)
+    """What the pages set in backticks within their text."""
+    return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", TEXT, flags=re.M | re.S))
 
 
 def code_spans() -> str:
@@ -296,8 +340,11 @@ def code_spans() -> str:
 
 
 def test_every_choice_of_a_group_exists() -> None:
-    named = re.findall(rf"(?<![\w./])({'|'.join(GROUPS)})=([\w/,]+)", README)
+    named = re.findall(rf"(?<![\w./])({'|'.join(GROUPS)}|model/visible)=([\w/,]+)", code_spans())
     choices = {(group, choice) for group, listed in named for choice in listed.split(",")}
+    choices = {
+        each for each in choices if not re.search("[A-Z]|/$", each[1])
+    }  # a NAME stands for any
     assert {("algorithm", "nrws"), ("experiment", "published/three_by_three")} <= choices and len(
         choices
     ) > 15
@@ -310,12 +357,12 @@ def test_every_choice_of_a_group_exists() -> None:
 
 
 def test_every_choice_is_named() -> None:
-    """In the tables, the list of groups, or a command: a new choice is to be written down."""
+    """In the tables, the lists of choices, or a command: a new choice is to be written down."""
     named = set(spans()) | set(re.findall(r"=([\w/,]+)", code_spans()))
     searches = r"fashion_mnist_sweep/[a-z]+_\d+"  # METHOD_BATCH
     assert {"fashion_mnist_sweep/METHOD_BATCH", "published/tfd"} <= named and "nope" not in named
     choices = [
-        (group, choice)
+        (group, choice.removeprefix("visible/"))
         for group in GROUPS
         for choice in names(group)
         if not re.fullmatch(searches, choice)
@@ -325,7 +372,7 @@ def test_every_choice_is_named() -> None:
 
 def test_every_file_for_hydra_itself_is_named() -> None:
     files = [str(path.relative_to(ROOT)) for path in (CONF / "hydra").rglob("*.yaml")]
-    assert len(files) == 3 and [path for path in files if path not in spans()] == []
+    assert len(files) >= 3 and [path for path in files if path not in spans()] == []
 
 
 def test_every_plugin_exists() -> None:
@@ -351,18 +398,36 @@ def keys(value: Any, prefix: str = "") -> set[str]:
     )
 
 
-def test_every_option_exists() -> None:
+def options() -> set[str]:
     known = keys(yaml.safe_load((CONF / "config.yaml").read_text()))
-    for group in GROUPS:
-        for path in (CONF / group).glob("*.yaml"):
-            known |= keys(yaml.safe_load(path.read_text()), group)
+    for path in CONF.rglob("*.yaml"):
+        inner = str(path.parent.relative_to(CONF)).replace("/", ".")  # model.visible
+        everywhere = path.read_text().startswith("# @package _global_")
+        known |= keys(yaml.safe_load(path.read_text()), "" if everywhere else inner)
+    return known
+
+
+def test_every_option_named_exists() -> None:
+    known = options() | {"algorithm.exponent"}  # a short form, translated when it is read
     named = set(
         re.findall(rf"(?<![\w./+])((?:{'|'.join(GROUPS)}|trainer)(?:\.\w+)+)", code_spans())
     )
     named |= set(re.findall(r"(?<![\w./+-])([a-z_]+)=", "\n".join(commands()))) - {*GROUPS, "sync"}
-    named -= {"data.root"} - known
     assert {"metric.max_rows", "damping.schedule.final", "trainer.epochs", "seed"} <= named
     assert sorted(named - known) == []
+
+
+def test_every_option_is_documented() -> None:
+    """In docs/configuration.md, or its parent there (algorithm.weighting and all below it)."""
+    described = set(re.findall(r"`([\w.]+)`", PAGES["docs/configuration.md"]))
+    asked = re.compile(r"(algorithm|metric|solver|damping|model|data|trainer|logger)\.[a-z]")
+    missing = {
+        key
+        for key in options()
+        if asked.match(key) and "._" not in key and "._" not in f".{key.split('.')[-1]}"
+        if not described & {".".join(key.split(".")[:n]) for n in (2, 3, 4)}
+    }
+    assert missing == set() and "metric.nope" not in described
 
 
 def test_every_option_of_hydra_exists() -> None:
@@ -382,7 +447,7 @@ def test_every_option_of_hydra_exists() -> None:
 
 def test_every_flag_of_the_scripts_exists(command: Command) -> None:
     """Those of commands are taken when these are run."""
-    flags = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", README))
+    flags = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", code_spans()))
     known = set()
     for script in SCRIPTS:
         shown = set(re.findall(r"--[a-z][a-z-]+", command(script, "--help").out))
@@ -399,7 +464,7 @@ def test_every_script_is_named() -> None:
 
 
 def test_every_column_of_metrics_exists(train: Command) -> None:
-    listed = README.split("| column of `metrics.csv` |")[1].split("\n\n")[0]
+    listed = PAGES["docs/runs.md"].split("| column of `metrics.csv` |")[1].split("\n\n")[0]
     named = set(re.findall(r"`([\w/]+)`", listed)) - {"pcg", "three_by_three"}
     outcome = train(
         "data=three_by_three",
@@ -411,40 +476,89 @@ def test_every_column_of_metrics_exists(train: Command) -> None:
     assert named == set((outcome.run / "metrics.csv").read_text().splitlines()[0].split(","))
 
 
-def test_modules_are_listed_in_an_order_in_which_each_imports_from_above() -> None:
-    listed = re.findall(
-        r"`nws/(\w+)\.py`", README.split("## How the code is laid out")[1].split("## ")[0]
-    )
-    assert sorted(listed) == sorted(
-        path.stem for path in (ROOT / "nws").glob("*.py") if path.stem != "__init__"
-    )
-    for position, name in enumerate(listed):
-        imported = re.findall(
-            r"^\s*from nws\.(\w+) import", (ROOT / "nws" / f"{name}.py").read_text(), re.MULTILINE
-        )
-        assert set(imported) <= set(listed[:position]), name
+def test_every_package_is_named() -> None:
+    packages = [path.parent.name for path in (ROOT / "nws").glob("*/__init__.py")]
+    page = PAGES["docs/architecture.md"]
+    assert len(packages) >= 6 and [name for name in packages if f"`nws/{name}`" not in page] == []
 
 
-@pytest.mark.parametrize("document", LINKING)
-def test_files_and_links_exist(document: str) -> None:
-    text = (ROOT / document).read_text()
+def broken(name: str, text: str) -> list[str]:
+    """Links to files that do not exist, and files named in backticks that do not exist."""
     links = [link for link in re.findall(r"\]\(([^)#]+)", text) if not link.startswith("https://")]
-    files = re.findall(r"`((?:nws|conf|scripts|tests|data)/[a-z_/.]*)`", text)
-    files += re.findall(r"`(train\.py|constraints\.txt|pyproject\.toml)`", text)
-    assert links + files and [path for path in links + files if not (ROOT / path).exists()] == []
-    assert all(
-        (ROOT / image).stat().st_size < 150_000
-        for image in re.findall(r"!\[[^]]*\]\(([^)]+)", text)
-    )
+    files = re.findall(r"`((?:nws|conf|scripts|tests)/[a-z_/.]*)`", text)
+    files += re.findall(r"`(train\.py|constraints\.txt|pyproject\.toml|mkdocs\.yml)`", text)
+    folder = (ROOT / name).parent
+    lost = [link for link in links if not (folder / link).exists()]
+    return lost + [path for path in files if not (ROOT / path).exists()]
 
 
-@pytest.mark.parametrize("document", LINKING)
-def test_nothing_is_left_to_fill_in(document: str) -> None:
-    assert re.findall(r"TODO-NUMBER\S*", (ROOT / document).read_text()) == []
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_files_and_links_exist(name: str) -> None:
+    text = DOCUMENTS[name]
+    assert broken(name, text) == []
+    images = re.findall(r"!\[[^]]*\]\(([^)]+)", text)
+    assert all(((ROOT / name).parent / image).stat().st_size < 150_000 for image in images)
+
+
+def anchors(text: str) -> set[str]:
+    """Of the headings of a page, as GitHub and MkDocs make them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w\s-]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_anchors_exist(name: str) -> None:
+    """MkDocs checks those of docs/ too; this adds the other documents."""
+    for link, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", DOCUMENTS[name]):
+        page = DOCUMENTS[os.path.normpath(Path(name).parent / link) if link else name]
+        assert anchor in anchors(page), (link, anchor)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_nothing_is_left_to_fill_in(name: str) -> None:
+    assert re.findall(r"TODO\S*|FIXME\S*", DOCUMENTS[name]) == []
+
+
+# --- form ----------------------------------------------------------------------------------------
+
+
+def test_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 200 and len(README.split()) <= 1800
+
+
+def build_site(folder: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
+
+
+def test_the_site_builds_and_needs_no_network(tmp_path: Path) -> None:
+    built = build_site(ROOT, tmp_path / "site")
+    assert built.returncode == 0, built.stderr
+    pages = {path: path.read_text() for path in (tmp_path / "site").rglob("*.html")}
+    assert len(pages) > 20
+    loaded = r"""<(?:script|img|iframe)[^>]*\ssrc=["']?https?:|<link[^>]*stylesheet[^>]*https?:"""
+    assert [path for path, text in pages.items() if re.search(loaded, text)] == []
+    theory = pages[tmp_path / "site" / "theory" / "index.html"]
+    assert theory.count("<math") > 20 and "$" not in re.sub(r"<math.*?</math>", "", theory)
+    assert "Rule" in pages[tmp_path / "site" / "api" / "learning" / "index.html"]
+
+
+def test_the_site_does_not_build_with_a_broken_link(tmp_path: Path) -> None:
+    """The control of the test above."""
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    (tmp_path / "nws").symlink_to(ROOT / "nws")
+    with (tmp_path / "docs" / "index.md").open("a") as page:
+        page.write("\n[nowhere](nowhere.md)\n")
+    built = build_site(tmp_path, tmp_path / "site")
+    assert built.returncode != 0 and "nowhere.md" in built.stderr
 
 
 def test_this_file_sees_the_blocks() -> None:
-    """The control of the others: with the settings of a small run, and a wrong option, they do find something."""
-    assert len(commands()) > 20 and len(blocks("python")) == 3 and "logger=none" in SMALL
+    """The control of the others: they do find blocks, and a wrong choice, link, option or anchor."""
+    assert len(commands()) > 20 and len(blocks("python")) > 8 and "logger=none" in SMALL
     assert commands("```bash\nmake a\n\nmake b\n```\n") == ["make a", "make b"]
-    assert not (CONF / "algorithm" / "nope.yaml").exists()
+    assert not (CONF / "algorithm" / "nope.yaml").exists() and "metric.nope" not in options()
+    assert broken("docs/index.md", "[a](nowhere.md) `nws/nope.py`") == ["nowhere.md", "nws/nope.py"]
+    assert anchors("# A & b: `c`\n```bash\n# no heading\n```\n") == {"a--b-c"}
