@@ -14,13 +14,12 @@ class Diverged(UserError):
 
 
 def positive_int(name: str, value: object, minimum: int = 1) -> int:
-    """Return value as an int; raise UserError unless it is a whole number (3.0 is, True is not) of at least minimum."""
-    if (
-        isinstance(value, Integral | float)
-        and not isinstance(value, bool)
-        and float(value).is_integer()
-    ):
-        number = int(value)
-        if number >= minimum:
-            return number
+    """The value as an int, where it is a whole number (3.0 is, True is not) of at least minimum.
+
+    Raises:
+        UserError: For any other value, with its name.
+    """
+    numeric = isinstance(value, Integral | float) and not isinstance(value, bool)
+    if numeric and float(value).is_integer() and value >= minimum:  # type: ignore
+        return int(value)  # type: ignore
     raise UserError(f"{name} must be a whole number of at least {minimum}, got {value!r}")

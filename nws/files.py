@@ -8,9 +8,10 @@ from nws.errors import UserError
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file by a temporary one and a rename: a good file that stood there is replaced by a good one, or stays.
+    """Write a file by a temporary one and a rename, so that no reader ever sees half of it.
 
-    Raises `UserError` where the disk or the folder does not allow it.
+    Raises:
+        UserError: Where the disk or the folder does not allow it. A file that was there stays.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -30,6 +31,6 @@ def write_atomically(path: Path, content: bytes) -> None:
             f"could not write {path} ({len(content):,} bytes): {error.strerror or error}; {kept}. "
             "Make room or choose another folder, then go on from the last checkpoint"
         ) from error
-    finally:  # after the rename there is none; where its folder is none either, that is no second error
+    finally:  # a failure here is no second error
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 """Schedules in closed form: the factor on a base value (learning rate, damping) after `step` steps.
 
-Closed form, so that a resumed run with more epochs follows the longer schedule from where it stands.
+A resumed run with more epochs follows the longer schedule from where it stands.
 """
 
 import math
@@ -17,7 +17,10 @@ def linear(step: int, total_steps: int, final: float = 0.0, warmup_steps: int = 
 
 
 def cosine(step: int, total_steps: int, final: float = 0.0, warmup_steps: int = 0) -> float:
-    """1 to `final` along half a cosine wave over `total_steps`; `final` from there on (Loshchilov & Hutter 2017, eq. 5)."""
+    """1 to `final` along half a cosine wave over `total_steps`, and `final` from there on.
+
+    Source: Loshchilov & Hutter 2017, eq. 5.
+    """
     wave = (1 + math.cos(math.pi * min(1.0, step / total_steps))) / 2
     return constant(step, warmup_steps) * (final + (1 - final) * wave)
 

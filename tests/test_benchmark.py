@@ -57,7 +57,8 @@ def test_step(bench: Bench) -> None:
         assert row["ratio_to_rws"] == pytest.approx(row["ms"] / rows["rws"]["ms"])
         assert row["ms_quartiles"][0] <= row["ms"] <= row["ms_quartiles"][1]
         assert (row["direction_error"] is not None) == name.startswith("n")
-    assert 1e-9 < rows["nrws"]["direction_error"] < 1e-2
+    # The accuracy of 0.01 is one in the norm of the matrix; this is the Euclidean one.
+    assert 1e-9 < rows["nrws"]["direction_error"] < 2e-2
 
 
 def test_the_error_of_a_direction_follows_the_options_of_its_solver(bench: Bench) -> None:
