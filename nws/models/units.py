@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from nws.errors import UserError
+from nws.models.noise import fill_uniform
 
 
 class Units(ABC):
@@ -50,7 +51,7 @@ class Units(ABC):
 
     def fill_noise(self, out: Tensor, rng: torch.Generator | None = None) -> None:
         """Fill `out` with the noise that `sample_` turns into values: uniform on [0, 1)."""
-        out.uniform_(generator=rng)
+        fill_uniform(out, rng)
 
     @abstractmethod
     def sample_(self, noise: Tensor, mean: Tensor) -> Tensor:

@@ -128,7 +128,8 @@ class UnitFisher:
 
         ((H V^T) * S)^T H, two products of 2 n d m flops.
         """
-        return torch.mm(self.inputs, vectors.T).mul_(self.weights).T @ self.inputs
+        image = torch.mm(self.inputs, vectors.T).mul_(self.weights)  # (n, m)
+        return torch.mm(image.T, self.inputs)
 
     def diagonal(self) -> Tensor:
         """The diagonals of all blocks: (m, d)."""

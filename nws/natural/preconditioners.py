@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.linalg import vecdot
 
 from nws.errors import UserError, positive_int
 from nws.natural.operators import CurvatureOperator, SharedCurvature
@@ -107,27 +108,34 @@ class SharedInverse(NamedTuple):
     """
 
     span: Tensor  # (r + 1, d) [Q, c]^T
+    spread: Tensor  # (m,) 1 / s_j
     identity: Tensor  # (m, 1) p_j
     inside: Tensor  # (m, r + 1) e_j, and 0 for c
     mean: Tensor  # (m, r + 1) P_j c in this span, times sqrt(k_j)
 
     @staticmethod
-    def make(basis: Basis, scale: Tensor, damping: Tensor, centre: Tensor) -> "SharedInverse":
-        """From s_j (m,), alpha, and c (d,); a centre of zeros leaves c out."""
+    def make(basis: Basis, scale: Tensor, damping: Tensor) -> "SharedInverse":
+        """Without c, from s_j (m,) and alpha."""
         values = torch.cat([basis.values, basis.rest])
         inverse = (scale[:, None] * values).add_(damping).reciprocal_()  # (m, r + 1)
-        identity, span = inverse[:, -1:], torch.cat([basis.vectors.T, centre[None]])
+        identity, zero = inverse[:, -1:], torch.zeros_like(basis.vectors[:, :1])
+        span = torch.cat([basis.vectors, zero], dim=1).T.contiguous()
         inside = inverse - identity
+        return SharedInverse(span, scale.reciprocal(), identity, inside, torch.zeros_like(inside))
+
+    def with_mean(self, centre: Tensor) -> "SharedInverse":
+        """The same with c (d,)."""
+        span = torch.cat([self.span[:-1], centre[None]])
         products = span @ centre  # (r + 1,) q_i . c, and c . c
-        mean = inside * products
-        mean[:, -1:] = identity
-        factor = (mean @ products).add_(scale.reciprocal()).rsqrt_()
-        return SharedInverse(span, identity, inside, mean.mul_(factor[:, None]))
+        mean = self.inside * products
+        mean[:, -1:] = self.identity
+        factor = (mean @ products).add_(self.spread).rsqrt_()
+        return self._replace(span=span, mean=mean.mul_(factor[:, None]))
 
     def __call__(self, vectors: Tensor) -> Tensor:
         """M_j^{-1} v_j: (m, d) from V (m, d), two products of 2 (r + 1) d m flops."""
-        inside = vectors @ self.span.T
-        along = (inside * self.mean).sum(1, keepdim=True)
+        inside = torch.mm(vectors, self.span.T)
+        along = vecdot(inside, self.mean)[:, None]
         inside.mul_(self.inside).addcmul_(self.mean, along, value=-1)
         return (vectors * self.identity).addmm_(inside, self.span)
 
@@ -135,8 +143,8 @@ class SharedInverse(NamedTuple):
 class SharedPreconditioner:
     """The inverse of what units share: the rows' mean, and eigenvectors of their covariance.
 
-    The mean is that of the last operator. The eigenvectors remember earlier batches. Stale ones
-    cost iterations, but never correctness.
+    The mean is that of the last operator. The rest is as old as the last refresh, and the
+    eigenvectors remember earlier batches. Stale ones cost iterations, but never correctness.
 
     Args:
         rank: r, eigenpairs kept next to the mean. 15 and the mean make 16 columns.
@@ -161,8 +169,10 @@ class SharedPreconditioner:
         self._check_layer()
         if self._basis is None or self._age % self.every == 0:
             self._basis = find_basis(shared, self.rank, shared.mean, self._basis, operator.name)
+            self._inverse = SharedInverse.make(self._basis, shared.scale, damping)
         self._age += 1
-        self._inverse = SharedInverse.make(self._basis, shared.scale, damping, shared.mean)
+        assert self._inverse is not None
+        self._inverse = self._inverse.with_mean(shared.mean)
 
     def __call__(self, vectors: Tensor) -> Tensor:
         assert self._inverse is not None

@@ -214,14 +214,16 @@ def test_until_accurate_sums_what_is_left_and_not_the_gains() -> None:
     gains = torch.tensor([[[1e2], [1.0]], [[1e-8], [0.9]]], dtype=torch.float64)
     none = torch.zeros(2, 1, dtype=torch.float64)
     rule = UntilAccurate(0.1, lambda x: torch.tensor(80.0), 9)
-    first, second = (Progress(i, none, none, gain) for i, gain in enumerate(gains, 1))
+    first, second = (
+        Progress(i, none, none, gain, torch.ones_like(gain)) for i, gain in enumerate(gains, 1)
+    )
     assert not rule(first) and not rule(second)  # 0.81 is left of the second unit, above 0.8
     merged = gains.sum(1)
     assert float(merged[1] ** 2 / merged[0]) < 0.1**2 * 80, "the sums would have stopped here"
 
 
 def test_a_solution_that_is_not_a_number_is_not_iterated_on() -> None:
-    lost = Progress(2, *(torch.full((1, 1), math.nan) for _ in range(3)))
+    lost = Progress(2, *(torch.full((1, 1), math.nan) for _ in range(4)))
     rule = UntilAccurate(0.1, lambda x: x.sum(), 50)
     rule(lost._replace(iteration=1))
     assert rule(lost)
@@ -251,7 +253,7 @@ def test_until_residual_says_how_far_it_is_at_its_limit() -> None:
 
 def test_until_residual_has_nothing_to_reach_for_a_unit_without_right_side() -> None:
     residual = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
-    progress = Progress(1, residual, residual, residual[:, :1])
+    progress = Progress(1, residual, residual, *residual.split(1, dim=1))
     length = torch.tensor([0.0, 5.0])
     assert UntilResidual(length, lambda r: r.norm(dim=1), 9)(progress)
     rule = UntilResidual(length / 2, lambda r: r.norm(dim=1), 9)

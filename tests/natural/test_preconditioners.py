@@ -143,15 +143,15 @@ def test_the_inverse_is_the_one_that_it_says(rank: int, alpha: float) -> None:
     basis = find_basis(fisher.shared, rank, centre)
     expected = apply(shared_inverses(fisher, basis, alpha, centre), vectors)
     before = vectors.clone()
-    made = SharedInverse.make(basis, fisher.weights.sum(0), damping, centre)(vectors)
-    assert_close(made, expected, EXACT)
+    made = SharedInverse.make(basis, fisher.weights.sum(0), damping)
+    assert_close(made.with_mean(centre)(vectors), expected, EXACT)
     precondition = SharedPreconditioner(rank)
     precondition.update(fisher, damping)
     assert_close(precondition(vectors), expected, EXACT)
     assert torch.equal(vectors, before)
 
     none = torch.zeros_like(centre)
-    without = SharedInverse.make(basis, fisher.weights.sum(0), damping, none)(vectors)
+    without = made(vectors)
     assert_close(without, apply(shared_inverses(fisher, basis, alpha, none), vectors), EXACT)
     assert (without - expected).norm() > 1e-3 * expected.norm(), "the mean makes no difference"
 

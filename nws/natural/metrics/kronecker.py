@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from nws.natural.operators import Rows, UnitFisher
@@ -23,8 +22,7 @@ class Kronecker(Stateless):
             check_system(operator, alpha)
             shared, d = operator.shared, operator.shape[1]
             basis = find_basis(shared, rank=d, name=layer.name)
-            zero = torch.zeros_like(shared.mean)
-            self._inverses.append(SharedInverse.make(basis, shared.scale, alpha, zero))
+            self._inverses.append(SharedInverse.make(basis, shared.scale, alpha))
 
     def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         return [inverse(g) for inverse, g in zip(self._inverses, gradients, strict=True)]

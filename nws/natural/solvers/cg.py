@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.linalg import vecdot
 
 Map = Callable[[Tensor], Tensor]
 
@@ -20,7 +21,13 @@ class Progress(NamedTuple):
     iteration: int  # from 1
     solution: Tensor  # (m, d)
     residual: Tensor  # (m, d)
-    gain: Tensor  # (m, 1) by which the iteration shortened |x_j - solution_j|^2 in the norm of A_j
+    step: Tensor  # (m, 1) length of the step along the direction
+    energy: Tensor  # (m, 1) residual times preconditioned residual, before the step
+
+    @property
+    def gain(self) -> Tensor:
+        """By how much the iteration shortened |x_j - solution_j|^2 in the norm of A_j: (m, 1)."""
+        return self.step * self.energy
 
 
 def cg(matmul: Map, right: Tensor, precondition: Map, stop: Callable[[Progress], bool]) -> Tensor:
@@ -47,17 +54,17 @@ def cg(matmul: Map, right: Tensor, precondition: Map, stop: Callable[[Progress],
         steepest = precondition(residual)
         if steepest.data_ptr() == residual.data_ptr():  # the identity: both change in place
             steepest = residual.clone()
-        new_energy = (residual * steepest).sum(1, keepdim=True)
+        new_energy = vecdot(residual, steepest)[:, None]
         if direction is None or energy is None:
             direction = steepest
         else:
             direction = steepest.addcmul_(new_energy / energy.clamp_min_(tiny), direction)
         energy = new_energy
         image = matmul(direction)
-        step = energy / (direction * image).sum(1, keepdim=True).clamp_min_(tiny)
+        step = energy / vecdot(direction, image)[:, None].clamp_min_(tiny)
         solution.addcmul_(step, direction)
         residual.addcmul_(step, image, value=-1)
-        if stop(Progress(iteration, solution, residual, step * energy)):
+        if stop(Progress(iteration, solution, residual, step, energy)):
             break
     return solution
 

@@ -68,8 +68,7 @@ def check_system(operator: CurvatureOperator, damping: Tensor, zero: bool = Fals
         raise unfactorable(
             operator, damping, "set damping.value > 0; only cholesky with n >= d does without"
         )
-    shared = operator.shared
-    if not math.isfinite(float(shared.mean.sum() + shared.scale.sum())):
+    if not math.isfinite(float(operator.shared.mean.sum())):  # rows and weights are all in it
         raise unfactorable(operator, damping, "its rows are not finite; lower optimizer.lr")
 
 
