@@ -1,0 +1,31 @@
+"""The mean direction alone: what all rows of a layer have in common, scaled for each unit."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from nws.natural.operators import Rows, UnitFisher
+from nws.natural.solvers.solver import Stateless, check_system
+
+
+class Mean(Stateless):
+    """F_j ~ s_j c c^T, with the mean row c and the unit's mean curvature s_j.
+
+    Its damped inverse is a rank-one term (Sherman & Morrison 1950):
+
+        (s_j c c^T + alpha I)^{-1} g = (g - c (c . g) s_j / (alpha + s_j c . c)) / alpha
+    """
+
+    def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
+        operators = [UnitFisher(layer.inputs, layer.curvature, layer.name) for layer in rows]
+        for operator in operators:
+            check_system(operator, alpha)
+        self._shared, self._alpha = [operator.shared for operator in operators], alpha.clone()
+
+    def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        directions = []
+        for g, shared in zip(gradients, self._shared, strict=True):
+            c, s = shared.mean, shared.scale
+            along = (g @ c) * s / (self._alpha + s * (c @ c))  # (m,)
+            directions.append((g - along[:, None] * c) / self._alpha)
+        return directions
