@@ -1,0 +1,93 @@
+"""MINRES: the solution whose residual is smallest, all units of a layer at once.
+
+Source: Paige & Saunders 1975, section 6.1 (Lanczos vectors and plane rotations).
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from nws.errors import UserError, positive_int
+from nws.natural.operators import CurvatureOperator
+from nws.natural.solvers.conjugate_gradient import worst_ratio
+from nws.natural.solvers.solver import Stateless, check_system, damped
+
+
+def minres(
+    matmul: Callable[[Tensor], Tensor], right: Tensor, iterations: int, tolerance: float
+) -> tuple[Tensor, int]:
+    """Minimise |b_j - A_j x_j| for m symmetric matrices at once, from zero.
+
+    Args:
+        matmul: V -> A_j v_j, (m, d) each.
+        right: b_j, (m, d).
+        iterations: At most so many.
+        tolerance: Stop where every unit's residual is at most tolerance |b_j|; reads one number
+            from the device in each iteration. 0 reads nothing, and makes all iterations.
+
+    Returns:
+        x_j, (m, d), and the number of iterations.
+    """
+    tiny = torch.finfo(right.dtype).tiny
+    x, w, w_old, v = (torch.zeros_like(right) for _ in range(4))
+    v_new = right
+    beta = start = right.norm(dim=1, keepdim=True)
+    phi, cos, sin = start, -torch.ones_like(start), torch.zeros_like(start)
+    delta_bar, epsilon = torch.zeros_like(start), torch.zeros_like(start)
+    for iteration in range(1, iterations + 1):
+        v_old, v = v, v_new / beta.clamp_min(tiny)  # a unit that is solved goes on with zeros
+        v_new = matmul(v).addcmul_(beta, v_old, value=-1)
+        alpha = (v * v_new).sum(1, keepdim=True)
+        v_new.addcmul_(alpha, v, value=-1)
+        beta = v_new.norm(dim=1, keepdim=True)
+        delta, gamma_bar = cos * delta_bar + sin * alpha, sin * delta_bar - cos * alpha
+        epsilon_old, epsilon, delta_bar = epsilon, sin * beta, -cos * beta
+        gamma = torch.hypot(gamma_bar, beta).clamp_min(tiny)
+        cos, sin = gamma_bar / gamma, beta / gamma
+        w_old, w = w, (v - epsilon_old * w_old - delta * w) / gamma
+        x.addcmul_(cos * phi, w)
+        phi = sin * phi
+        if tolerance and bool((phi <= tolerance * start).all()):
+            return x, iteration
+    return x, iterations
+
+
+class MinRes(Stateless):
+    """MINRES with Jacobi's preconditioner, `solver=minres`: it sees nothing but products.
+
+    Solves D^{-1/2} (C_j + alpha I) D^{-1/2} y = D^{-1/2} g_j with D the diagonal of C_j + alpha I.
+
+    Args:
+        iterations: At most so many.
+        tolerance: Relative residual of the worst unit's scaled system at which to stop; 0 makes all
+            iterations, and reads nothing from the device.
+
+    Raises:
+        UserError: For numbers that are out of range.
+    """
+
+    def __init__(self, iterations: int = 50, tolerance: float = 1e-3) -> None:
+        self.iterations = positive_int("solver.iterations", iterations)
+        if not (isinstance(tolerance, int | float) and 0 <= tolerance < 1):
+            raise UserError(f"solver.tolerance must be a number from 0 to 1, got {tolerance!r}")
+        self.tolerance = tolerance
+
+    def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
+        check_system(operator, damping)
+        self._operator, self._damping = operator, damping.clone()
+        self._roots = (operator.diagonal() + damping).rsqrt_()  # (m, d) D^{-1/2}
+
+    def solve(self, gradient: Tensor) -> Tensor:
+        def matmul(vectors: Tensor) -> Tensor:
+            return damped(self._operator, self._damping, vectors * self._roots) * self._roots
+
+        scaled, self._used = minres(matmul, gradient * self._roots, self.iterations, self.tolerance)
+        self._solved = (gradient, scaled * self._roots)
+        return self._solved[1]
+
+    def report(self) -> dict[str, float]:
+        """Iterations and the worst unit's relative residual of the last solve."""
+        gradient, solution = self._solved
+        residual = gradient - damped(self._operator, self._damping, solution)
+        return {"iterations": self._used, "residual": float(worst_ratio(residual, gradient))}
