@@ -21,8 +21,8 @@ from conftest import ROOT, SMALL, Command, checkpoint, load_script
 from omegaconf import OmegaConf
 
 sys.path.append(str(ROOT / "tests" / "experiment"))  # so that this file also runs alone
-from test_sweeps import SBATCH, SLURM, SRUN
-from test_train import CONF, TWO_STEPS, data_root, names  # noqa: F401  a fixture
+from conftest import CONF, TWO_STEPS, data_root, names  # noqa: F401  a fixture
+from test_launchers import SBATCH, SLURM, SRUN
 
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text()
@@ -376,7 +376,7 @@ def test_every_file_for_hydra_itself_is_named() -> None:
 
 
 def test_every_plugin_exists() -> None:
-    from nws.experiment.sweeps import PLUGINS, SETTINGS
+    from nws.experiment.arguments import PLUGINS, SETTINGS
 
     named = set(re.findall(r"hydra/\w+=\w+", code_spans()))
     assert set(SETTINGS) <= named <= set(PLUGINS)
@@ -431,7 +431,7 @@ def test_every_option_is_documented() -> None:
 
 
 def test_every_option_of_hydra_exists() -> None:
-    from nws.experiment.sweeps import PLUGINS, SETTINGS
+    from nws.experiment.arguments import PLUGINS, SETTINGS
 
     known = set()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
