@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,7 +25,9 @@ class RawImages:
     """What a source of images returns: its parts before any binarisation, on the CPU.
 
     Args:
-        train, valid, test: The three parts, each (N, D) uint8.
+        train: The images to train on, (N, D) uint8.
+        valid: The images that choose a checkpoint, likewise.
+        test: The images to report, likewise.
         shape: Height and width (H, W) of an image, with H * W = D.
         maximum: The byte that means intensity 1: 255 for grey bytes, 1 for binary images.
         distribution: p_D where it is known: images (S, D) float32 of 0 and 1, and their
@@ -75,14 +77,10 @@ class Split:
         rows = self.bytes if indices is None else self.bytes.index_select(0, indices)
         if self.redraw:
             # A uniform number is below 1: intensity 1 always gives 1, intensity 0 always gives 0.
-            uniform = torch.rand(rows.shape, generator=rng, device=rows.device, dtype=torch.float32)
+            uniform = torch.rand(rows.shape, generator=rng, device=rows.device)
             return uniform.mul_(self.maximum).lt_(rows)
         images = rows.to(torch.float32)
         return images if self.maximum == 1 else images.div_(self.maximum)
-
-    def to(self, device: torch.device | str) -> Split:
-        """Return the same split on a device."""
-        return Split(self.bytes.to(device), self.maximum, self.redraw)
 
 
 @dataclass(frozen=True)
@@ -96,17 +94,6 @@ class Dataset:
     test: Split
     distribution: tuple[Tensor, Tensor] | None = None  # as in `RawImages`
     unlabeled: Split | None = None  # for `metric.batch=unlabeled`
-
-    def to(self, device: torch.device | str) -> Dataset:
-        """Return the same data set on a device."""
-        exact = self.distribution
-        if exact is not None:
-            exact = exact[0].to(device), exact[1].to(device)
-        train, valid, test = (split.to(device) for split in (self.train, self.valid, self.test))
-        unlabeled = self.unlabeled
-        if unlabeled is not None:  # on the device once where it is the training part itself
-            unlabeled = train if unlabeled is self.train else unlabeled.to(device)
-        return Dataset(self.name, self.shape, train, valid, test, exact, unlabeled)
 
 
 def load_dataset(
@@ -137,16 +124,14 @@ def load_dataset(
         choices = ", ".join(BINARIZATIONS)
         raise UserError(f"data.binarize must be one of {choices}, got {binarize!r}")
     raw = _read(source, name, options)
-    train, valid, test = (
-        binarize_part(part, getattr(raw, part), raw.maximum, binarize)
-        for part in ("train", "valid", "test")
-    )
-    unlabeled = None
-    if raw.unlabeled is raw.train:
-        unlabeled = train
-    elif raw.unlabeled is not None:
-        unlabeled = binarize_part("unlabeled", raw.unlabeled, raw.maximum, binarize)
-    return Dataset(name, raw.shape, train, valid, test, raw.distribution, unlabeled).to(device)
+    parts: dict[str, Any] = {part: getattr(raw, part) for part in DRAW_SEEDS}
+    for part, images in parts.items():
+        if images is not None:
+            once = part == "unlabeled" and images is raw.train
+            split = parts["train"] if once else _binarize(part, images, raw.maximum, binarize)
+            parts[part] = split if once else replace(split, bytes=split.bytes.to(device))
+    exact = raw.distribution and (raw.distribution[0].to(device), raw.distribution[1].to(device))
+    return Dataset(name, raw.shape, distribution=exact, **parts)
 
 
 def _read(source: Callable[..., RawImages], name: str, options: dict[str, Any]) -> RawImages:
@@ -155,13 +140,12 @@ def _read(source: Callable[..., RawImages], name: str, options: dict[str, Any]) 
         signature = inspect.signature(source)
     except ValueError:  # of a builtin
         raise UserError(f"data._target_ must be a function in Python, got {source!r}") from None
-    if "root" in options and "root" not in signature.parameters:
-        options = {key: value for key, value in options.items() if key != "root"}
-    known = [option for option in signature.parameters if option != "root"]
-    unknown = ", ".join(sorted(set(options) - {"root", *known}))
+    known = dict.fromkeys(["root", "binarize", *signature.parameters])
+    unknown = ", ".join(sorted(options.keys() - known))
     if unknown:
-        choices = ", ".join(["root", "binarize", *known])
-        raise UserError(f"data: {name} has no option {unknown}; its options are {choices}")
+        raise UserError(f"data: {name} has no option {unknown}; its options are {', '.join(known)}")
+    if "root" not in signature.parameters:
+        options = {key: value for key, value in options.items() if key != "root"}
     try:
         signature.bind(**options)
     except TypeError as error:
@@ -175,15 +159,14 @@ def _read(source: Callable[..., RawImages], name: str, options: dict[str, Any]) 
     return raw
 
 
-def binarize_part(part: str, images: Tensor, maximum: int, how: str) -> Split:
+def _binarize(part: str, images: Tensor, maximum: int, how: str) -> Split:
     """Return one part's images, (N, D) uint8 on the CPU, as `data.binarize` says."""
-    if maximum == 1 or how == "none":
-        return Split(images, maximum, redraw=False)
+    fresh = how == "resample" and part in ("train", "unlabeled")
+    if maximum == 1 or how == "none" or fresh:
+        return Split(images, maximum, redraw=fresh and maximum > 1)
     if how == "threshold":
-        return Split((images > maximum / 2).to(torch.uint8), 1, redraw=False)
-    fresh = Split(images, maximum, redraw=True)
-    if how == "resample" and part in ("train", "unlabeled"):
-        return fresh
-    # Drawn on the CPU by its own generator: the same images on every device, under every seed.
-    drawn = fresh.batch(None, torch.Generator().manual_seed(DRAW_SEEDS[part]))
-    return Split(drawn.to(torch.uint8), 1, redraw=False)
+        bits = images > maximum / 2
+    else:  # drawn on the CPU by a generator of its own: the same images on every device
+        rng = torch.Generator().manual_seed(DRAW_SEEDS[part])
+        bits = Split(images, maximum, redraw=True).batch(None, rng)
+    return Split(bits.to(torch.uint8), 1, redraw=False)

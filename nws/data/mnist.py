@@ -40,43 +40,9 @@ def load_fashion_mnist(root: str | Path) -> RawImages:
     return _load(Path(root).expanduser(), "FashionMNIST")
 
 
-def read_idx(path: Path) -> Tensor:
-    """Return the images of an idx file (packed as .gz or not), (N, H, W) uint8.
-
-    Raises:
-        UserError: The file cannot be read, is damaged or holds something else.
-    """
-    content, complete = _unpack(path)
-    size, problem = len(content), ""
-    magic, count, height, width = np.frombuffer(content[:HEADER_BYTES].ljust(16), ">u4").tolist()
-    pixels, expected = height * width, HEADER_BYTES + count * height * width
-    if size < HEADER_BYTES:
-        problem = f": expected a header of {HEADER_BYTES} bytes, the file holds {size}"
-    elif magic != IMAGES_MAGIC:
-        problem = f": expected magic number {IMAGES_MAGIC} (images, idx), got {magic}"
-    elif not complete or count * pixels == 0 or size != expected:
-        problem = (
-            f" is damaged: its header promises {count} images of {height}x{width},"
-            f" {expected} bytes once unpacked; it holds {size} bytes,"
-            f" {(size - HEADER_BYTES) // max(pixels, 1)} complete images"
-            + ", and the packed file ends too early"
-            * (not complete)
-        )
-    if problem:
-        raise UserError(f"{path}{problem}; {MEND}")
-    data = np.frombuffer(content, dtype=np.uint8, offset=HEADER_BYTES)
-    return torch.from_numpy(data.reshape(count, height, width).copy())  # the buffer is read-only
-
-
-def find_in(folder: Path) -> str:
-    """Return the names of the files in a folder, for a message."""
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    return ", ".join(names) or "nothing"
-
-
 def _load(root: Path, kind: str) -> RawImages:
     folder = root / kind / "raw"
-    if _find(folder, "train") is None or _find(folder, "t10k") is None:
+    if any(_find(folder, part) is None for part in ("train", "t10k")):
         _download(root, kind, folder)
     train_file, test_file = _find(folder, "train"), _find(folder, "t10k")
     if train_file is None or test_file is None:
@@ -84,7 +50,7 @@ def _load(root: Path, kind: str) -> RawImages:
             f"{kind}: expected the two image files in {folder.resolve()} after the download,"
             f" found {find_in(folder)}"
         )
-    official, test = read_idx(train_file), read_idx(test_file)
+    official, test = _read_idx(train_file), _read_idx(test_file)
     if official.shape[1:] != test.shape[1:]:
         raise UserError(
             f"{folder.resolve()}: expected training and test images of one size,"
@@ -93,8 +59,7 @@ def _load(root: Path, kind: str) -> RawImages:
         )
     if len(official) <= VALID_IMAGES:
         raise UserError(
-            f"{train_file}: expected more than {VALID_IMAGES} images, found {len(official)},"
-            f" so none is left to train on; {MEND}"
+            f"{train_file}: expected more than {VALID_IMAGES} images, found {len(official)}; {MEND}"
         )
     train, valid = official.flatten(1).tensor_split((len(official) - VALID_IMAGES,))
     return RawImages(train, valid, test.flatten(1), (test.shape[1], test.shape[2]))
@@ -102,13 +67,12 @@ def _load(root: Path, kind: str) -> RawImages:
 
 def _find(folder: Path, part: str) -> Path | None:
     """Return the file of a part (train or t10k), unpacked if there is one, else packed."""
-    name = f"{part}-images-idx3-ubyte"
-    return next((folder / file for file in (name, f"{name}.gz") if (folder / file).is_file()), None)
+    files = [folder / f"{part}-images-idx3-ubyte{suffix}" for suffix in ("", ".gz")]
+    return next(filter(Path.is_file, files), None)
 
 
 def _download(root: Path, kind: str, folder: Path) -> None:
-    """Let torchvision download into root."""
-    import torchvision
+    import torchvision  # late, as that takes seconds
 
     try:
         getattr(torchvision.datasets, kind)(str(root), download=True)
@@ -121,19 +85,39 @@ def _download(root: Path, kind: str, folder: Path) -> None:
         ) from error
 
 
-def _unpack(path: Path) -> tuple[bytes, bool]:
-    """Return a file's unpacked content as far as it goes, and whether it is complete."""
+def find_in(folder: Path) -> str:
+    """Return the names of the files in a folder, for a message."""
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    return ", ".join(names) or "nothing"
+
+
+def _read_idx(path: Path) -> Tensor:
+    """Return the images of an idx file (packed as .gz or not), (N, H, W) uint8."""
+    unpacker = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)  # 16: a gzip header and checksum
+    packed = path.suffix == ".gz"
     try:
         content = path.read_bytes()
-        if path.suffix != ".gz":
-            return content, True
-        unpacker = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)  # 16: a gzip header and checksum
-        return unpacker.decompress(content), unpacker.eof
+        content = unpacker.decompress(content) if packed else content  # as far as it goes
     except zlib.error as error:
         raise UserError(
             f"{path}: expected a gzip file, but its bytes do not unpack ({error}); {MEND}"
         ) from error
     except OSError as error:
-        raise UserError(
-            f"{path}: could not be read ({error}); check the file and its permissions"
-        ) from error
+        raise UserError(f"{path} could not be read ({error}); check its permissions") from error
+    size, torn = len(content), packed and not unpacker.eof
+    magic, count, height, width = np.frombuffer(content[:HEADER_BYTES].ljust(16), ">u4").tolist()
+    pixels, expected = height * width, HEADER_BYTES + count * height * width
+    if size < HEADER_BYTES:
+        problem = f": expected a header of {HEADER_BYTES} bytes, the file holds {size}"
+    elif magic != IMAGES_MAGIC:
+        problem = f": expected magic number {IMAGES_MAGIC} (images, idx), got {magic}"
+    elif torn or count * pixels == 0 or size != expected:
+        problem = (
+            f" is damaged: its header promises {count} images of {height}x{width},"
+            f" {expected} bytes once unpacked; it holds {size} bytes,"
+            f" {(size - HEADER_BYTES) // max(pixels, 1)} complete images"
+        ) + ", and the packed file ends too early" * torn
+    else:
+        data = np.frombuffer(content, np.uint8, offset=HEADER_BYTES).reshape(count, height, width)
+        return torch.from_numpy(data.copy())  # the buffer is read-only
+    raise UserError(f"{path}{problem}; {MEND}")

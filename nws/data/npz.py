@@ -30,30 +30,22 @@ def load_npz(path: str | Path | None = None, shape: Sequence[int] | None = None)
         UserError: The file or a part is missing, or the parts are not images of one size and kind.
     """
     if path is None:
-        raise UserError(
-            "data.path must name a .npz file with train, valid and test, got null:"
-            " add data.path=FILE"
-        )
+        raise UserError("data.path must name a .npz file of images, got null: add data.path=FILE")
     file = Path(path).expanduser().resolve()
     arrays = _load_arrays(file)
     binary = {part: _is_binary(f"{file}: {part}", array) for part, array in arrays.items()}
     sizes = {part: array.shape[1:] for part, array in arrays.items()}
     if len(set(sizes.values())) > 1:
-        raise UserError(
-            f"{file}: expected images of one size in all parts, got {sizes}"
-            " (after the first dimension)"
-        )
+        raise UserError(f"{file}: expected images of one size in all parts, got {sizes}")
     if len(set(binary.values())) > 1:  # bytes of 0 and 1 would pass for almost black images
         grey = ", ".join(part for part in PARTS if not binary[part])
         raise UserError(
             f"{file}: expected all parts to be 0 and 1, or all grey bytes,"
             f" got grey bytes only in {grey}"
         )
-    train, valid, test = (
-        torch.from_numpy(array.astype(np.uint8)).flatten(1) for array in arrays.values()
-    )
-    size = _image_shape(sizes["train"], shape)
-    return RawImages(train, valid, test, size, 1 if binary["train"] else 255)
+    train, valid, test = (torch.from_numpy(arrays[part].astype(np.uint8)) for part in PARTS)
+    size, maximum = _image_shape(sizes["train"], shape), 1 if binary["train"] else 255
+    return RawImages(train.flatten(1), valid.flatten(1), test.flatten(1), size, maximum)
 
 
 def _load_arrays(file: Path) -> dict[str, np.ndarray]:
@@ -61,8 +53,7 @@ def _load_arrays(file: Path) -> dict[str, np.ndarray]:
         raise UserError(f"data.path: expected a .npz file, found none at {file}")
     if not zipfile.is_zipfile(file):
         raise UserError(
-            f"{file}: expected a .npz file, got something else;"
-            " write it with numpy.savez_compressed"
+            f"{file}: expected a .npz file, got something else; write it with numpy.savez"
         )
     try:
         with np.load(file, allow_pickle=False) as archive:  # a pickle could run code
@@ -74,15 +65,13 @@ def _load_arrays(file: Path) -> dict[str, np.ndarray]:
         ) from error
     missing = ", ".join(part for part in PARTS if part not in arrays)
     if missing:
-        raise UserError(
-            f"{file}: expected arrays named {', '.join(PARTS)}; missing {missing}, got {came}"
-        )
+        raise UserError(f"{file}: expected the arrays {PARTS}; missing {missing}, got {came}")
     return arrays
 
 
 def _is_binary(where: str, array: np.ndarray) -> bool:
     """Return whether an array is all 0 and 1 (else grey bytes); `UserError` if it is neither."""
-    kind, problem, binary = array.dtype.kind, "", False
+    kind = array.dtype.kind
     if array.ndim not in (2, 3):
         problem = f"an array (N, D) or (N, H, W), got shape {array.shape}"
     elif array.size == 0:
@@ -96,14 +85,11 @@ def _is_binary(where: str, array: np.ndarray) -> bool:
         binary = bool(((array == 0) | (array == 1)).all())
         if array.min() < 0 or array.max() > 255:
             problem = f"0 and 1, or bytes 0..255, {found}"
-        elif kind == "f" and not binary:
-            problem = (
-                f"floats to be exactly 0 or 1, {found} with others in between:"
-                " give grey images as bytes 0..255 (numpy.uint8)"
-            )
-    if problem:
-        raise UserError(f"{where}: expected {problem}")
-    return binary
+        elif binary or kind != "f":
+            return binary
+        else:
+            problem = f"floats to be exactly 0 or 1, {found}: give grey images as bytes 0..255"
+    raise UserError(f"{where}: expected {problem}")
 
 
 def _image_shape(size: tuple[int, ...], shape: Sequence[int] | None) -> tuple[int, int]:
@@ -115,8 +101,7 @@ def _image_shape(size: tuple[int, ...], shape: Sequence[int] | None) -> tuple[in
         height, width = (positive_int("data.shape", side) for side in shape)
         if height * width != pixels:
             raise UserError(
-                f"data.shape must have H * W = {pixels}, the pixels of an image,"
-                f" got [{height}, {width}]"
+                f"data.shape must have H * W = {pixels}, of an image, got [{height}, {width}]"
             )
         return height, width
     if len(size) == 2:

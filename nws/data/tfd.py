@@ -41,9 +41,7 @@ def load_tfd(
         UserError: An option is out of range, or the file is missing or damaged.
     """
     if positive_int("data.fold", fold, minimum=0) >= FOLDS:
-        raise UserError(
-            f"data.fold must be one of the official folds, 0 to {FOLDS - 1}, got {fold!r}"
-        )
+        raise UserError(f"data.fold must be one of the official folds, 0 to 4, got {fold!r}")
     if split not in SPLITS:
         raise UserError(f"data.split must be one of {', '.join(SPLITS)}, got {split!r}")
     size = positive_int("data.size", size)
@@ -55,7 +53,7 @@ def load_tfd(
         images = _reduce(images, size)
     images, kind = images.flatten(1), folds[:, int(fold)]
     unlabeled, labeled, valid, test = by_kind = [images[kind == number] for number in range(4)]
-    if min(map(len, by_kind)) == 0:
+    if not all(map(len, by_kind)):
         counts = ", ".join(f"{number}: {len(part)}" for number, part in enumerate(by_kind))
         raise UserError(
             f"{file}: expected images of each kind (0 unlabelled, 1 train, 2 valid, 3 test)"
@@ -95,7 +93,7 @@ def _read(file: Path, side: int) -> tuple[Tensor, Tensor]:
     count, problem = len(images), ""
     if images.dtype != np.uint8 or images.shape != (count, side, side) or count == 0:
         problem = (
-            f"images: expected bytes (uint8) of shape (N, {side}, {side}), N above 0,"
+            f"images: expected bytes (uint8) of shape (N, {side}, {side}),"
             f" got {images.dtype} of shape {images.shape}"
         )
     elif kinds.dtype.kind not in "uif" or kinds.shape != (count, FOLDS):
@@ -121,24 +119,22 @@ def _read(file: Path, side: int) -> tuple[Tensor, Tensor]:
 def _load_mat(file: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     from scipy.io import loadmat, whosmat
 
-    problem = ""
     try:
         found = loadmat(file, variable_names=names)
         came = ", ".join(name for name, *_ in whosmat(file)) or "nothing"
-        missing = ", ".join(name for name in names if not isinstance(found.get(name), np.ndarray))
-        if missing:
-            problem = f"arrays named {', '.join(names)}; missing {missing}, got {came}"
     except NotImplementedError:  # scipy's answer to HDF5
         raise UserError(
             f"{file}: expected a MATLAB file of version 7 or before, got version 7.3 (HDF5);"
             " load it in MATLAB and write it with save(..., '-v7')"
         ) from None
     except Exception as error:  # for a damaged file scipy raises whatever it stumbles over
-        reason = str(error) or type(error).__name__
-        problem = f"a MATLAB file, but reading failed ({reason})"
-    if problem:
-        raise UserError(f"{file}: expected {problem}; take a fresh copy of the file")
-    return {name: found[name] for name in names}
+        problem = f"a MATLAB file, but reading failed ({str(error) or type(error).__name__})"
+    else:
+        missing = ", ".join(name for name in names if not isinstance(found.get(name), np.ndarray))
+        if not missing:
+            return found
+        problem = f"arrays named {', '.join(names)}; missing {missing}, got {came}"
+    raise UserError(f"{file}: expected {problem}; take a fresh copy of the file")
 
 
 @cache  # one reading of the file, and one warning, in a process

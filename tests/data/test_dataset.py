@@ -193,7 +193,7 @@ def test_to_device_keeps_images_and_draws_there(tmp_path: Path, device: str) -> 
     assert torch.equal(data.test.bytes.cpu(), here.test.bytes)
     batch = data.train.batch(torch.arange(5, device=device), torch.Generator(device).manual_seed(0))
     assert batch.device.type == device and batch.shape == (5, 64)
-    moved = load_dataset(load_three_by_three).to(device)
+    moved = load_dataset(load_three_by_three, device=device)
     assert moved.distribution is not None and moved.distribution[1].device.type == device
 
 

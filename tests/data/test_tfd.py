@@ -145,15 +145,14 @@ def test_tfd_unlabelled_images_are_made_binary_as_the_training_part_is(tmp_path:
 @pytest.mark.parametrize("split", ["unlabeled", "train"])
 def test_tfd_unlabelled_images_move_to_the_device(tmp_path: Path, split: str) -> None:
     save_mat(tmp_path, tfd_arrays())
-    data = load_dataset(load_tfd, root=tmp_path, split=split)
-    moved = data.to("meta")
+    moved = load_dataset(load_tfd, root=tmp_path, split=split, device="meta")
     assert (
         moved.unlabeled is not None
         and moved.unlabeled.bytes.device.type == "meta"
         and len(moved.unlabeled) == 2
     )
     assert (moved.unlabeled is moved.train) == (split == "unlabeled")
-    assert load_dataset(load_digits).to("cpu").unlabeled is None
+    assert load_dataset(load_digits, device="meta").unlabeled is None
 
 
 @pytest.mark.parametrize(("size", "side"), [(24, 48), (48, 48), (96, 96)])
