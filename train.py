@@ -23,11 +23,10 @@ from nws.experiment.build import (
 )
 from nws.experiment.configuration import check_groups, construct, resolve_paths, to_dict
 from nws.experiment.hardware import pick_device
-from nws.experiment.job import Job, program
-from nws.experiment.loggers import check_mode
-from nws.experiment.outputs import Outputs
+from nws.experiment.loggers import Outputs, check_mode
 from nws.experiment.resume import Start, starting_point
 from nws.experiment.seeds import derive_seed
+from nws.experiment.sweeps import Job, program
 from nws.experiment.trainer import Trainer, TrainerSettings
 from nws.learning import WakeSleep
 
@@ -51,7 +50,7 @@ def build_trainer(start: Start, choices: dict[str, str]) -> Trainer:
     optimizer = build_optimizer(config, total_steps, machine)
     scheduler = build_scheduler(config, total_steps, optimizer)
     outputs = Outputs(start.run, config, choices)
-    trainer = Trainer(settings, data, learner, optimizer, scheduler, outputs, config.progress)
+    trainer = Trainer(settings, data, learner, optimizer, scheduler, outputs)
     if start.state is not None:
         trainer.load_state_dict(start.state, start.changed)
     return trainer
@@ -61,7 +60,7 @@ def train(start: Start, job: Job) -> int | None:
     """Train one run to its end, or to a signal, whose number is returned."""
     trainer, state = build_trainer(start, job.choices), start.state
     if state is None:
-        trainer.outputs.claim()
+        start.run.claim(start.config, job.choices, start.again)
     elif trainer.step >= trainer.total_steps:
         print(
             f"nothing to do: step {trainer.step} of {trainer.total_steps};"

@@ -20,9 +20,8 @@ from nws.analysis.tables import console
 from nws.data import Dataset
 from nws.errors import UserError, positive_int
 from nws.experiment.build import load_machine
-from nws.experiment.checkpoints import load_checkpoint
 from nws.experiment.configuration import to_dict
-from nws.experiment.directory import RunDirectory
+from nws.experiment.directory import RunDirectory, load_checkpoint
 from nws.experiment.hardware import pick_device
 from nws.experiment.images import image_grid, save_gif, save_png, stacked_grid
 from nws.experiment.loggers import WandbLogger

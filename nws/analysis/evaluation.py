@@ -15,8 +15,7 @@ from nws.analysis.runs import is_bidirectional
 from nws.analysis.sums import Show, Sums
 from nws.errors import UserError, positive_int
 from nws.experiment.build import load_machine
-from nws.experiment.checkpoints import load_checkpoint
-from nws.experiment.directory import RunDirectory
+from nws.experiment.directory import RunDirectory, load_checkpoint
 from nws.files import write_atomically
 from nws.models.helmholtz import HelmholtzMachine
 from nws.models.likelihood import (

@@ -34,8 +34,7 @@ class RawImages:
             probabilities (S,) float64.
         unlabeled: Images for `metric.batch=unlabeled`, (N, D) uint8; may be `train` itself.
 
-    Raises:
-        UserError: A part has another type or shape.
+    Raises `UserError` where a part has another type or shape.
     """
 
     train: Tensor
@@ -104,7 +103,7 @@ def load_dataset(
     device: torch.device | str = "cpu",
     **options: Any,
 ) -> Dataset:
-    """Load images from their source and make them a data set.
+    """Return the data set of the images from a source.
 
     Args:
         source: A function that returns `RawImages`, such as `load_digits` or your own.
@@ -112,9 +111,6 @@ def load_dataset(
         binarize: How grey images become binary, one of `BINARIZATIONS`. Binary images stay.
         device: Where the images are held.
         options: The source's own options. `root` is left out where the source does not take it.
-
-    Returns:
-        The data set on the device.
 
     Raises:
         UserError: An option is unknown, missing or wrong, or a file is missing or damaged.

@@ -25,12 +25,7 @@ def load_mnist(root: str | Path) -> RawImages:
 
     It has 50,000 training, 10,000 validation and 10,000 test images of 28x28 grey bytes. The
     validation part is the end of the official training file; the test part is the official one.
-
-    Args:
-        root: The folder of downloads.
-
-    Raises:
-        UserError: A file is damaged, or is missing and cannot be downloaded.
+    Raises `UserError` where a file is damaged, or is missing and cannot be downloaded.
     """
     return _load(Path(root).expanduser(), "MNIST")
 
@@ -53,14 +48,12 @@ def _load(root: Path, kind: str) -> RawImages:
     official, test = _read_idx(train_file), _read_idx(test_file)
     if official.shape[1:] != test.shape[1:]:
         raise UserError(
-            f"{folder.resolve()}: expected training and test images of one size,"
-            f" got {tuple(official.shape[1:])} and {tuple(test.shape[1:])};"
-            " delete both and run again to download them"
+            f"{folder.resolve()}: expected training and test images of one size, got"
+            f" {(*official.shape[1:],)} and {(*test.shape[1:],)}; delete both and run again"
         )
     if len(official) <= VALID_IMAGES:
-        raise UserError(
-            f"{train_file}: expected more than {VALID_IMAGES} images, found {len(official)}; {MEND}"
-        )
+        found = f"found {len(official)}; {MEND}"
+        raise UserError(f"{train_file}: expected more than {VALID_IMAGES} images, {found}")
     train, valid = official.flatten(1).tensor_split((len(official) - VALID_IMAGES,))
     return RawImages(train, valid, test.flatten(1), (test.shape[1], test.shape[2]))
 

@@ -26,8 +26,7 @@ def load_npz(path: str | Path | None = None, shape: Sequence[int] | None = None)
             them 0 and 1, or all of them grey bytes 0 to 255.
         shape: (H, W) of an image; None: as the arrays say, else a square, else one row.
 
-    Raises:
-        UserError: The file or a part is missing, or the parts are not images of one size and kind.
+    Raises `UserError` where the parts are missing, or are not images of one size and kind.
     """
     if path is None:
         raise UserError("data.path must name a .npz file of images, got null: add data.path=FILE")
@@ -39,10 +38,7 @@ def load_npz(path: str | Path | None = None, shape: Sequence[int] | None = None)
         raise UserError(f"{file}: expected images of one size in all parts, got {sizes}")
     if len(set(binary.values())) > 1:  # bytes of 0 and 1 would pass for almost black images
         grey = ", ".join(part for part in PARTS if not binary[part])
-        raise UserError(
-            f"{file}: expected all parts to be 0 and 1, or all grey bytes,"
-            f" got grey bytes only in {grey}"
-        )
+        raise UserError(f"{file}: expected bits, or all grey bytes, got grey bytes only in {grey}")
     train, valid, test = (torch.from_numpy(arrays[part].astype(np.uint8)) for part in PARTS)
     size, maximum = _image_shape(sizes["train"], shape), 1 if binary["train"] else 255
     return RawImages(train.flatten(1), valid.flatten(1), test.flatten(1), size, maximum)
@@ -52,9 +48,7 @@ def _load_arrays(file: Path) -> dict[str, np.ndarray]:
     if not file.is_file():
         raise UserError(f"data.path: expected a .npz file, found none at {file}")
     if not zipfile.is_zipfile(file):
-        raise UserError(
-            f"{file}: expected a .npz file, got something else; write it with numpy.savez"
-        )
+        raise UserError(f"{file}: expected a .npz file, got something else; use numpy.savez")
     try:
         with np.load(file, allow_pickle=False) as archive:  # a pickle could run code
             arrays = {part: archive[part] for part in PARTS if part in archive}
@@ -100,9 +94,7 @@ def _image_shape(size: tuple[int, ...], shape: Sequence[int] | None) -> tuple[in
             raise UserError(f"data.shape must be [H, W] or null, got {shape!r}")
         height, width = (positive_int("data.shape", side) for side in shape)
         if height * width != pixels:
-            raise UserError(
-                f"data.shape must have H * W = {pixels}, of an image, got [{height}, {width}]"
-            )
+            raise UserError(f"data.shape must have H * W = {pixels}, of an image, got {[*shape]}")
         return height, width
     if len(size) == 2:
         return size[0], size[1]

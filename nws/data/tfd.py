@@ -42,9 +42,9 @@ def load_tfd(
     """
     if positive_int("data.fold", fold, minimum=0) >= FOLDS:
         raise UserError(f"data.fold must be one of the official folds, 0 to 4, got {fold!r}")
+    size = positive_int("data.size", size)
     if split not in SPLITS:
         raise UserError(f"data.split must be one of {', '.join(SPLITS)}, got {split!r}")
-    size = positive_int("data.size", size)
     if size not in FILE_SIDES:
         raise UserError(f"data.size must be one of {', '.join(map(str, FILE_SIDES))}, got {size!r}")
     file = _file(Path(root).expanduser() / "TFD", FILE_SIDES[size])

@@ -36,14 +36,9 @@ OLD_KEYS = {
 
 
 def rewrite_arguments(arguments: list[str], conf: Path) -> list[str]:
-    """Return the arguments that Hydra reads in place of the user's.
+    """Return the arguments that Hydra reads in place of the user's; `conf` has config.yaml.
 
-    Args:
-        arguments: What the user gave after train.py.
-        conf: The folder of config.yaml, from which `resume=auto` composes.
-
-    Raises:
-        UserError: A value is no name of a group's file, a plugin is missing, or RUN is no run.
+    Raises `UserError` where a value names no file, a plugin is missing, or RUN is no run.
     """
     arguments = rename_old_keys(arguments, conf)
     check_choices(arguments)
@@ -52,19 +47,21 @@ def rewrite_arguments(arguments: list[str], conf: Path) -> list[str]:
 
 
 def rename_old_keys(arguments: list[str], conf: Path) -> list[str]:
-    """Give keys of earlier versions their present names; a group's later choice wins."""
-    renamed: list[str] = []
+    """Give keys of earlier versions their present names. They win over the choice of a group."""
+    keys = {argument.partition("=")[0].lstrip("+") for argument in arguments}
+    groups = {OLD_KEYS[key] for key in keys & OLD_KEYS.keys()} & set(GROUPS)
+    renamed = []
     for argument in arguments:
         key, equals, value = argument.partition("=")
         old = key.lstrip("+")
         new = OLD_KEYS.get(old, old)
-        if new != old and new in GROUPS:
+        if new != old and new in groups:
             choices = sorted(path.stem for path in (conf / new).glob("*.yaml"))
             if not set(value.split(",")) <= set(choices):
                 raise UserError(f"{old} must be one of {', '.join(choices)}, got {value!r}")
-            renamed = [text for text in renamed if not text.startswith(f"{new}=")]
-            key = new
-        renamed.append(key.replace(old, new) + equals + value)
+            renamed.append(f"{new}={value}")
+        elif old not in groups:
+            renamed.append(key.replace(old, new) + equals + value)
     return renamed
 
 
@@ -91,26 +88,13 @@ def _is_no_name(value: str) -> bool:
 def use_our_settings(arguments: list[str]) -> list[str]:
     """Choose our settings of a launcher or sweeper; `UserError` where it is not installed."""
     for text in arguments:
-        package = PLUGINS.get(text)
-        if package is not None and not _is_installed(f"hydra_plugins.{package}"):
-            raise UserError(
-                f"{text} needs {package.replace('_', '-')}, which is not installed:"
-                " pip install '.[sweep]'"
-            )
+        package, find = PLUGINS.get(text), importlib.util.find_spec
+        if package and not (find("hydra_plugins") and find(f"hydra_plugins.{package}")):
+            raise UserError(f"{text} needs {package.replace('_', '-')}: pip install '.[sweep]'")
         cluster = shutil.which("sbatch") and shutil.which("srun")
         if text == "hydra/launcher=submitit_slurm" and not cluster:
-            raise UserError(
-                f"{text} needs the commands of a SLURM cluster, found no sbatch and srun here;"
-                " start it there"
-            )
+            raise UserError(f"{text} needs the commands sbatch and srun of SLURM, found none here")
     return [SETTINGS.get(text, text) for text in arguments]
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:  # not even hydra_plugins
-        return False
 
 
 def resume_run(arguments: list[str]) -> list[str]:
@@ -118,21 +102,17 @@ def resume_run(arguments: list[str]) -> list[str]:
 
     The groups let overrides such as optimizer.momentum=0.5 be composed as the run was.
     """
-    keys = [argument.partition("=")[0] for argument in arguments]
-    for place, argument in enumerate(arguments):
-        key, _, value = argument.partition("=")
-        if key.lstrip("+") != "resume" or value in ("", "null", "auto"):
-            continue
-        if {"-m", "--multirun"} & set(arguments):
-            raise UserError(
-                "resume=RUN takes one run and no sweep (-m); resume=auto goes on with a sweep"
-            )
-        run, _ = open_run(value.strip("'\""))
-        choices = run.saved_choices().items()
-        groups = [f"{name}={choice}" for name, choice in choices if name not in keys]
-        directory = [f"resume={_quote(run.path)}", f"hydra.run.dir={_quote(run.path)}"]
-        return [*arguments[:place], *groups, *directory, *arguments[place + 1 :]]
-    return arguments
+    given = {argument.partition("=")[0].lstrip("+"): argument for argument in arguments}
+    value = given.get("resume", "").partition("=")[2]
+    if value in ("", "null", "auto"):
+        return arguments
+    if {"-m", "--multirun"} & set(arguments):
+        raise UserError("resume=RUN takes one run; resume=auto goes on with a sweep (-m)")
+    run, _ = open_run(value.strip("'\""))
+    choices = run.saved_choices().items()
+    groups = [f"{name}={choice}" for name, choice in choices if name not in given]
+    others = [argument for argument in arguments if argument != given["resume"]]
+    return [*groups, *others, f"resume={_quote(run.path)}", f"hydra.run.dir={_quote(run.path)}"]
 
 
 def _quote(path: Path) -> str:
@@ -145,9 +125,8 @@ def find_unfinished_run(arguments: list[str], conf: Path) -> list[str]:
     The arguments stay as they are for a sweep, which `sweep_directory` finds, and with a directory
     of the user's.
     """
-    if "resume=auto" not in arguments or any(
-        text.startswith(("-", "hydra.run.dir=")) for text in arguments
-    ):
+    directed = any(text.startswith(("-", "hydra.run.dir=")) for text in arguments)
+    if directed or "resume=auto" not in arguments:
         return arguments
     try:
         with hydra.initialize_config_dir(str(conf), job_name="train", version_base="1.3"):

@@ -1,6 +1,7 @@
 """Which images each training step gets."""
 
 from collections.abc import Collection
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -9,14 +10,11 @@ from nws.data import Dataset, Split
 from nws.errors import UserError
 from nws.experiment.seeds import derive_seed
 
-STREAMS = {"train": 2, "unlabeled": 3}  # the stream of random numbers that shuffles each part
-
 
 class Batches:
     """The batches of a run, a function of seed and step: there is no state to save.
 
-    Each epoch has a shuffle of its own. The few images left over by whole batches are other ones
-    in each epoch.
+    Each epoch has a shuffle of its own, and leaves out other images that fill no batch.
 
     Args:
         data: The data set.
@@ -26,8 +24,7 @@ class Batches:
     """
 
     def __init__(self, data: Dataset, size: int, sources: Collection[str], seed: int) -> None:
-        self.train, self.size, self.sources, self.seed = data.train, size, sources, seed
-        self.unlabeled = data.unlabeled
+        self.data, self.size, self.sources, self.seed = data, size, sources, seed
         steps_per_epoch(size, len(data.train), "training")
         if "unlabeled" in sources:
             if data.unlabeled is None:
@@ -37,44 +34,35 @@ class Batches:
                     " of the training images"
                 )
             steps_per_epoch(size, len(data.unlabeled), "unlabelled")
-        # Of each part, the shuffle of this epoch and of the one before or after.
-        self._orders: dict[tuple[str, int], Tensor] = {}
 
     def at(self, step: int, rng: torch.Generator) -> list[Tensor]:
         """Return the batch of a step, (B, D), and the one that metrics take rows from, if another.
 
         `rng` makes fresh draws of grey images.
         """
-        batches = [self._batch(self.train, step, "train", rng)]
+        batches = [self._batch(self.data.train, 2, step, rng)]
         if "other" in self.sources:
-            batches.append(self._batch(self.train, step + 1, "train", rng))
-        elif "unlabeled" in self.sources and self.unlabeled is not None:
-            batches.append(self._batch(self.unlabeled, step, "unlabeled", rng))
+            batches.append(self._batch(self.data.train, 2, step + 1, rng))
+        elif "unlabeled" in self.sources and self.data.unlabeled is not None:
+            batches.append(self._batch(self.data.unlabeled, 3, step, rng))
         return batches
 
-    def _batch(self, split: Split, step: int, part: str, rng: torch.Generator) -> Tensor:
+    def _batch(self, split: Split, stream: int, step: int, rng: torch.Generator) -> Tensor:
+        """Return a batch of a part, whose shuffles come from a stream of random numbers."""
         epoch, place = divmod(step, len(split) // self.size)
-        order = self._order(split, part, epoch)
+        order = _shuffle(len(split), split.bytes.device, self.seed, stream, epoch)
         return split.batch(order[place * self.size : (place + 1) * self.size], rng)
 
-    def _order(self, split: Split, part: str, epoch: int) -> Tensor:
-        """Return the shuffle of a part in an epoch, which is a pass over this part."""
-        if (part, epoch) not in self._orders:
-            rng = torch.Generator().manual_seed(derive_seed(self.seed, STREAMS[part], epoch))
-            order = torch.randperm(len(split), generator=rng).to(split.bytes.device)
-            kept = {
-                key: old
-                for key, old in self._orders.items()
-                if key[0] != part or key[1] == epoch - 1
-            }
-            self._orders = {**kept, (part, epoch): order}
-        return self._orders[part, epoch]
+
+@lru_cache(maxsize=2)  # a step needs two at most: of two epochs, or of two parts
+def _shuffle(count: int, device: torch.device, *seed: int) -> Tensor:
+    rng = torch.Generator().manual_seed(derive_seed(*seed))
+    return torch.randperm(count, generator=rng).to(device)
 
 
 def steps_per_epoch(size: int, images: int, kind: str) -> int:
     """Return the whole batches in a pass over some images; `UserError` where there is none."""
     if size > images:
-        raise UserError(
-            f"trainer.batch_size must be at most the {images} {kind} images, got {size}; lower it"
-        )
+        limit = f"at most the {images} {kind} images"
+        raise UserError(f"trainer.batch_size must be {limit}, got {size}; lower it")
     return images // size

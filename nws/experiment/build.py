@@ -5,6 +5,7 @@ from dataclasses import fields
 from functools import partial
 from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import torch
 from omegaconf import DictConfig
@@ -14,15 +15,22 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from nws.data import Dataset, load_dataset
 from nws.errors import UserError
-from nws.experiment.checkpoints import load_checkpoint, load_parameters
 from nws.experiment.configuration import check_groups, construct, instantiate, locate, to_dict
-from nws.experiment.directory import RunDirectory, open_run
+from nws.experiment.directory import RunDirectory, load_checkpoint, load_parameters, open_run
 from nws.experiment.resume import override_key
 from nws.experiment.seeds import derive_seed
 from nws.learning import NaturalMetric, RowOptions, Rule
 from nws.models import HelmholtzMachine, Units
 from nws.models.units import find_units
 from nws.natural import Damping
+
+# What each of these groups makes.
+KINDS: dict[str, tuple[Any, str]] = {
+    "algorithm": (Rule, "nws.learning.Rule"),
+    "damping": (Damping, "a class of nws.natural.damping"),
+    "optimizer": (Optimizer, "a torch optimizer that takes dense gradients"),
+    "scheduler": (LRScheduler | ReduceLROnPlateau, "one of torch.optim.lr_scheduler"),
+}
 
 
 def build_data(config: DictConfig, device: torch.device) -> Dataset:
@@ -38,10 +46,7 @@ def build_machine(config: DictConfig, data: Dataset) -> HelmholtzMachine:
     options = to_dict(config.model)
     layers, seed = options.pop("layers"), config.seed
     if not isinstance(layers, list):
-        raise UserError(
-            f"model.layers must be a list of layer sizes, bottom up, got {layers!r};"
-            " say model.layers=[200,100]"
-        )
+        raise UserError(f"model.layers must be a list of layer sizes as [200,100], got {layers!r}")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise UserError(f"seed must be a whole number of at least 0, got {seed!r}")
     for name in ("units", "visible"):
@@ -53,8 +58,8 @@ def build_machine(config: DictConfig, data: Dataset) -> HelmholtzMachine:
     for name in ("weight_scale", "hidden_bias", "visible_bias"):
         value = options.get(name, 0.0)
         if isinstance(value, bool) or not isinstance(value, int | float | Tensor):
-            expected = "a number or data" if name == "visible_bias" else "a number"
-            raise UserError(f"model.{name} must be {expected}, got {value!r}")
+            or_data = " or data" * (name == "visible_bias")
+            raise UserError(f"model.{name} must be a number{or_data}, got {value!r}")
     rng = torch.Generator().manual_seed(derive_seed(seed, 0))
     make = locate(options.pop("_target_", None), "model")
     sizes = [data.shape[0] * data.shape[1], *layers]
@@ -72,12 +77,16 @@ def mean_image_bias(data: Dataset, units: Units) -> Tensor:
 
 def build_rule(config: DictConfig) -> Rule:
     """Return the learning rule of the `algorithm` group."""
-    rule = instantiate(config.algorithm)
-    if not isinstance(rule, Rule):
-        raise UserError(
-            f"algorithm._target_ must be nws.learning.Rule, got {config.algorithm._target_}"
-        )
-    return rule
+    return _build(config, "algorithm", 1)
+
+
+def _build(config: DictConfig, group: str, total_steps: int, *arguments: Any) -> Any:
+    """Return the object of a group; `UserError` where it is not what the group is for."""
+    made, (kind, expected) = instantiate(config[group], total_steps, *arguments), KINDS[group]
+    if not isinstance(made, kind) or isinstance(made, SparseAdam):
+        found = config[group]._target_
+        raise UserError(f"{group}._target_ must be {expected}, got {found}; see conf/{group}/")
+    return made
 
 
 def build_metrics(
@@ -105,12 +114,7 @@ def build_metrics(
                 f"metric._target_ must be a class with update and direction, {missing[0]} is"
                 f" missing in {options['_target_']}; see docs/extending.md"
             )
-        damping = instantiate(config.damping, total_steps)
-        if not isinstance(damping, Damping):
-            raise UserError(
-                "damping._target_ must be a class of nws.natural.damping,"
-                f" got {config.damping._target_}"
-            )
+        damping = _build(config, "damping", total_steps)
         for step in (total_steps - 1, 0):  # a schedule that falls to 0 is found here
             damping.start_step(step)
         metrics.append(NaturalMetric(network, metric, damping, rows))
@@ -126,43 +130,27 @@ def takes_solver(config: DictConfig) -> bool:
 def unused_options(config: DictConfig, overrides: Sequence[str]) -> list[str]:
     """Return the overrides of solver and damping that the metric does not use."""
     used = {"damping": config.metric.get("_target_") is not None, "solver": takes_solver(config)}
-    groups = [(text, override_key(text).split(".")[0]) for text in overrides]
-    return [text for text, group in groups if not used.get(group, True)]
+    return [text for text in overrides if not used.get(override_key(text).split(".")[0], True)]
 
 
 def build_optimizer(config: DictConfig, total_steps: int, machine: HelmholtzMachine) -> Optimizer:
     """Return the `optimizer` group's optimizer of all parameters."""
     # The top layer has only biases, so its weight is empty.
     parameters = [parameter for parameter in machine.parameters() if parameter.numel()]
-    optimizer = instantiate(config.optimizer, total_steps, parameters)
-    if not isinstance(optimizer, Optimizer) or isinstance(optimizer, SparseAdam):
-        raise UserError(
-            "optimizer._target_ must be a torch optimizer that takes dense gradients,"
-            f" got {config.optimizer._target_}; try optimizer=adam or optimizer=sgd"
-        )
-    return optimizer
+    return _build(config, "optimizer", total_steps, parameters)
 
 
 def build_scheduler(
     config: DictConfig, total_steps: int, optimizer: Optimizer
 ) -> LRScheduler | ReduceLROnPlateau:
     """Return the `scheduler` group's scheduler of an optimizer."""
-    scheduler = instantiate(config.scheduler, total_steps, optimizer)
-    if not isinstance(scheduler, LRScheduler | ReduceLROnPlateau):
-        raise UserError(
-            "scheduler._target_ must be one of torch.optim.lr_scheduler,"
-            f" got {config.scheduler._target_}; try scheduler=linear or scheduler=constant"
-        )
-    return scheduler
+    return _build(config, "scheduler", total_steps, optimizer)
 
 
 def load_machine(
     path: str | Path, checkpoint: str, device: torch.device
 ) -> tuple[RunDirectory, DictConfig, Dataset, HelmholtzMachine]:
-    """Return a run, its configuration, its data set and its machine, on the device.
-
-    The machine has the parameters of the `checkpoint`, which is `best` or `last`.
-    """
+    """Return a run, its configuration, data set and machine; the checkpoint is `best` or `last`."""
     run, config = open_run(path)
     check_groups(config)
     file = run.best if checkpoint == "best" else run.last

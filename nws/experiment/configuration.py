@@ -26,10 +26,7 @@ def check_groups(config: DictConfig) -> None:
     for name in GROUPS:
         found = OmegaConf.select(config, name)
         if not isinstance(found, DictConfig):
-            raise UserError(
-                f"the configuration needs a group of options {name}, got {found!r};"
-                f" see conf/{name}/"
-            )
+            raise UserError(f"the configuration needs a group of options {name}, got {found!r}")
 
 
 def resolve_paths(config: DictConfig) -> None:
@@ -60,9 +57,7 @@ def construct(make: Callable[..., Any], group: str, /, *arguments: Any, **option
     try:
         inspect.signature(make).bind(*arguments, **options)
     except TypeError as error:
-        raise UserError(
-            f"the options of {group} do not fit: {error}, got {', '.join(options)}"
-        ) from error
+        raise UserError(f"the options of {group} do not fit: {error}, got {[*options]}") from error
     return make(*arguments, **options)
 
 
@@ -84,24 +79,17 @@ def locate(target: object, group: str) -> Callable[..., Any]:
 def instantiate(
     section: DictConfig | dict[str, Any], total_steps: int = 1, *arguments: Any, **extra: Any
 ) -> Any:
-    """Return the object that a section's `_target_` names, made from its options.
+    """Return the object that a section's `_target_` names, made from its options and the others.
 
-    Args:
-        section: The options, and `_target_`. The value `total_steps` in it stands for the number.
-        total_steps: The run's number of training steps.
-        *arguments: What the class takes before the options.
-        **extra: What it takes as well.
-
-    Raises:
-        UserError: The class does not take the options. The message has the class's own words.
+    The value `total_steps` in the options stands for the number. Raises `UserError` where the
+    class does not take the options, in the class's own words.
     """
     import_from_here()
     options = to_dict(section) if isinstance(section, DictConfig) else dict(section)
-    filled = OmegaConf.create(_fill_in(options, total_steps))
+    filled = _fill_in(options, total_steps)
     target = options.pop("_target_", "an object without _target_")
     try:
-        make = hydra.utils.instantiate(filled, _partial_=True)
-        return make(*arguments, **extra)
+        return hydra.utils.instantiate(filled, _partial_=True)(*arguments, **extra)
     except Exception as error:
         source = error.__cause__ if isinstance(error, InstantiationException) else error
         if isinstance(source, UserError):

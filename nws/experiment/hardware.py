@@ -18,11 +18,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def device_name(device: str) -> str:
-    """The name of the GPU, or of the CPU as far as the system tells it.
-
-    Args:
-        device: `auto`, `cpu`, `cuda` or `cuda:N`, as a run's option `device` has it.
-    """
+    """Return the name of the GPU, or of the CPU, that a run with this option `device` takes."""
     if device != "cpu" and torch.cuda.is_available():
         return torch.cuda.get_device_name()
     info = Path("/proc/cpuinfo")
@@ -32,7 +28,7 @@ def device_name(device: str) -> str:
 
 
 def describe(device: str) -> str:
-    """The device's name, the CPU threads that torch takes where it is no GPU, torch's version."""
+    """Return the device's name, the threads that torch takes of a CPU, and torch's version."""
     count = torch.get_num_threads()
     gpu = device != "cpu" and torch.cuda.is_available()
     threads = [] if gpu else [f"{count} thread{'s' * (count > 1)}"]

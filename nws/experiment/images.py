@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from nws.data import Dataset
 from nws.files import write_atomically
@@ -36,7 +37,7 @@ def image_grid(images: Tensor, shape: tuple[int, int], columns: int | None = Non
 
     scale = max(1, math.ceil(CELL / max(shape)))
     pictures = images.detach().float().cpu().reshape(-1, 1, *shape)
-    pictures = pictures.repeat_interleave(scale, 2).repeat_interleave(scale, 3)
+    pictures = interpolate(pictures, scale_factor=scale)  # repeats pixels
     columns = columns or math.ceil(math.sqrt(len(pictures) * shape[0] / shape[1]))
     return make_grid(pictures, nrow=columns, padding=2, pad_value=BACKGROUND)
 

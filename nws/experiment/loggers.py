@@ -1,4 +1,4 @@
-"""Where a run's numbers go: metrics.csv, and Weights & Biases."""
+"""What a run leaves behind: rows, images and checkpoints, in its directory and in W&B."""
 
 import csv
 import io
@@ -7,12 +7,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from omegaconf import DictConfig
+from torch import Tensor
+
 from nws.errors import UserError
+from nws.experiment.checks import Row
+from nws.experiment.configuration import construct, to_dict
+from nws.experiment.directory import RunDirectory, save_checkpoint
+from nws.experiment.images import save_png
 from nws.files import write_atomically
 
 log = logging.getLogger(__name__)
 
-Row = dict[str, float]
+WandbMode = Literal["online", "offline", "disabled"]
 
 
 class MetricsFile:
@@ -36,6 +43,7 @@ class MetricsFile:
                 ) from error
 
     def write(self, row: Row) -> None:
+        """Add a row."""
         self.rows.append(row)
         columns = list(dict.fromkeys(name for each in self.rows for name in each))
         text = io.StringIO(newline="")
@@ -43,9 +51,6 @@ class MetricsFile:
         writer.writeheader()
         writer.writerows(self.rows)
         write_atomically(self.path, text.getvalue().encode())
-
-
-WandbMode = Literal["online", "offline", "disabled"]
 
 
 def check_mode(mode: object) -> None:
@@ -92,9 +97,12 @@ class WandbLogger:
             self._give_up(error)
 
     def write(self, row: Row) -> None:
+        """Log a row."""
         self._try(lambda run: run.log(dict(row), step=int(row["step"])))
 
     def images(self, name: str, path: Path, step: int) -> None:
+        """Log an image file under a name."""
+
         def log_image(run: Any) -> None:
             image = self._wandb.Image(str(path), caption=f"step {step}")
             run.log({name: image, "step": step}, step=step)
@@ -102,6 +110,7 @@ class WandbLogger:
         self._try(log_image)
 
     def finish(self, summary: Row, exit_code: int) -> None:
+        """End the W&B run, and wait until it is written."""
         self._try(lambda run: run.summary.update(summary))
         self._try(lambda run: run.finish(exit_code=exit_code))
         # W&B returns from finish() before its service has written the run; teardown() waits for
@@ -109,15 +118,60 @@ class WandbLogger:
         self._try(lambda _: self._wandb.teardown())
 
     def _try(self, call: Callable[[Any], object]) -> None:
-        if self._run is None:
-            return
         try:
-            call(self._run)
+            if self._run is not None:
+                call(self._run)
         except (Exception, SystemExit) as error:  # teardown() exits where W&B's service failed
             self._give_up(error)
 
     def _give_up(self, error: BaseException) -> None:
-        log.warning(
-            "Weights & Biases failed (%s: %s); going on without it", type(error).__name__, error
+        self._run, kind = None, type(error).__name__
+        log.warning(f"Weights & Biases failed ({kind}: {error}); going on without it")
+
+
+class Outputs:
+    """The files of one run, and its W&B run once `start_wandb` was called.
+
+    The configuration, and the `choices` of groups that it came from, are written with each
+    checkpoint: config.yaml is always that of last.pt, also after a resume that failed.
+    """
+
+    def __init__(self, run: RunDirectory, config: DictConfig, choices: dict[str, str]) -> None:
+        self.run, self.config, self.choices = run, config, choices
+        self.metrics = MetricsFile(run.metrics)
+        self.wandb = WandbLogger(run.path, "disabled", {}, None, None)
+
+    def start_wandb(self, run_id: str | None, group: str | None) -> WandbLogger:
+        """Start a run of Weights & Biases, or go on with `run_id`."""
+        given = {"config": to_dict(self.config), "run_id": run_id, "group": group}
+        options = given | to_dict(self.config.logger)
+        self.wandb = construct(WandbLogger, "logger", self.run.path, **options)
+        return self.wandb
+
+    def row(self, row: Row) -> str:
+        """Write one row of metrics.csv. Return it as a line for people."""
+        self.metrics.write(row)
+        self.wandb.write(row)
+        exact = f"  KL {row['exact/kl']:.3f}" if "exact/kl" in row else ""
+        line = (
+            f"epoch {row['epoch']:7.2f}  step {row['step']:7d}"
+            f"  valid {row['valid/log_likelihood']:9.3f} ± {row['valid/standard_error']:.3f} nats"
+            f" ({row['valid/samples']} samples)  train bound {row['train/log_likelihood']:9.3f}"
+            f"  ess {row['train/ess']:5.2f}{exact}  {row['seconds']:7.1f} s"
         )
-        self._run = None
+        log.info(line)
+        return line
+
+    def images(self, grids: dict[str, Tensor], step: int) -> None:
+        """Write image grids (3, height, width) by their names."""
+        for name, grid in grids.items():
+            path = self.run.images / f"{name}_step_{step:07d}.png"
+            save_png(grid, path)
+            self.wandb.images(f"images/{name}", path, step)
+
+    def checkpoint(self, state: dict[str, Any], best: bool) -> None:
+        """Write last.pt, and best.pt too where the state is the best so far."""
+        state["wandb_id"] = self.wandb.id
+        for path in [self.run.best] * best + [self.run.last]:
+            save_checkpoint(path, state)
+        self.run.save_config(self.config, self.choices)

@@ -8,9 +8,8 @@ from hydra.conf import HydraConf
 from omegaconf import DictConfig, OmegaConf
 
 from nws.errors import UserError
-from nws.experiment.checkpoints import load_checkpoint
 from nws.experiment.configuration import flatten_config, resolve_paths
-from nws.experiment.directory import RunDirectory, open_run
+from nws.experiment.directory import RunDirectory, load_checkpoint, open_run
 
 #: What a resumed run keeps, with the options of its data: its place in the draws depends on it.
 FIXED = (
@@ -27,14 +26,16 @@ class Start:
     config: DictConfig
     state: dict[str, Any] | None = None  # the last checkpoint; None for a new run
     changed: set[str] = field(default_factory=set)  # groups with overrides, which win over `state`
+    again: bool = False  # whether the directory is of this run already
 
 
 def starting_point(config: DictConfig, hydra_config: HydraConf) -> Start:
     """Return what the option `resume` of a composed configuration stands for."""
     run = RunDirectory(Path(hydra_config.runtime.output_dir))
     if config.resume == "auto":
-        state, config.resume = left_state(run, config), None
-        return Start(run, config, state)
+        again, state = run.config.is_file(), left_state(run, config)
+        config.resume = None
+        return Start(run, config, state, again=again)
     if config.resume is None:
         run.check_free()
         return Start(run, config)
@@ -51,47 +52,37 @@ def override_key(text: str) -> str:
 
 
 def override(saved: DictConfig, composed: DictConfig, overrides: list[str]) -> DictConfig:
-    """Return a saved configuration with overrides applied, as `composed` has their values.
+    """Return a saved configuration with overrides; `UserError` for one that is not allowed.
 
-    Raises:
-        UserError: A resumed run cannot change this.
+    The overrides have the values of the `composed` configuration.
     """
-    config, paths = saved.copy(), ("root", "path", "shape")
-    kept = [
-        *FIXED,
-        *(f"data.{key}" for key in OmegaConf.select(composed, "data") or () if key not in paths),
-    ]
+    config, select = saved.copy(), OmegaConf.select
+    free = ("root", "path", "shape")
+    options = [key for key in select(composed, "data") or () if key not in free]
+    kept = [*FIXED, *(f"data.{key}" for key in options)]
     for text in overrides:
         key = override_key(text)
         if key == "resume":
             continue
         fixed = [name for name in kept if f"{name}.".startswith(f"{key}.")]
-        select = OmegaConf.select
         changed = [name for name in fixed if select(composed, name) != select(saved, name)]
         if changed or text.startswith("~") or key.split(".")[0] in ("experiment", "debug"):
-            raise UserError(
-                f"a resumed run keeps its {changed[0] if changed else key}, got {text};"
-                " start a new run instead"
-            )
-        value = OmegaConf.select(composed, key, default=None)
-        OmegaConf.update(config, key, value, merge=False, force_add=True)
+            name = changed[0] if changed else key
+            raise UserError(f"a resumed run keeps its {name}, got {text}; start a new run")
+        OmegaConf.update(config, key, select(composed, key), merge=False, force_add=True)
     return config
 
 
 def left_state(run: RunDirectory, config: DictConfig) -> dict[str, Any] | None:
-    """Return the last checkpoint that a directory holds of this configuration, if any.
-
-    Raises `UserError` where it holds a run of another configuration.
-    """
+    """Return the last checkpoint in a directory, if any; `UserError` of another configuration."""
     if not run.config.is_file():
         return None
     difference = first_difference(config, open_run(run.path)[1])
     if difference is not None:
         key, asked, found = difference
         raise UserError(
-            f"{run.path} holds a run of another configuration: {key} is {found} there,"
-            f" and {asked} is asked for; nothing was changed."
-            " Give the options of that run, or another directory"
+            f"{run.path} holds a run of another configuration: {key} is {found} there, and {asked}"
+            " is asked for; nothing was changed. Give the options of that run, or another directory"
         )
     return load_checkpoint(run.last) if run.last.is_file() else None
 

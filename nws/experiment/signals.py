@@ -16,7 +16,8 @@ class StopSignals:
         once: Whether the second signal acts as before `install`, which usually ends the program.
         numbers: The signals.
 
-    Its `caught` is the number of the last signal, None where none came.
+    Attributes:
+        caught: The number of the last signal, None where none came.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class StopSignals:
                 self._previous[number] = signal.signal(number, self._catch)
         return self
 
-    def restore(self) -> None:
+    def restore(self, *exception: object) -> None:
         """Give the signals back to whoever had them before."""
         while self._previous:
             signal.signal(*self._previous.popitem())
@@ -47,11 +48,7 @@ class StopSignals:
             self.restore()
         self.action(number)
 
-    def __enter__(self) -> "StopSignals":
-        return self.install()
-
-    def __exit__(self, *exception: object) -> None:
-        self.restore()
+    __enter__, __exit__ = install, restore
 
 
 def announce(what: str, number: int) -> None:

@@ -17,51 +17,36 @@ class SpeedColumn(ProgressColumn):
         return Text(f"{task.speed or 0:.1f} steps/s", no_wrap=True)
 
 
-class Terminal:
+class Terminal(Progress):
     """Lines and a progress bar, drawn between two steps and by no other thread.
 
     Nothing is written where the output is no terminal, or where `show` is off.
-
-    Args:
-        show: The option `progress`.
-        step, total, per_epoch: Training steps taken so far, of the run, and of an epoch.
-        epochs: Epochs of the run.
     """
 
-    def __init__(self, show: bool, step: int, total: int, per_epoch: int, epochs: float) -> None:
-        self.shown = show and sys.stdout.isatty()
-        columns = [
+    def __init__(self, show: bool, step: int, total: int, epochs: float) -> None:
+        columns = (
             TextColumn(f"epoch {{task.fields[epoch]:.2f}}/{epochs:g}"), BarColumn(16),
             TimeRemainingColumn(), SpeedColumn(), TextColumn("{task.fields[bound]}"),
-        ]  # fmt: skip
-        self._bar = Progress(
-            *columns, console=Console(highlight=False), auto_refresh=False, transient=True,
-            disable=not self.shown,
         )  # fmt: skip
-        self._per_epoch, self._drawn = per_epoch, 0.0
-        self._task = self._bar.add_task(
-            "", completed=step, total=total, epoch=step / per_epoch, bound=""
+        self.shown = show and sys.stdout.isatty()
+        console, hidden = Console(highlight=False), not self.shown
+        super().__init__(
+            *columns, console=console, auto_refresh=False, transient=True, disable=hidden
         )
+        self._drawn = 0.0
+        self._bar = self.add_task("", completed=step, total=total, epoch=0.0, bound="")
 
-    def advance(self, step: int) -> None:
+    def show_step(self, step: int, epoch: float) -> None:
         """Show that a step was taken."""
         if self.shown and time.monotonic() - self._drawn > REDRAW_EVERY:
-            epoch = step / self._per_epoch
-            self._bar.update(self._task, completed=step, epoch=epoch, refresh=True)
+            self.update(self._bar, completed=step, epoch=epoch, refresh=True)
             self._drawn = time.monotonic()
 
     def show_bound(self, bound: float) -> None:
         """Show the training bound in nats from now on."""
-        self._bar.update(self._task, bound=f"bound {bound:.2f} nats")
+        self.update(self._bar, bound=f"bound {bound:.2f} nats")
 
-    def line(self, text: str) -> None:
+    def show_line(self, text: str) -> None:
         """Write a line above the bar."""
         if self.shown:
-            self._bar.console.print(Text(text), soft_wrap=True)
-
-    def __enter__(self) -> "Terminal":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._bar.stop()
+            self.console.print(Text(text), soft_wrap=True)

@@ -16,15 +16,13 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from nws.data import Dataset
 from nws.errors import UserError, positive_int
 from nws.experiment.batches import Batches, steps_per_epoch
-from nws.experiment.checkpoints import load_parameters
-from nws.experiment.divergence import DivergenceCheck
+from nws.experiment.checks import EVALUATION_SEED, DivergenceCheck, Row, validate, warn_of_a_bad_end
+from nws.experiment.directory import load_parameters
 from nws.experiment.images import progress_grids
-from nws.experiment.loggers import Row
-from nws.experiment.outputs import Outputs
+from nws.experiment.loggers import MetricsFile, Outputs
 from nws.experiment.seeds import derive_seed
 from nws.experiment.signals import StopSignals, announce
 from nws.experiment.terminal import Terminal
-from nws.experiment.validation import EVALUATION_SEED, Validation
 from nws.learning.step import STATISTICS, WakeSleep
 
 log = logging.getLogger(__name__)
@@ -50,10 +48,10 @@ class TrainerSettings:
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if not number or not 0 < value < math.inf:
                 raise UserError(f"trainer.{name} must be a number of epochs above 0, got {value!r}")
-        for name in ("batch_size", "check_every", "evaluation_samples"):
-            positive_int(f"trainer.{name}", getattr(self, name))
-        if self.evaluation_points is not None:
-            positive_int("trainer.evaluation_points", self.evaluation_points)
+        for name in ("batch_size", "check_every", "evaluation_samples", "evaluation_points"):
+            value = getattr(self, name)
+            if value is not None or name != "evaluation_points":  # 32.0 becomes 32
+                object.__setattr__(self, name, positive_int(f"trainer.{name}", value))
 
     def steps_per_epoch(self, images: int) -> int:
         """Return the whole batches in a pass over the training images."""
@@ -74,35 +72,25 @@ class Trainer:
         optimizer: It follows the gradients that the learner writes.
         scheduler: Stepped once a training step; ReduceLROnPlateau once an evaluation.
         outputs: Where rows, images and checkpoints go.
-        progress: Whether a terminal gets lines and a bar.
-
-    Attributes:
-        step, total_steps: Training steps taken, and those of the whole run.
-        best: The best validation log-likelihood so far, in nats.
     """
 
     def __init__(
-        self,
-        settings: TrainerSettings,
-        data: Dataset,
-        learner: WakeSleep,
-        optimizer: Optimizer,
-        scheduler: LRScheduler | ReduceLROnPlateau,
-        outputs: Outputs,
-        progress: bool = True,
-    ) -> None:
+        self, settings: TrainerSettings, data: Dataset, learner: WakeSleep, optimizer: Optimizer,
+        scheduler: LRScheduler | ReduceLROnPlateau, outputs: Outputs,
+    ) -> None:  # fmt: skip
         self.settings, self.data, self.learner = settings, data, learner
-        self.machine, self.outputs, self.progress = learner.machine, outputs, progress
+        self.machine, self.outputs = learner.machine, outputs
         self.optimizer, self.scheduler = optimizer, scheduler
+        self.plateau = isinstance(scheduler, ReduceLROnPlateau)
         self.device = data.train.bytes.device
         self.steps_per_epoch = settings.steps_per_epoch(len(data.train))
         self.total_steps = settings.total_steps(len(data.train))
+        self.seed = outputs.config.seed
         sources = {metric.options.batch for metric in learner.metrics}
-        self.batches = Batches(data, settings.batch_size, sources, outputs.config.seed)
-        points = settings.evaluation_points
-        self.validation = Validation(data, settings.evaluation_samples, points)
+        self.batches = Batches(data, settings.batch_size, sources, self.seed)
         self.divergence = DivergenceCheck(self.machine)
-        self.step, self.seconds, self.best, self.saved_step = 0, 0.0, -math.inf, 0
+        self.step, self.seconds, self.saved_step = 0, 0.0, 0
+        self.best = -math.inf  # validation log-likelihood, in nats
         # Sums over the `count` steps since the last evaluation, on the device.
         self.sums, self.count = torch.zeros(len(STATISTICS), device=self.device), 0
 
@@ -111,11 +99,9 @@ class Trainer:
 
         Raises `Diverged` where numbers are not finite, `UserError` where a file cannot be written.
         """
-        announcing = StopSignals(partial(announce, "after this step"))
-        terminal = Terminal(
-            self.progress, self.step, self.total_steps, self.steps_per_epoch, self.settings.epochs
-        )
-        with announcing as stop, terminal:
+        stop = StopSignals(partial(announce, "after this step"))
+        show = self.outputs.config.progress
+        with stop, Terminal(show, self.step, self.total_steps, self.settings.epochs) as terminal:
             while self.step < self.total_steps and stop.caught is None:
                 started = time.perf_counter()
                 try:
@@ -129,7 +115,7 @@ class Trainer:
                     grids = progress_grids(self.machine, self.data, EVALUATION_SEED)
                     self.outputs.images(grids, self.step)
                 if self._is_due(self.settings.evaluate_every):
-                    terminal.line(self._evaluate())
+                    terminal.show_line(self._evaluate())
             if stop.caught is not None and self.saved_step != self.step:
                 self._save(best=False)
             return stop.caught
@@ -142,10 +128,10 @@ class Trainer:
             batches = self.batches.at(self.step, self.learner.rng)
             self.optimizer.step(partial(self._loss, *batches))  # type: ignore[arg-type]
             self.learner.after_step()
-            if not isinstance(self.scheduler, ReduceLROnPlateau):
-                self.scheduler.step()
+            if not self.plateau:
+                self.scheduler.step()  # type: ignore[call-arg]
             self.step += 1
-            terminal.advance(self.step)
+            terminal.show_step(self.step, self.step / self.steps_per_epoch)
             if self.step % self.settings.check_every == 0:
                 self._check()
                 terminal.show_bound(float(self.sums[2]) / self.count)
@@ -179,27 +165,27 @@ class Trainer:
 
     def _evaluate(self) -> str:
         """Write one row of metrics and the checkpoints. Return the row as a line."""
-        valid = self.validation.row(self.machine)
+        settings = self.settings
+        samples, points = settings.evaluation_samples, settings.evaluation_points
+        valid = validate(self.machine, self.data, samples, points)
         train = dict(zip(STATISTICS, (self.sums / self.count).tolist(), strict=True))
         self.sums.zero_()
         self.count = 0
-        row: Row = {
-            "epoch": self.step / self.steps_per_epoch,
-            "step": self.step,
-            "seconds": round(self.seconds, 3),
-        }
+        epoch, seconds = self.step / self.steps_per_epoch, round(self.seconds, 3)
+        row: Row = {"epoch": epoch, "step": self.step, "seconds": seconds}
         losses = ("wake_loss", "dream_loss", "log_likelihood")
         row |= {f"train/{name}": train[name] for name in losses}
         row["valid/log_likelihood"] = mean = valid.pop("valid/log_likelihood")
         row |= {"train/ess": train["ess"]} | valid | {"learning_rate": self._learning_rate()}
         row |= self.learner.report()
-        if isinstance(self.scheduler, ReduceLROnPlateau):
-            self.scheduler.step(mean)
+        if self.plateau:
+            self.scheduler.step(mean)  # type: ignore[arg-type]
         line = self.outputs.row(row)
         if self.step == self.total_steps:
-            self.validation.warn_of_a_bad_end(self.machine, mean)
+            warn_of_a_bad_end(self.machine, mean)
         better = mean > self.best
-        self.best = max(mean, self.best)
+        if better:  # max() would keep a mean that is no number
+            self.best = mean
         self._save(better)
         return line
 
@@ -230,16 +216,21 @@ class Trainer:
         self.seconds, self.best, self.count = state["seconds"], state["best"], state["count"]
         self.sums.copy_(state["sums"])
         self._load_optimizer(state, changed)
-        self._load_metrics(state["metrics"], changed)
+        fresh_solvers = bool(changed & {"metric", "solver"})
+        for metric, saved in zip(self.learner.metrics, state["metrics"], strict=False):
+            metric.load_state_dict(saved, "damping" in changed, fresh_solvers)
+        if not state["metrics"]:  # the run had none
+            for metric in self.learner.metrics:
+                metric.start_at(self.step)
         if state["rng_device"] == self.device.type:
             self.learner.rng.set_state(state["rng"])
         else:
             log.warning(
-                "the checkpoint is from %s: on %s its draws cannot be continued",
-                state["rng_device"], self.device,
-            )  # fmt: skip
-            self.learner.rng.manual_seed(derive_seed(self.batches.seed, 1, self.step))
-        self.outputs.go_on(self.step)
+                f"the checkpoint is from {state['rng_device']}: on {self.device} its draws cannot"
+                " be continued"
+            )
+            self.learner.rng.manual_seed(derive_seed(self.seed, 1, self.step))
+        self.outputs.metrics = MetricsFile(self.outputs.run.metrics, self.step)
 
     def _load_optimizer(self, state: dict[str, Any], changed: set[str]) -> None:
         """Restore optimizer and scheduler.
@@ -247,11 +238,10 @@ class Trainer:
         With new options, or another number of steps, the schedule is followed again from step 0.
         What the optimizer has gathered stays, unless it is another optimizer.
         """
-        plateau = isinstance(self.scheduler, ReduceLROnPlateau)
-        longer = state["total_steps"] != self.total_steps and not plateau
+        longer = state["total_steps"] != self.total_steps and not self.plateau
         saved = dict(state["optimizer"])
         if longer or changed & {"optimizer", "scheduler"}:
-            steps = 0 if plateau else min(self.step, self.total_steps)
+            steps = 0 if self.plateau else min(self.step, self.total_steps)
             with warnings.catch_warnings():  # torch warns that the optimizer has not stepped
                 warnings.simplefilter("ignore", UserWarning)
                 for _ in range(steps):
@@ -261,15 +251,6 @@ class Trainer:
             self.scheduler.load_state_dict(state["scheduler"])
         if state["optimizer_class"] == type(self.optimizer).__name__:
             self.optimizer.load_state_dict(saved)
-
-    def _load_metrics(self, states: list[dict[str, Any]], changed: set[str]) -> None:
-        """Restore the metrics; those that the run did not have start at its step."""
-        fresh_solvers = bool(changed & {"metric", "solver"})
-        for metric, saved in zip(self.learner.metrics, states, strict=False):
-            metric.load_state_dict(saved, "damping" in changed, fresh_solvers)
-        if not states:
-            for metric in self.learner.metrics:
-                metric.start_at(self.step)
 
     def summary(self) -> Row:
         """Return the run in a few numbers, for Weights & Biases."""

@@ -24,7 +24,7 @@ BAD = {
     "algorithm.samples=0": "algorithm.samples must be a whole number of at least 1, got 0",
     "algorithm.samples=1.5": "algorithm.samples must be a whole number",
     "algorithm.exponent=-1": "algorithm.weighting.exponent must be a number of at least 0, got -1",
-    "algorithm.weighting._target_=math.hypot": "algorithm.weighting cannot be called with log p and log q",
+    "algorithm.weighting._target_=math.hypot": "weighting cannot be called with log p and log q",
     "algorithm.weighting._target_=nws.nope": "nws.nope",
     "+algorithm.foo=1": "nws.learning.Rule cannot be made from the options",
     "trainer.batch_size=1298": "at most the 1297 training images, got 1298",
@@ -122,6 +122,7 @@ def test_keys_of_earlier_versions() -> None:
         ("seed=1", "metric.kind=fisher,diagonal"): ["seed=1", "metric=fisher,diagonal"],
         ("solver=pcg", "solver.name=auto", "solver.rank=3"): ["solver=auto", "solver.rank=3"],
         ("metric=fisher", "++metric.kind=kronecker"): ["metric=kronecker"],
+        ("metric.kind=mean", "metric=fisher"): ["metric=mean"],  # in any order, as ever
         ("-m", "solver.rank=3"): ["-m", "solver.rank=3"],
     }
     for given, expected in renamed.items():
@@ -131,7 +132,7 @@ def test_keys_of_earlier_versions() -> None:
 def test_a_run_by_keys_of_earlier_versions(train: Command) -> None:
     new = train("algorithm=nrws", "metric=diagonal", "hydra.run.dir=new")
     wrong = train("algorithm=nrws", "solver.name=lu").message()
-    assert "solver.name must be one of auto, cholesky, pcg" in wrong and "got 'lu'" in wrong
+    assert "solver.name must be one of auto, cholesky, minres, pcg" in wrong and "got 'lu'" in wrong
     old = train("algorithm=nrws", "metric.kind=diagonal", "hydra.run.dir=old")
     assert old.code == 0, old.err
     assert_same_run(old.run, new.run)

@@ -28,7 +28,8 @@ def test_the_seed_fixes_a_run(train: Command) -> None:
 def test_group_choices_train(train: Command, group: str) -> None:
     before = None
     for name in names(group):
-        outcome = train(f"{group}={name}", "trainer.epochs=0.5", f"hydra.run.dir={name}")
+        choice = "=".join(f"{group}/{name}".rsplit("/", 1))  # model/visible=gaussian
+        outcome = train(choice, "trainer.epochs=0.5", f"hydra.run.dir={name}")
         assert outcome.code == 0, (name, outcome.err)
         assert checkpoint(outcome.run)["step"] == 3
         after = checkpoint(outcome.run)["machine"]["generator.layers.0.weight"]
@@ -116,3 +117,9 @@ def test_a_source_of_images_in_the_working_directory(command: Command, tmp_path:
 def test_only_the_data_group_s_source_needs_a_file(command: Command) -> None:
     """`root` goes to no source that does not take it: digits need none."""
     assert command("train.py", *SMALL, "data.root=nowhere", "trainer.epochs=0.2").code == 0
+
+
+def test_whole_numbers_may_be_written_as_floats(train: Command) -> None:
+    """As 2e2 is, and as a search may suggest them."""
+    floats = ("trainer.batch_size=2e2", "trainer.evaluation_samples=5.0", "trainer.check_every=2.0")
+    assert_same_run(train("hydra.run.dir=a", *floats).run, train("hydra.run.dir=b").run)

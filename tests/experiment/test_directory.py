@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -10,10 +11,13 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import Command, Interrupt, checkpoint, metrics
+from omegaconf import OmegaConf
 from PIL import Image
 
 from nws.errors import UserError
 from nws.experiment.directory import RunDirectory, find_runs
+
+CONFIG = OmegaConf.create({"seed": 0})
 
 
 def test_a_run_leaves_what_the_design_says(train: Command, tmp_path: Path) -> None:
@@ -103,9 +107,28 @@ def test_of_runs_that_start_at_once_one_gets_the_directory(tmp_path: Path) -> No
     one, other = RunDirectory(tmp_path / "run"), RunDirectory(tmp_path / "run")
     one.check_free()
     other.check_free()  # neither sees the other yet
-    one.claim()
+    one.claim(CONFIG, {}, again=False)
     with pytest.raises(UserError, match="holds a run already"):
-        other.claim()
+        other.claim(CONFIG, {}, again=False)
+
+
+def test_a_start_on_a_full_disk_takes_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(source: object, target: object) -> None:
+        raise OSError("No space left on device")
+
+    run = RunDirectory(tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.raises(UserError, match="could not write"):
+            run.claim(CONFIG, {}, again=False)
+    run.check_free()
+    run.claim(CONFIG, {}, again=False)
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(UserError, match="could not write"):
+        run.claim(CONFIG, {}, again=True)  # what is there stays
+    assert run.config.is_file()
 
 
 def test_runs_of_the_same_second_have_directories_of_their_own(train: Command) -> None:

@@ -70,6 +70,24 @@ def test_a_solver_that_fails_over_numbers_that_are_not_finite_says_where_they_be
     )
 
 
+def test_an_evaluation_that_is_no_number_is_never_the_best(
+    train: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nws.experiment import trainer
+
+    original, means = trainer.validate, iter([math.nan])
+    monkeypatch.setattr(
+        trainer,
+        "validate",
+        lambda *given: (
+            (row := original(*given))
+            | {"valid/log_likelihood": next(means, row["valid/log_likelihood"])}
+        ),
+    )
+    run = train().run
+    assert checkpoint(run, "best.pt")["step"] == 12 and math.isfinite(checkpoint(run)["best"])
+
+
 def test_an_end_below_coin_flips_is_warned_of(train: Command) -> None:
     outcome = train("optimizer=sgd", "optimizer.lr=3e3", "scheduler=constant")
     assert (

@@ -171,7 +171,7 @@ def test_a_cluster(
     with monkeypatch.context() as patch:
         patch.setenv("PATH", "")
         assert (
-            "found no sbatch and srun here"
+            "needs the commands sbatch and srun of SLURM, found none here"
             in sweep("seed=3", "hydra/launcher=submitit_slurm").message()
         )
     (tmp_path / "bin").mkdir()

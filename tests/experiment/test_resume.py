@@ -267,3 +267,18 @@ def test_a_damaged_run_is_not_resumed(train: Command, tmp_path: Path) -> None:
     before = sorted(tmp_path.iterdir())
     assert f"{tmp_path / 'missing'} does not exist" in train("resume=missing").message()
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_signal_in_the_last_step_asks_for_no_more(train: Command, interrupt: Interrupt) -> None:
+    interrupt(12, signal.SIGTERM)
+    outcome = train("hydra.run.dir=run")
+    assert outcome.code == 128 + signal.SIGTERM and checkpoint(outcome.run)["step"] == 12
+    assert "go on with" not in outcome.out and len(metrics(outcome.run)) == 2
+
+
+def test_a_resumed_run_keeps_its_visible_units(train: Command) -> None:
+    run = train("model/visible=gaussian", "data.binarize=none", "trainer.epochs=1").run
+    wider = train(f"resume={run}", "trainer.epochs=2", "model.visible.scale=0.5").message()
+    assert "a resumed run keeps its model.visible" in wider
+    longer = train(f"resume={run}", "trainer.epochs=2")
+    assert longer.code == 0 and checkpoint(run)["step"] == 12, longer.err

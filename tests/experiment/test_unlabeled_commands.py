@@ -1,4 +1,4 @@
-"""metric.batch=unlabeled: recognition's Fisher matrix from unlabelled images, everything else from the gradient's batch."""
+"""metric.batch=unlabeled: recognition's Fisher from unlabelled images, all else from the batch."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from nws.learning import WakeSleep
 
 IMAGES = 70  # 40 unlabelled, 16 train, 6 valid, 8 test
 OPTIONS = (
-    "data=tfd", "data.root=.", "data.split=train", "data.binarize=resample", "algorithm=nrws", "algorithm.samples=3",
-    "metric.batch=unlabeled", "model.layers=[5,3]", "trainer.batch_size=8", "trainer.epochs=6",
-    "trainer.evaluate_every=2", "trainer.images_every=100", "trainer.evaluation_samples=5", "optimizer.lr=0.05",
-    "scheduler=constant", "logger=none",
+    "data=tfd", "data.root=.", "data.split=train", "data.binarize=resample", "algorithm=nrws",
+    "algorithm.samples=3", "metric.batch=unlabeled", "model.layers=[5,3]", "trainer.batch_size=8",
+    "trainer.epochs=6", "trainer.evaluate_every=2", "trainer.images_every=100",
+    "trainer.evaluation_samples=5", "optimizer.lr=0.05", "scheduler=constant", "logger=none",
 )  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def after_six_steps(run: Path, source: Callable[[Dataset], Any]) -> dict[str, An
 def test_the_trainer_draws_the_unlabelled_batches_by_a_shuffle_of_their_own(
     tfd: Callable[..., Any],
 ) -> None:
-    """Six steps are three passes over the 16 labelled images, and one over the 40 unlabelled ones and the next one's begin."""
+    """Six steps are three passes over 16 labelled images, and one over 40 unlabelled ones."""
     run = tfd("trainer.epochs=3").run
     parameters = flatten(checkpoint(run)["machine"])
     assert after_six_steps(run, lambda data: data.unlabeled) == parameters
@@ -135,7 +135,7 @@ def test_a_resumed_run_ends_as_one_never_stopped(
 def test_a_data_set_without_unlabelled_images(train: Command, tmp_path: Path) -> None:
     message = train("algorithm=nrws", "metric.batch=unlabeled").message()
     assert (
-        "metric.batch=unlabeled needs a data set with unlabelled images, digits has none; use data=tfd"
+        "batch=unlabeled needs a data set with unlabelled images, digits has none; use data=tfd"
         in message
     )
     assert not list(tmp_path.glob("outputs/*/*"))  # before any work

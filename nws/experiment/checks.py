@@ -1,0 +1,87 @@
+"""What training is watched by: are all numbers finite, and how good is the machine?"""
+
+import logging
+import math
+
+import torch
+from torch import Tensor
+
+from nws.data import Dataset
+from nws.errors import Diverged
+from nws.models.helmholtz import HelmholtzMachine
+from nws.models.likelihood import kl_divergence, log_likelihood
+
+log = logging.getLogger(__name__)
+
+Row = dict[str, float]  # a row of metrics.csv
+
+EVALUATION_SEED = 0  # of validation and images: the same draws for every run, none of training's
+
+
+class DivergenceCheck:
+    """Finds the step and the layer where numbers stopped being finite."""
+
+    def __init__(self, machine: HelmholtzMachine) -> None:
+        self.machine = machine
+        self.layers: list[str] = []
+        for network in machine.networks:
+            self.layers += [f"{network.name} layer {each}" for each in range(len(network.layers))]
+        device = next(machine.parameters()).device
+        # For each layer the first step of a loss that is not finite.
+        self._first_bad = torch.full((len(self.layers),), -1, device=device)
+
+    def note(self, layer_losses: Tensor, step: int) -> None:
+        """Take in one step's losses, one a layer. It does not wait for the device."""
+        bad = ~layer_losses.isfinite() & (self._first_bad < 0)
+        self._first_bad.masked_fill_(bad, step)
+
+    def check(self, step: int, rate: float, kept: str) -> None:
+        """Raise `Diverged` where a loss or, at this `step`, a parameter is not finite.
+
+        The message names the first step and layer, the learning `rate`, and the checkpoint `kept`.
+        """
+        names, parameters = zip(*self.machine.named_parameters(), strict=True)
+        finite = torch.stack([parameter.isfinite().all() for parameter in parameters])
+        report = torch.cat([self._first_bad, finite.long()]).tolist()  # one synchronisation
+        losses = zip(report, self.layers, strict=False)
+        rest = zip(report[len(self.layers) :], names, strict=True)
+        bad = [(first, f"the loss of {layer}") for first, layer in losses if first >= 0]
+        bad += [(step, f"the parameter of {name}") for is_finite, name in rest if not is_finite]
+        if bad:
+            first, what = min(bad, key=lambda pair: pair[0])  # a loss before a parameter
+            raise Diverged(
+                f"step {first}: {what} is not finite, with a learning rate of {rate:g};"
+                f" lower optimizer.lr, or start from smaller weights (model.weight_scale); {kept}"
+            )
+
+
+def validate(machine: HelmholtzMachine, data: Dataset, samples: int, points: int | None) -> Row:
+    """Return the columns of an evaluation, in nats an image; with the exact KL if p_D is known.
+
+    Args:
+        machine: The machine.
+        data: Its validation part is used.
+        samples: Importance samples an image, K.
+        points: How many validation images, the first ones; None for all.
+    """
+    images = data.valid.batch()[:points]
+    rng = torch.Generator(images.device).manual_seed(EVALUATION_SEED)
+    valid = log_likelihood(machine, images, samples, rng)
+    row: Row = {
+        "valid/log_likelihood": valid.mean,
+        "valid/standard_error": valid.standard_error,
+        "valid/samples": valid.samples,
+    }
+    if data.distribution is not None:
+        row["exact/kl"] = kl_divergence(machine, *data.distribution)
+    return row
+
+
+def warn_of_a_bad_end(machine: HelmholtzMachine, mean: float) -> None:
+    """Warn where a run on bits ends far below what a fair coin for each pixel reaches."""
+    coins = -math.log(2) * machine.sizes[0]
+    if machine.units[0].support == (0.0, 1.0) and mean < 1.5 * coins:
+        log.warning(
+            f"the run ended at {mean:.4g} nats, far below what a fair coin a pixel reaches"
+            f" ({coins:.1f}): lower optimizer.lr"
+        )
