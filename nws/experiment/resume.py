@@ -64,7 +64,8 @@ def override(saved: DictConfig, composed: DictConfig, overrides: list[str]) -> D
         key = override_key(text)
         if key == "resume":
             continue
-        fixed = [name for name in kept if f"{name}.".startswith(f"{key}.")]
+        pairs = [(name, sorted([f"{name}.", f"{key}."])) for name in kept]
+        fixed = [name for name, (outer, inner) in pairs if inner.startswith(outer)]
         changed = [name for name in fixed if select(composed, name) != select(saved, name)]
         if changed or text.startswith("~") or key.split(".")[0] in ("experiment", "debug"):
             name = changed[0] if changed else key
