@@ -91,18 +91,23 @@ class Binary(Units):
     support = (0.0, 1.0)
 
     def log_partition(self, logits: Tensor) -> Tensor:
+        """log(1 + e^a)."""
         return torch.logaddexp(logits, torch.zeros_like(logits))
 
     def mean(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
+        """sigma(a)."""
         return torch.sigmoid(logits, out=out)
 
     def curvature(self, mean: Tensor) -> Tensor:
+        """p (1 - p)."""
         return torch.addcmul(mean, mean, mean, value=-1)
 
     def link(self, mean: Tensor) -> Tensor:
+        """log(p / (1 - p))."""
         return torch.logit(mean)
 
     def sample_(self, noise: Tensor, mean: Tensor) -> Tensor:
+        """1 where the noise is below the mean, else 0."""
         return noise.lt_(mean)
 
     def log_prob(self, values: Tensor, logits: Tensor, means: Tensor) -> Tensor:
@@ -118,9 +123,11 @@ class Bipolar(Binary):
     """States {-1, +1}: Bernoulli values y in {0, 1}, seen by other layers as 2 y - 1."""
 
     def encode(self, values: Tensor) -> Tensor:
+        """h = 2 y - 1."""
         return 2 * values - 1
 
     def decode(self, states: Tensor) -> Tensor:
+        """y = (h + 1) / 2."""
         return (states + 1) / 2
 
 

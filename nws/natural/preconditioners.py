@@ -179,6 +179,7 @@ class SharedPreconditioner:
         return self._inverse(vectors)
 
     def state_dict(self) -> State:
+        """Age, basis and inverse."""
         state = {"age": torch.tensor(self._age)}
         if self._basis is not None and self._inverse is not None:
             state |= self._basis._asdict() | self._inverse._asdict()

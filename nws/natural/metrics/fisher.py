@@ -35,11 +35,13 @@ class Fisher:
         return rows.curvature
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
+        """Take in the rows of each layer, and alpha: one solver a layer factors its blocks."""
         self.solvers = self.solvers or [self._make_solver() for _ in rows]
         for solver, layer in zip(self.solvers, rows, strict=True):
             solver.factor(UnitFisher(layer.inputs, self.curvature(layer), layer.name), alpha)
 
     def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """(F_j + alpha I)^{-1} g_j, (m, d) for each layer."""
         return [solver.solve(g) for solver, g in zip(self.solvers, gradients, strict=True)]
 
     def report(self) -> dict[str, float]:
@@ -49,6 +51,7 @@ class Fisher:
         return {key: max(each[key] for each in reports if key in each) for key in keys}
 
     def state_dict(self) -> dict[str, Any]:
+        """The state of each layer's solver."""
         return {"solvers": [solver.state_dict() for solver in self.solvers]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -76,4 +79,5 @@ class Empirical(Fisher):
     """
 
     def curvature(self, rows: Rows) -> Tensor:
+        """w_k (y_kj - A'(a_kj))^2: (n, m)."""
         return rows.squared_errors()

@@ -16,6 +16,7 @@ class Kronecker(Stateless):
     """
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
+        """Take in the rows of each layer, and alpha: one eigenbasis a layer."""
         self._inverses = []
         for layer in rows:
             operator = UnitFisher(layer.inputs, layer.curvature, layer.name)
@@ -25,4 +26,5 @@ class Kronecker(Stateless):
             self._inverses.append(SharedInverse.make(basis, shared.scale, alpha))
 
     def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """(s_j A + alpha I)^{-1} g_j, (m, d) for each layer."""
         return [inverse(g) for inverse, g in zip(self._inverses, gradients, strict=True)]
