@@ -70,14 +70,3 @@ class Fisher:
             )
         for solver, each in zip(self.solvers, states, strict=True):
             solver.load_state_dict(each)
-
-
-class Empirical(Fisher):
-    """(y - p)^2 in place of the curvature A'': the second moment of the rows' gradients.
-
-    It is often taken for the Fisher matrix, but is not it.
-    """
-
-    def curvature(self, rows: Rows) -> Tensor:
-        """w_k (y_kj - A'(a_kj))^2: (n, m)."""
-        return rows.squared_errors()
