@@ -203,8 +203,8 @@ class GibbsChain:
 
     def _child(self, layer: Layer, parent: int, child: int) -> "_Child":
         units = self.machine.units[parent]
-        off, on = units.encode(layer.weight.new_tensor([0.0, 1.0])).tolist()
-        columns = layer.weight.T * (on - off)
+        off = layer.weight.new_zeros(())
+        columns = layer.weight.T * (units.encode(off + 1) - units.encode(off))
         logits, family = layer(self._states(parent)), self.machine.units[child]
         log_partition = family.log_partition(logits).sum(1)
         return _Child(family, logits, log_partition, columns, self._values[child] @ columns.T)
