@@ -75,7 +75,7 @@ def relative_error(actual: Tensor, expected: Tensor) -> float:
     return float((actual - expected).norm() / expected.norm())
 
 
-# --- what the direction should be ---
+# --- what the direction should be -----------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ def bits_of(trace: Trace) -> Bits:
     return [block.double().cpu() for block in trace.value_blocks]
 
 
-# --- enumeration ---------------------------------------------------------------------------------
+# --- enumeration ----------------------------------------------------------------------------------
 
 
 def every_state(sizes: tuple[int, ...]) -> Bits:
@@ -165,7 +165,7 @@ def exact_posterior(machine: HelmholtzMachine, x: Tensor) -> Tensor:
     return joint / joint.sum()
 
 
-# --- the Fisher matrix ---------------------------------------------------------------------------
+# --- the Fisher matrix ----------------------------------------------------------------------------
 
 
 class Fisher(NamedTuple):
@@ -217,7 +217,7 @@ def fisher_matrix(
     return torch.einsum("n,np,nr->pr", weights, gradients, gradients)
 
 
-# --- learning rules ------------------------------------------------------------------------------
+# --- learning rules -------------------------------------------------------------------------------
 
 
 def importance_weights(
@@ -251,9 +251,11 @@ def rule_gradients(
     dream: Bits,
     weights: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """What a rule should leave in `.grad` of both networks, minus its ascent direction, by autograd.
+    """What a rule should leave in `.grad` of both networks, computed by autograd.
 
-    `weights` of p and of q, (B, K) each; those of the rule's exponent where left out.
+    That is minus the ascent direction of the rule.
+
+    `weights` are those of p and of q, (B, K) each. By default the rule's exponent gives them.
     """
     if weights is None:
         weights = (importance_weights(machine, wake, rule.samples, exponent_of(rule)),) * 2

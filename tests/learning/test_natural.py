@@ -193,7 +193,7 @@ def test_the_plain_version_of_the_package_gives_the_same(which: int) -> None:
         assert_close(found, expected.detach(), SOLVED)
 
 
-# --- refreshed every K steps ---
+# --- refreshed every K steps ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("refresh_every", [1, 3])
@@ -227,7 +227,7 @@ def test_the_matrix_and_alpha_of_the_last_refresh_serve_until_the_next(refresh_e
         optimizer.step()
 
 
-# --- errors ---
+# --- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -49,7 +49,7 @@ def gradients(machine: HelmholtzMachine) -> tuple[Tensor, Tensor]:
     return p, q
 
 
-# --- gradients ----------------------------------------------------------------------------------
+# --- gradients ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("soft", [False, True], ids=["bits", "intensities"])
@@ -133,7 +133,7 @@ def test_generators_gradient_is_that_of_the_log_likelihood_where_recognition_is_
     assert (gradients(machine)[0] + expected).abs().max() < 5 / samples**0.5
 
 
-# --- weights of other kinds than a softmax ------------------------------------------------------
+# --- weights of other kinds than a softmax --------------------------------------------------------
 
 
 def apart(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:
@@ -199,7 +199,7 @@ def test_a_weighting_sees_log_p_and_log_q_of_each_sample() -> None:
         assert_close(actual, network.log_prob(wake).view(case.batch, case.samples))
 
 
-# --- manners ------------------------------------------------------------------------------------
+# --- manners --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rule_name", RULES)
@@ -283,9 +283,8 @@ def test_plain_gradient_steps_make_the_data_likely(rule_name: str) -> None:
         learner.step(x)
         optimizer.step()
     after = reference.exact_log_prob(machine, x[:1])
-    assert (
-        after == before if rule_name == "recognition only" else after > before / 4
-    )  # log-likelihoods are negative
+    # Log-likelihoods are negative, so a quarter of one is the larger value.
+    assert after == before if rule_name == "recognition only" else after > before / 4
 
 
 def test_gradients_are_finite_at_extreme_logits() -> None:
@@ -298,7 +297,7 @@ def test_gradients_are_finite_at_extreme_logits() -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in machine.parameters())
 
 
-# --- statistics ---------------------------------------------------------------------------------
+# --- statistics -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rule_name", ["ws", "rws", "bihm"])

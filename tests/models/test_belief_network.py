@@ -102,7 +102,7 @@ def test_bad_sizes_are_refused_with_the_sizes_that_came(sizes: list[object]) -> 
     assert str(list(sizes)) in str(refusal.value)
 
 
-# --- the Fisher reference, which tests of the natural gradient stand on -------------------------
+# --- the Fisher reference, which tests of the natural gradient stand on ---------------------------
 
 
 @pytest.mark.parametrize("units", EACH_UNITS)

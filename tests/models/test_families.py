@@ -147,7 +147,7 @@ def test_elementwise_work_is_one_call_for_all_layers_of_a_family(visible: Units 
     assert calls == {"mean": 2}
 
 
-# --- images -------------------------------------------------------------------------------------
+# --- images ---------------------------------------------------------------------------------------
 
 
 @machines

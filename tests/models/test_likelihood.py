@@ -32,7 +32,7 @@ from nws.models import (
 from nws.models.likelihood import all_values
 from nws.models.units import NAMED
 
-# --- exact --------------------------------------------------------------------------------------
+# --- exact ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("soft", [False, True], ids=["bits", "intensities"])
@@ -112,7 +112,7 @@ def test_the_limit_on_states_is_inclusive() -> None:
         exact_log_likelihood(machine, x, max_states=2**6 - 1)
 
 
-# --- importance-sampled -------------------------------------------------------------------------
+# --- importance-sampled ---------------------------------------------------------------------------
 
 
 def with_exact_recognition(machine: HelmholtzMachine) -> HelmholtzMachine:
@@ -204,9 +204,8 @@ def test_standard_error_is_the_standard_deviation_over_root_n() -> None:
     assert estimate.mean == pytest.approx(values.mean().item(), abs=EXACT)
     assert estimate.standard_error == pytest.approx(values.std().item() / math.sqrt(50), abs=EXACT)
     assert estimate.ess == pytest.approx(1)
-    assert math.isnan(
-        log_likelihood(machine, x[:1], 3, seeded(0)).standard_error
-    )  # one point has no spread
+    # One point has no spread.
+    assert math.isnan(log_likelihood(machine, x[:1], 3, seeded(0)).standard_error)
 
 
 def test_one_chunk_is_the_plain_formula() -> None:
@@ -275,9 +274,8 @@ def test_the_same_seed_gives_the_same_estimate() -> None:
 
 def test_extreme_log_weights_neither_overflow_nor_vanish() -> None:
     machine = random_machine((3, 2)).float()
-    for network, sign in zip(
-        machine.networks, (-1, 1), strict=True
-    ):  # log p = -2e4 for the hidden states that q is sure of
+    # Here log p = -2e4 for the hidden states that q is sure of.
+    for network, sign in zip(machine.networks, (-1, 1), strict=True):
         for layer in network.layers:
             torch.nn.init.constant_(layer.weight, 0.0)
             torch.nn.init.constant_(layer.bias, sign * 1e4)
@@ -297,7 +295,7 @@ def test_no_data_is_refused() -> None:
         log_likelihood(random_machine((3, 2)), torch.zeros(0, 3).double(), 3)
 
 
-# --- Kullback-Leibler divergence ----------------------------------------------------------------
+# --- Kullback-Leibler divergence ------------------------------------------------------------------
 
 
 def independent_pixels(machine: HelmholtzMachine) -> Tensor:
