@@ -114,7 +114,7 @@ class StepRows:
 
 
 def network_of(machine: HelmholtzMachine, which: int) -> reference.Network:
-    return reference.recogniser(machine) if which else reference.generator(machine)
+    return reference.recognition(machine) if which else reference.generator(machine)
 
 
 def dense_blocks(

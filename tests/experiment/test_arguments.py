@@ -133,7 +133,7 @@ def test_keys_of_earlier_versions() -> None:
 def test_a_run_by_keys_of_earlier_versions(train: Command) -> None:
     new = train("algorithm=nrws", "metric=diagonal", "hydra.run.dir=new")
     wrong = train("algorithm=nrws", "solver.name=lu").message()
-    assert "solver.name must be one of auto, cholesky, pcg" in wrong and "got 'lu'" in wrong
+    assert "solver.name must be one of auto, cholesky, minres, pcg" in wrong and "got 'lu'" in wrong
     old = train("algorithm=nrws", "metric.kind=diagonal", "hydra.run.dir=old")
     assert old.code == 0, old.err
     assert_same_run(old.run, new.run)

@@ -133,7 +133,7 @@ def test_every_choice_trains_and_says_so_in_the_table(train: Command) -> None:
             value.isfinite().all() for value in state["machine"].values()
         )
         ends.add(flatten(state["machine"])["/generator.layers.0.weight"])
-        iterative = solver == "pcg" and metric in ("fisher", "empirical")
+        iterative = solver in ("pcg", "minres") and metric in ("fisher", "empirical")
         for network in ("generator", "recognition"):
             assert float(row[f"{network}/damping"]) > 0
             assert (f"{network}/reduction_ratio" in row) == (damping == "levenberg_marquardt")

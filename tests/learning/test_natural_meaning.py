@@ -96,7 +96,7 @@ def test_the_empirical_matrix_is_the_true_one_only_under_the_models_own_rows(uni
     bits = reference.every_state(SMALL)
     trace = machine.evaluate(encode_layers(machine, bits))
     model = reference.generator(machine).log_prob(bits).exp()
-    recognised = reference.recogniser(machine).log_prob(bits).exp()
+    recognised = reference.recognition(machine).log_prob(bits).exp()
     data = sum(p * (bits[0] == x).all(1) for p, x in zip(DATA, images(), strict=True)) * recognised
     gradient = torch.randn(
         len(reference.generator(machine).theta), generator=seeded(7), dtype=torch.float64

@@ -130,7 +130,7 @@ def test_posterior_rows_have_the_weights_of_the_generator(batch: str, rows: str)
     WakeSleep(machine, rule, CASE.rng(SEED), metrics).step(x, other)
 
     own = StepRows.draw(machine, x, CASE.samples, rng)
-    p, q = reference.generator(machine), reference.recogniser(machine)
+    p, q = reference.generator(machine), reference.recognition(machine)
     ratio = (p.log_prob(own.wake) - q.log_prob(own.wake)).view(-1, CASE.samples)
     weights = own.importance.view_as(ratio) * len(x), ratio.sin() + 0.3
     gradients = reference.rule_gradients(machine, rule, own.wake, own.dream, weights)

@@ -103,7 +103,7 @@ def test_the_unnormalised_weights_fail_the_same_comparison() -> None:
     machine, x = case.machine(), case.data()
     step(case, machine, rule, x)
     wake, _ = traces_of_step(case, machine, rule, x)
-    p, q = reference.generator(machine), reference.recogniser(machine)
+    p, q = reference.generator(machine), reference.recognition(machine)
     ratios = (p.log_prob(wake) - q.log_prob(wake)).exp()
     assert not torch.allclose(
         gradients(machine)[0], -p.gradient(wake, ratios / len(ratios)), rtol=1e-3, atol=1e-3
@@ -143,7 +143,7 @@ def apart(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:
 
 def by_hand(machine: HelmholtzMachine, wake: reference.Bits, samples: int) -> tuple[Tensor, Tensor]:
     """The weights of `apart`, by the reference."""
-    p, q = reference.generator(machine), reference.recogniser(machine)
+    p, q = reference.generator(machine), reference.recognition(machine)
     log_ratio = (p.log_prob(wake) - q.log_prob(wake)).view(-1, samples)
     return reference.importance_weights(machine, wake, samples, 1.0), log_ratio.sin() + 0.3
 
@@ -194,7 +194,7 @@ def test_a_weighting_sees_log_p_and_log_q_of_each_sample() -> None:
     wake, _ = traces_of_step(case, machine, rule, x)
     (found,) = seen
     for actual, network in zip(
-        found, (reference.generator(machine), reference.recogniser(machine)), strict=True
+        found, (reference.generator(machine), reference.recognition(machine)), strict=True
     ):
         assert_close(actual, network.log_prob(wake).view(case.batch, case.samples))
 
@@ -306,7 +306,7 @@ def test_statistics_are_losses_bound_and_effective_sample_size(case: Case, rule_
     machine, x, rule = case.machine(), case.data(soft=True), make_rule(rule_name, case.samples)
     result = step(case, machine, rule, x)
     wake, dream = traces_of_step(case, machine, rule, x)
-    p, q = reference.generator(machine), reference.recogniser(machine)
+    p, q = reference.generator(machine), reference.recognition(machine)
     weights = reference.importance_weights(machine, wake, rule.samples, exponent_of(rule))
     ratios = (p.log_prob(wake) - q.log_prob(wake)).exp().view(case.batch, case.samples)
     expected = {
@@ -331,6 +331,6 @@ def test_the_unweighted_bound_is_another_and_lower() -> None:
     bound = step(case, machine, rule, x).statistics[STATISTICS.index("log_likelihood")]
     wake, _ = traces_of_step(case, machine, rule, x)
     unweighted = (
-        reference.generator(machine).log_prob(wake) - reference.recogniser(machine).log_prob(wake)
+        reference.generator(machine).log_prob(wake) - reference.recognition(machine).log_prob(wake)
     ).mean()
     assert unweighted < bound - 0.01

@@ -55,7 +55,7 @@ def assert_consistent(machine: HelmholtzMachine, trace: Trace, bound: float) -> 
         assert_close(state, expected, bound)
     for network, expected_network in [
         (machine.generator, reference.generator(machine)),
-        (machine.recognition, reference.recogniser(machine)),
+        (machine.recognition, reference.recognition(machine)),
     ]:
         logits = torch.cat(expected_network.logits(bits), dim=1)
         targets = torch.cat(bits[1:] if network.upward else bits, dim=1)
@@ -109,9 +109,9 @@ def test_log_weights_are_log_p_minus_log_q_with_a_row_for_each_data_point(case: 
     machine = case.machine()
     trace = wake(case, machine)
     bits = reference.bits_of(trace)
-    expected = reference.generator(machine).log_prob(bits) - reference.recogniser(machine).log_prob(
-        bits
-    )
+    expected = reference.generator(machine).log_prob(bits) - reference.recognition(
+        machine
+    ).log_prob(bits)
     assert_close(
         machine.log_weights(trace), expected.view(case.batch, case.samples), case.tolerance
     )
@@ -137,7 +137,7 @@ def test_wake_frequencies_are_the_recognition_probabilities(
     bits = reference.bits_of(machine.wake(x, samples, seeded(1)))
     for rows, image in zip(zip(*(y.split(samples) for y in bits), strict=True), x, strict=True):
         q = (
-            reference.recogniser(machine)
+            reference.recognition(machine)
             .log_prob(reference.every_hidden_state(machine, image))
             .exp()
         )
@@ -167,7 +167,7 @@ def test_samples_of_one_data_point_and_successive_dreams_are_independent() -> No
     """Both rows of a pair are on with the square of the probability, if they are drawn apart."""
     machine, pairs = random_machine((2, 1)), 20_000
     q = torch.sigmoid(
-        reference.recogniser(machine).logits(
+        reference.recognition(machine).logits(
             [torch.ones(1, 2).double(), torch.ones(1, 1).double()]
         )[0]
     )

@@ -155,7 +155,7 @@ def relative_variance(machine: HelmholtzMachine, x: Tensor) -> float:
     bits = reference.every_hidden_state(machine, x)
     p, q = (
         reference.generator(machine).log_prob(bits).exp(),
-        reference.recogniser(machine).log_prob(bits).exp(),
+        reference.recognition(machine).log_prob(bits).exp(),
     )
     return (((p**2 / q).sum()) / p.sum() ** 2 - 1).item()
 
@@ -183,7 +183,7 @@ def test_more_samples_give_a_higher_bound_below_the_exact_log_likelihood() -> No
     bits = reference.every_hidden_state(machine, x[0])
     log_p, log_q = (
         reference.generator(machine).log_prob(bits),
-        reference.recogniser(machine).log_prob(bits),
+        reference.recognition(machine).log_prob(bits),
     )
     elbo = (log_q.exp() * (log_p - log_q)).sum().item()
     exact = reference.exact_log_prob(machine, x).item()

@@ -94,7 +94,7 @@ def test_reconstructions_average_the_pixels_over_recognition(
     bits = reference.every_hidden_state(machine, x)
     pixels = 1 / (1 + torch.exp(-reference.generator(machine).logits(bits)[0]))
     # E_q(h|x)[p(x_i = 1 | h)].
-    expected = reference.recogniser(machine).log_prob(bits).exp() @ pixels
+    expected = reference.recognition(machine).log_prob(bits).exp() @ pixels
     assert_mean(reconstruct(machine, x.expand(20_000, -1), seeded(1)), expected)
 
 

@@ -216,7 +216,7 @@ def one_step(
 
 
 def thetas(machine: HelmholtzMachine) -> list[reference.Network]:
-    return [reference.generator(machine), reference.recogniser(machine)]
+    return [reference.generator(machine), reference.recognition(machine)]
 
 
 def expected_ratio(

@@ -62,7 +62,7 @@ def every_row(machine: HelmholtzMachine, which: Which) -> tuple[Trace, Tensor]:
         states = [reference.every_hidden_state(machine, x) for x in images(machine.sizes)]
         bits = [torch.cat(layer) for layer in zip(*states, strict=True)]
         data = DATA.repeat_interleave(len(states[0][0]))
-        probabilities = data * reference.recogniser(machine).log_prob(bits).exp()
+        probabilities = data * reference.recognition(machine).log_prob(bits).exp()
     assert_close(probabilities.sum(), torch.tensor(1.0))
     return machine.evaluate(encode_layers(machine, bits)), probabilities
 
