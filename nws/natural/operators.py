@@ -27,8 +27,13 @@ class Rows:
 
     inputs: Tensor  # (n, d) H, the bias column included
     curvature: Tensor  # (n, m) S, w_k A''(a_kj)
-    squared_errors: Callable[[], Tensor]  # () -> (n, m) w_k (y_kj - A'(a_kj))^2, made when called
+    # () -> (n, m) w_k (y_kj - A'(a_kj))^2, made when called; the empirical metric alone needs it
+    squared_errors: Callable[[], Tensor] = lambda: _no_errors()
     name: str = "layer"  # for messages
+
+
+def _no_errors() -> Tensor:
+    raise UserError("these rows have no squared_errors, which the empirical metric needs")
 
 
 class CurvatureOperator(Protocol):

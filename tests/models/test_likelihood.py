@@ -53,12 +53,26 @@ def test_exact_probabilities_of_all_images_sum_to_one(sizes: tuple[int, ...], un
 
 
 class Ternary(Bipolar):
-    """Values 0, 1 and 2; only what enumeration reads."""
+    """Values 0, 1 and 2; what enumeration and the check of a family read."""
 
     support = (0.0, 1.0, 2.0)
 
     def log_partition(self, logits: Tensor) -> Tensor:
         return (1 + logits.exp() + (2 * logits).exp()).log()
+
+    def mean(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
+        z = logits.exp()
+        found = (z + 2 * z**2) / (1 + z + z**2)
+        return found if out is None else out.copy_(found)
+
+    def link(self, mean: Tensor) -> Tensor:
+        """e^a solves (2 - m) z^2 + (1 - m) z - m = 0."""
+        root = ((1 - mean) ** 2 + 4 * (2 - mean) * mean).sqrt()
+        return ((mean - 1 + root) / (2 * (2 - mean))).log()
+
+    def curvature(self, mean: Tensor) -> Tensor:
+        z = self.link(mean).exp()
+        return (z + 4 * z**2) / (1 + z + z**2) - mean**2
 
 
 @pytest.mark.parametrize("units", [Bipolar(), Ternary()])

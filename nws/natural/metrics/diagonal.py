@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from nws.natural.operators import Rows, UnitFisher
@@ -13,6 +14,7 @@ class Diagonal(Stateless):
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
         """Take in the rows of each layer, and alpha."""
+        alpha = torch.as_tensor(alpha).to(rows[0].inputs)
         operators = [UnitFisher(layer.inputs, layer.curvature, layer.name) for layer in rows]
         for operator in operators:
             check_system(operator, alpha)

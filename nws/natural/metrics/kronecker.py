@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from nws.natural.operators import Rows, UnitFisher
@@ -17,6 +18,7 @@ class Kronecker(Stateless):
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
         """Take in the rows of each layer, and alpha: one eigenbasis a layer."""
+        alpha = torch.as_tensor(alpha).to(rows[0].inputs)
         self._inverses = []
         for layer in rows:
             operator = UnitFisher(layer.inputs, layer.curvature, layer.name)
