@@ -93,7 +93,7 @@ OWN = {
     "algorithm": ("algorithm._target_=my_classes.Twice", "algorithm.samples=2"),
     "model": ("model._target_=my_classes.Shy", "+model.shyness=0.5"),
     "units": ("++model.units={_target_: my_classes.Flat}",),
-    "visible units": ("++model.visible={_target_: my_classes.Flat}",),
+    "visible units": ("model.visible={_target_: my_classes.Flat}",),
     "damping": (*NRWS, "damping._target_=my_classes.Stubborn"),
 }
 
