@@ -184,12 +184,15 @@ def exponent_of(rule: Rule) -> float:
     return {uniform: 0.0, importance: 1.0}[rule.weighting]  # type: ignore[index]
 
 
-# --- damped solves --------------------------------------------------------------------------------------------------
+# --- damped solves --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class SolverCase:
-    """The Fisher blocks of one layer from n rows of d parents (bias included), m units whose curvature spreads over decades."""
+    """The Fisher blocks of one layer, from n rows of d parents (bias included).
+
+    The curvature of its m units spreads over decades.
+    """
 
     n: int
     d: int
@@ -202,11 +205,15 @@ class SolverCase:
 
     def __str__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
-        return f"n{self.n}_d{self.d}_m{self.m}_alpha{self.alpha:g}_{self.units}_{self.kind}_{dtype}_{self.device}"
+        sizes = f"n{self.n}_d{self.d}_m{self.m}_alpha{self.alpha:g}"
+        return f"{sizes}_{self.units}_{self.kind}_{dtype}_{self.device}"
 
     def fisher(self, seed: int = 0, name: str = "layer") -> UnitFisher:
-        """Correlated parents, some rare and some frequent; saturated: all row weights near 1e-12; degenerate: equal and constant
-        parents (always 0, or -1 for bipolar units)."""
+        """The parents are correlated, some rare and some frequent.
+
+        saturated: all row weights are near 1e-12.
+        degenerate: some parents are equal, and one is constant (0, or -1 for bipolar units).
+        """
         rng = seeded(seed)
 
         def normal(*shape: int) -> Tensor:

@@ -75,7 +75,7 @@ def relative_error(actual: Tensor, expected: Tensor) -> float:
     return float((actual - expected).norm() / expected.norm())
 
 
-# --- what the direction should be ---
+# --- what the direction should be -----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class StepRows:
 
 
 def network_of(machine: HelmholtzMachine, which: int) -> reference.Network:
-    return reference.recogniser(machine) if which else reference.generator(machine)
+    return reference.recognition(machine) if which else reference.generator(machine)
 
 
 def dense_blocks(

@@ -97,7 +97,7 @@ def generator(machine: HelmholtzMachine) -> Network:
     return Network(machine.sizes, _bipolar(machine), False, flatten(machine.generator.layers))
 
 
-def recogniser(machine: HelmholtzMachine) -> Network:
+def recognition(machine: HelmholtzMachine) -> Network:
     return Network(machine.sizes, _bipolar(machine), True, flatten(machine.recognition.layers))
 
 
@@ -118,7 +118,7 @@ def bits_of(trace: Trace) -> Bits:
     return [block.double().cpu() for block in trace.value_blocks]
 
 
-# --- enumeration ---------------------------------------------------------------------------------
+# --- enumeration ----------------------------------------------------------------------------------
 
 
 def every_state(sizes: tuple[int, ...]) -> Bits:
@@ -143,7 +143,7 @@ def exact_log_prob(machine: HelmholtzMachine, x: Tensor) -> Tensor:
 
 def exact_log_p_tilde(machine: HelmholtzMachine, x: Tensor) -> Tensor:
     """log p~*(x) = 2 log sum_h sqrt(p(x, h) q(h | x)) of each row of x, not normalised: (B,)."""
-    p, q = generator(machine), recogniser(machine)
+    p, q = generator(machine), recognition(machine)
     states = [every_hidden_state(machine, row) for row in x]
     return torch.stack(
         [
@@ -165,7 +165,7 @@ def exact_posterior(machine: HelmholtzMachine, x: Tensor) -> Tensor:
     return joint / joint.sum()
 
 
-# --- the Fisher matrix ---------------------------------------------------------------------------
+# --- the Fisher matrix ----------------------------------------------------------------------------
 
 
 class Fisher(NamedTuple):
@@ -192,7 +192,7 @@ def recognition_fisher(
     form: Literal["outer", "hessian"] = "outer",
 ) -> Fisher:
     """F = E[grad log q grad log q^T], or minus the Hessian, over every image of p_D and every h."""
-    network = recogniser(machine)
+    network = recognition(machine)
     states = [every_hidden_state(machine, row) for row in x]
     bits = [torch.cat(layer) for layer in zip(*states, strict=True)]
     data = probabilities.double().cpu().repeat_interleave(len(states[0][0]))
@@ -217,14 +217,14 @@ def fisher_matrix(
     return torch.einsum("n,np,nr->pr", weights, gradients, gradients)
 
 
-# --- learning rules ------------------------------------------------------------------------------
+# --- learning rules -------------------------------------------------------------------------------
 
 
 def importance_weights(
     machine: HelmholtzMachine, bits: Bits, samples: int, exponent: float
 ) -> Tensor:
     """(p(x, h_k) / q(h_k | x))^exponent over its sum over the K samples: (B, K)."""
-    ratios = (generator(machine).log_prob(bits) - recogniser(machine).log_prob(bits)).exp()
+    ratios = (generator(machine).log_prob(bits) - recognition(machine).log_prob(bits)).exp()
     powers = (ratios**exponent).view(-1, samples)
     return powers / powers.sum(1, keepdim=True)
 
@@ -235,7 +235,7 @@ def p_tilde_gradients(machine: HelmholtzMachine, samples: int, wake: Bits) -> tu
     The estimate is the mean over x of 2 log (1/K) sum_k sqrt(p(x, h_k) q(h_k | x)) / r_k, h_k drawn
     with the fixed density r_k = q(h_k | x) of now.
     """
-    p, q = generator(machine), recogniser(machine)
+    p, q = generator(machine), recognition(machine)
     thetas = [network.theta.clone().requires_grad_() for network in (p, q)]
     log_roots = (p.log_prob(wake, thetas[0]) + q.log_prob(wake, thetas[1])) / 2 - q.log_prob(wake)
     p_part, q_part = torch.autograd.grad(
@@ -251,16 +251,18 @@ def rule_gradients(
     dream: Bits,
     weights: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """What a rule should leave in `.grad` of both networks, minus its ascent direction, by autograd.
+    """What a rule should leave in `.grad` of both networks, computed by autograd.
 
-    `weights` of p and of q, (B, K) each; those of the rule's exponent where left out.
+    That is minus the ascent direction of the rule.
+
+    `weights` are those of p and of q, (B, K) each. By default the rule's exponent gives them.
     """
     if weights is None:
         weights = (importance_weights(machine, wake, rule.samples, exponent_of(rule)),) * 2
     of_p, of_q = weights
     centred = of_q - 1 / rule.samples if rule.baseline else of_q
     uniform = torch.full((len(dream[0]),), 1 / len(dream[0]), dtype=torch.float64)
-    p, q = generator(machine), recogniser(machine)
+    p, q = generator(machine), recognition(machine)
     p_wake = p.gradient(wake, of_p.flatten() / len(of_p))
     q_wake = q.gradient(wake, centred.flatten() / len(of_q))
     q_dream = q.gradient(dream, uniform)

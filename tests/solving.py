@@ -1,4 +1,7 @@
-"""What the tests of the solvers share: dense float64 references, errors against them, and solvers by name."""
+"""What the tests of the solvers share.
+
+These are dense float64 references, errors against them, and solvers by name.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,10 @@ from nws.natural.solvers import (
 )
 from nws.natural.solvers.direct import DirectSolver
 
-# A backward stable solve loses about eps times the condition number |F_j + alpha I| / alpha of its block; the products
-# before and after it, of at most a hundred terms, lose a few eps more each. Woodbury's and Sherman-Morrison's differences of
-# numbers of size |g| / alpha lose the same.
+# A backward stable solve loses about eps times the condition number |F_j + alpha I| / alpha of its
+# block. The products before and after it have at most a hundred terms.
+# Each of them loses a few eps more.
+# Woodbury's and Sherman-Morrison's differences of numbers of size |g| / alpha lose the same.
 ROUNDING = 10
 NEVER = 1e-300  # a tolerance that no residual meets
 
@@ -37,7 +41,7 @@ def pcg(iterations: int | None = 3, tolerance: float = 0.0, **settings: Any) -> 
 
 
 def tight(case: SolverCase) -> float:
-    """A residual that conjugate gradient reaches in this dtype: 450 rounding units in float64, 8 in float32."""
+    """A residual that conjugate gradient reaches: 450 rounding units in float64, 8 in float32."""
     return 1e-13 if case.dtype == torch.float64 else 1e-6
 
 
@@ -81,7 +85,10 @@ def dense(fisher: UnitFisher) -> Tensor:
 
 
 def mean_block(fisher: UnitFisher) -> Tensor:
-    """A = sum_k w_k h_k h_k^T, w_k ~ sum_j s_kj, from the dense blocks: the sum of them over the sum of all weights."""
+    """A = sum_k w_k h_k h_k^T with w_k ~ sum_j s_kj: (d, d).
+
+    It is the sum of the dense blocks, divided by the sum of all weights.
+    """
     return dense(fisher).sum(0) / fisher.weights.sum().double().cpu()
 
 
@@ -176,8 +183,11 @@ def shared_inverses(fisher: UnitFisher, basis: Basis, alpha: float, centre: Tens
 
 
 class Textbook:
-    """Preconditioned conjugate gradient on dense matrices: the iterates, the first of them the start,
-    and by how much each iteration shortens |x_j - iterate_j|^2 in the norm of A_j."""
+    """Preconditioned conjugate gradient on dense matrices.
+
+    It records the iterates, the start first.
+    It also records by how much each iteration shortens |x_j - iterate_j|^2 in the norm of A_j.
+    """
 
     def __init__(
         self,
@@ -205,7 +215,7 @@ class Textbook:
 
 
 class NoReads(TorchDispatchMode):
-    """Raises where a number is read from a tensor: `.item()`, `float`, `bool`, an index by a mask."""
+    """Raises where code reads a number from a tensor: `.item()`, `float`, `bool`, a mask index."""
 
     READS = (
         "aten::_local_scalar_dense",

@@ -1,4 +1,7 @@
-"""scripts/benchmark.py: what it reports is what it says, on sizes that take no time; the times themselves are no test."""
+"""scripts/benchmark.py reports what it says it reports, on sizes that take no time.
+
+No test checks the times themselves.
+"""
 
 from __future__ import annotations
 
@@ -95,9 +98,8 @@ def test_solvers(bench: Bench) -> None:
         }
         assert len(direct) == 3 and max(direct) < 1e-5
         assert list(fixed) == [1, 2, 3, 4, 5, 6, 8]
-        assert (
-            fixed[1]["relative_error"] > 1e-2 > fixed[6]["relative_error"] > 0
-        )  # the reference is not pcg itself
+        # The reference is not pcg itself.
+        assert fixed[1]["relative_error"] > 1e-2 > fixed[6]["relative_error"] > 0
         assert all(
             row["ms"] > 0 and row["worst_unit_error"] >= 0.1 * row["relative_error"] for row in here
         )

@@ -123,6 +123,7 @@ class NaturalMetric:
             self.metric.update(self.rows, self._alpha)
         gradients = [_join(layer, gradient=True) for layer in self._layers]
         directions = self.metric.direction(gradients)
+        self._check_shapes(directions, gradients)
         if self.damping.measures(self._step):
             before = [_join(layer) for layer in self._layers]
             self._measured = _Step(terms, gradients, before)
@@ -132,6 +133,15 @@ class NaturalMetric:
             torch.mul(direction[:, :-1], scale, out=layer.weight.grad)
             torch.mul(direction[:, -1], scale, out=layer.bias.grad)
         self._step += 1
+
+    def _check_shapes(self, directions: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+        """Raise `UserError` where a metric returns other shapes than those of the gradients."""
+        found, expected = ([tuple(each.shape) for each in part] for part in (directions, gradients))
+        if found != expected:
+            raise UserError(
+                f"{type(self.metric).__name__}.direction must return a tensor (m, d) for each layer"
+                f" of the {self.network.name}, {expected}; got {found}"
+            )
 
     def _bounded(self, scale: Tensor, directions: Sequence[Tensor]) -> Tensor:
         """The scale, shortened where a step would leave the trust region."""

@@ -36,6 +36,7 @@ class Layer(nn.Module):
         return torch.addmm(self.bias, parents, self.weight.T, out=out)
 
     def extra_repr(self) -> str:
+        """Numbers of parents and units, for `print`."""
         return f"parents={self.weight.shape[1]}, units={self.weight.shape[0]}"
 
 

@@ -28,34 +28,45 @@ class Gaussian(Units):
         self.scale = float(scale)
 
     def log_partition(self, logits: Tensor) -> Tensor:
+        """a^2 / 2."""
         return logits.square() / 2
 
     def mean(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
+        """a."""
         return logits.clone() if out is None else out.copy_(logits)
 
     def curvature(self, mean: Tensor) -> Tensor:
+        """1."""
         return torch.ones_like(mean)
 
     def link(self, mean: Tensor) -> Tensor:
+        """a = mean."""
         return mean
 
     def fill_noise(self, out: Tensor, rng: torch.Generator | None = None) -> None:
+        """Fill `out` with standard normal noise."""
         out.normal_(generator=rng)
 
     def sample_(self, noise: Tensor, mean: Tensor) -> Tensor:
+        """Noise plus mean."""
         return noise.add_(mean)
 
     def log_base(self, values: Tensor) -> Tensor:
+        """log N(y; 0, 1) - log scale: the density of x, not of y."""
         return -values.square() / 2 - math.log(math.sqrt(2 * math.pi) * self.scale)
 
     def encode(self, values: Tensor) -> Tensor:
+        """h = scale y, the data."""
         return values * self.scale
 
     def decode(self, states: Tensor) -> Tensor:
+        """y = h / scale."""
         return states / self.scale
 
     def from_data(self, x: Tensor) -> Tensor:
+        """y = x / scale."""
         return x / self.scale
 
     def to_data(self, values: Tensor) -> Tensor:
+        """x = scale y."""
         return values * self.scale

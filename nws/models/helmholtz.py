@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from nws.errors import UserError
 from nws.models.belief_network import BeliefNetwork, Edge, check_sizes
-from nws.models.units import Units, find_units
+from nws.models.units import NAMED, Units, check_units, find_units
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,8 @@ class HelmholtzMachine(nn.Module):
         hidden = find_units(units)
         bottom = hidden if visible is None else find_units(visible, "model.visible")
         self.units = (bottom, *[hidden] * (len(self.sizes) - 1))
+        for family in {bottom, hidden} - {*NAMED.values()}:
+            check_units(family)
         self.generator = BeliefNetwork(self.sizes, upward=False, units=self.units)
         self.recognition = BeliefNetwork(self.sizes, upward=True, units=self.units)
         for edge in self.generator.edges + self.recognition.edges:

@@ -236,19 +236,7 @@ def exact_log_likelihood(
     Raises:
         UserError: Where a table would be larger, with its size, or hidden units have no support.
     """
-    hidden = machine.sizes[1:]
-    if any(units.support is None for units in machine.units[1:]):
-        raise UserError("exact log-likelihoods need hidden units with finitely many values")
-    powers = [sum(pair) for pair in zip(hidden, (*hidden[1:], 0), strict=True)]
-    base = max(len(units.support or ()) for units in machine.units[1:])
-    large = base ** max(powers) > max_states
-    if large or len(x) * base ** hidden[0] > max_states:
-        needed = f"{base}^{max(powers)}" if large else f"{len(x)} x {base}^{hidden[0]}"
-        raise UserError(
-            f"exact log-likelihoods of layers {list(machine.sizes)} on {len(x)} data points need a"
-            f" table of {needed} states, the limit is {max_states}; use the importance-sampled"
-            " log_likelihood instead"
-        )
+    _check_tables(machine, len(x), max_states)
     x = x.to(next(machine.parameters()))
     above, log_above = x.new_zeros(1, 0), x.new_zeros(1)
     for i, units in reversed(list(enumerate(machine.units))):
@@ -259,6 +247,22 @@ def exact_log_likelihood(
         log_above = log_here + units.log_base(values).sum(1)
         above = units.encode(values)
     return log_above
+
+
+def _check_tables(machine: HelmholtzMachine, points: int, max_states: int) -> None:
+    hidden = machine.sizes[1:]
+    if any(units.support is None for units in machine.units[1:]):
+        raise UserError("exact log-likelihoods need hidden units with finitely many values")
+    powers = [sum(pair) for pair in zip(hidden, (*hidden[1:], 0), strict=True)]
+    base = max(len(units.support or ()) for units in machine.units[1:])
+    large = base ** max(powers) > max_states
+    if large or points * base ** hidden[0] > max_states:
+        needed = f"{base}^{max(powers)}" if large else f"{points} x {base}^{hidden[0]}"
+        raise UserError(
+            f"exact log-likelihoods of layers {list(machine.sizes)} on {points} data points need a"
+            f" table of {needed} states, the limit is {max_states}; use the importance-sampled"
+            " log_likelihood instead"
+        )
 
 
 def all_values(units: Units, count: int) -> Tensor:

@@ -30,15 +30,19 @@ class Poisson(Units):
         self.scale = float(scale)
 
     def log_partition(self, logits: Tensor) -> Tensor:
+        """e^a."""
         return logits.exp()
 
     def mean(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
+        """e^a."""
         return torch.exp(logits, out=out)
 
     def curvature(self, mean: Tensor) -> Tensor:
+        """The mean."""
         return mean.clone()
 
     def link(self, mean: Tensor) -> Tensor:
+        """log mean."""
         return mean.log()
 
     def sample_(self, noise: Tensor, mean: Tensor) -> Tensor:
@@ -65,16 +69,21 @@ class Poisson(Units):
         return noise.copy_(torch.where(mean > LARGE, normal, values))
 
     def log_base(self, values: Tensor) -> Tensor:
+        """-log y!."""
         return -torch.lgamma(values + 1)
 
     def encode(self, values: Tensor) -> Tensor:
+        """h = scale y, the data."""
         return values * self.scale
 
     def decode(self, states: Tensor) -> Tensor:
+        """y = h / scale."""
         return states / self.scale
 
     def from_data(self, x: Tensor) -> Tensor:
+        """y = x / scale."""
         return x / self.scale
 
     def to_data(self, values: Tensor) -> Tensor:
+        """x = scale y."""
         return values * self.scale

@@ -87,6 +87,7 @@ class ResamplingChain:
 
     @torch.no_grad()
     def step(self) -> Tensor:
+        """Draw h by importance resampling, then the free pixels; expected pixels (C, n_0)."""
         trace = self.machine.wake(self.x, self.samples, self.rng)
         weights = torch.softmax(self.machine.log_weights(trace), dim=1)
         kept = torch.multinomial(weights, 1, generator=self.rng)[:, 0]
@@ -149,10 +150,12 @@ class GibbsChain:
 
     @property
     def x(self) -> Tensor:
+        """The pixels, (C, n_0)."""
         return self._values[0][::2]
 
     @torch.no_grad()
     def step(self) -> Tensor:
+        """Draw every unit once, then the free pixels; expected pixels (C, n_0)."""
         for layer in [*range(1, len(self._values)), 0]:
             self._draw_layer(layer)
         logits = self._layers[0][0](self._states(1))
@@ -200,8 +203,8 @@ class GibbsChain:
 
     def _child(self, layer: Layer, parent: int, child: int) -> "_Child":
         units = self.machine.units[parent]
-        off, on = units.encode(layer.weight.new_tensor([0.0, 1.0])).tolist()
-        columns = layer.weight.T * (on - off)
+        off = layer.weight.new_zeros(())
+        columns = layer.weight.T * (units.encode(off + 1) - units.encode(off))
         logits, family = layer(self._states(parent)), self.machine.units[child]
         log_partition = family.log_partition(logits).sum(1)
         return _Child(family, logits, log_partition, columns, self._values[child] @ columns.T)

@@ -91,18 +91,23 @@ class Binary(Units):
     support = (0.0, 1.0)
 
     def log_partition(self, logits: Tensor) -> Tensor:
+        """log(1 + e^a)."""
         return torch.logaddexp(logits, torch.zeros_like(logits))
 
     def mean(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
+        """sigma(a)."""
         return torch.sigmoid(logits, out=out)
 
     def curvature(self, mean: Tensor) -> Tensor:
+        """p (1 - p)."""
         return torch.addcmul(mean, mean, mean, value=-1)
 
     def link(self, mean: Tensor) -> Tensor:
+        """log(p / (1 - p))."""
         return torch.logit(mean)
 
     def sample_(self, noise: Tensor, mean: Tensor) -> Tensor:
+        """1 where the noise is below the mean, else 0."""
         return noise.lt_(mean)
 
     def log_prob(self, values: Tensor, logits: Tensor, means: Tensor) -> Tensor:
@@ -118,9 +123,11 @@ class Bipolar(Binary):
     """States {-1, +1}: Bernoulli values y in {0, 1}, seen by other layers as 2 y - 1."""
 
     def encode(self, values: Tensor) -> Tensor:
+        """h = 2 y - 1."""
         return 2 * values - 1
 
     def decode(self, states: Tensor) -> Tensor:
+        """y = (h + 1) / 2."""
         return (states + 1) / 2
 
 
@@ -164,3 +171,40 @@ def find_spans(units: Sequence[Units], widths: Sequence[int]) -> list[Span]:
             spans.append(Span(family, slice(start, start + width), [width]))
         start += width
     return spans
+
+
+def check_units(units: Units) -> None:
+    """Find a mistake in a family of one's own before anything is trained.
+
+    A' and A'' are compared with derivatives of A by autograd, at logits from -2 to 2.
+
+    Raises:
+        UserError: Where A is not finite for every logit, a method does not fit A, or `out` is left
+            unwritten.
+    """
+    name, logits = type(units).__name__, torch.linspace(-2, 2, 9, dtype=torch.float64)
+    with torch.enable_grad():
+        leaf = logits.clone().requires_grad_()
+        a = units.log_partition(leaf)
+        first = torch.autograd.grad(a.sum(), leaf, create_graph=True)[0]
+        second = torch.zeros_like(leaf)
+        if first.requires_grad:
+            second = torch.autograd.grad(first.sum(), leaf)[0]
+    out = torch.full_like(logits, torch.nan)
+    mean = units.mean(logits)
+    units.mean(logits, out=out)
+    pairs = {
+        "log_partition must be finite for every real logit": (a.detach() * 0, logits * 0),
+        "mean must be the derivative of log_partition": (mean, first.detach()),
+        "mean must write its result to out where it is given": (out, mean),
+        "curvature must be the second derivative of log_partition": (units.curvature(mean), second),
+        "link must be the inverse of mean": (units.link(mean), logits),
+        "decode must be the inverse of encode": (units.decode(units.encode(mean)), mean),
+    }
+    for claim, (found, expected) in pairs.items():
+        same = found.shape == expected.shape
+        if not (same and torch.allclose(found, expected, rtol=1e-4, atol=1e-6)):
+            raise UserError(
+                f"units of the class {name}: {claim}; at the logits {logits.tolist()} expected"
+                f" {expected.tolist()}, got {found.tolist()}"
+            )

@@ -118,9 +118,11 @@ class LevenbergMarquardt(Damping):
         self.ratio = math.nan
 
     def measures(self, step: int) -> bool:
+        """Whether this is one of every `every` steps."""
         return step % self.every == 0
 
     def adapt(self, ratio: float) -> None:
+        """Shrink alpha above a ratio of 3/4, grow it below 1/4."""
         self.ratio = ratio
         if ratio > 3 / 4:
             self.alpha.mul_(self.factor)
@@ -129,12 +131,15 @@ class LevenbergMarquardt(Damping):
         self.alpha.clamp_(self.minimum, self.maximum)
 
     def report(self) -> dict[str, float]:
+        """alpha and the last ratio (synchronises)."""
         return super().report() | {"reduction_ratio": self.ratio}
 
     def state_dict(self) -> dict[str, float]:
+        """alpha and the last ratio."""
         return super().state_dict() | {"ratio": self.ratio}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
+        """Go on from a state."""
         super().load_state_dict(state)
         self.ratio = state["ratio"]
 

@@ -27,8 +27,13 @@ class Rows:
 
     inputs: Tensor  # (n, d) H, the bias column included
     curvature: Tensor  # (n, m) S, w_k A''(a_kj)
-    squared_errors: Callable[[], Tensor]  # () -> (n, m) w_k (y_kj - A'(a_kj))^2, made when called
+    # () -> (n, m) w_k (y_kj - A'(a_kj))^2, made when called; the empirical metric alone needs it
+    squared_errors: Callable[[], Tensor] = lambda: _no_errors()
     name: str = "layer"  # for messages
+
+
+def _no_errors() -> Tensor:
+    raise UserError("these rows have no squared_errors, which the empirical metric needs")
 
 
 class CurvatureOperator(Protocol):
@@ -180,6 +185,7 @@ class RowSpace:
         self._common = common / (1 + common * along)  # (m, 1) c
 
     def enter(self, gradient: Tensor) -> Tensor:
+        """R_j H g_j: (m, n)."""
         return (gradient @ self.inputs.T).mul_(self.roots)
 
     def leave(self, gradient: Tensor, right: Tensor, solution: Tensor) -> Tensor:
@@ -198,10 +204,12 @@ class RowSpace:
         return x.mul_(slope / curvature.clamp_min_(torch.finfo(x.dtype).tiny))
 
     def matmul(self, vectors: Tensor) -> Tensor:
+        """(alpha I + R_j K R_j) v_j: (m, n)."""
         image = ((vectors * self.roots) @ self.gram).mul_(self.roots)
         return image.addcmul_(vectors, self.damping)
 
     def precondition(self, vectors: Tensor) -> Tensor:
+        """D v - c_j (D r_j)(D r_j . v): (m, n)."""
         along = (vectors * self._scaled).sum(1, keepdim=True).mul_(self._common)
         return (vectors * self._inverse).addcmul_(self._scaled, along, value=-1)
 

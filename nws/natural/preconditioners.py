@@ -79,14 +79,10 @@ def find_basis(
 
     if rank == 0:
         return Basis(rows.new_zeros(d, 0), rows.new_zeros(0), trace / d)
-    if last is not None:
-        vectors = torch.linalg.qr(covariance(last.vectors))[0]
-    elif rank >= min(n, d):  # exact: the space of the rows, or everything
-        vectors = torch.linalg.qr(rows.T)[0] if n < d else torch.eye(d).to(rows)
+    if last is None:
+        vectors = _main_directions(rows, rank)
     else:
-        vectors = torch.linalg.qr(rows.T[:, :: n // rank][:, :rank])[0]
-        for _ in range(4):
-            vectors = torch.linalg.qr(covariance(vectors))[0]
+        vectors = torch.linalg.qr(covariance(last.vectors))[0]
     try:
         values, rotation = torch.linalg.eigh(vectors.T @ covariance(vectors))
     except torch.linalg.LinAlgError as error:
@@ -96,6 +92,17 @@ def find_basis(
         ) from error
     rest = (trace - values.sum()).clamp_min(0) / max(1, d - values.shape[0])
     return Basis(vectors @ rotation, values.clamp_min(0), rest)
+
+
+def _main_directions(rows: Tensor, rank: int) -> Tensor:
+    """Orthonormal columns (d, r) near the r largest eigenvectors of rows^T rows."""
+    n, d = rows.shape
+    if rank >= min(n, d):  # exact: the space of the rows, or everything
+        return torch.linalg.qr(rows.T)[0] if n < d else torch.eye(d).to(rows)
+    vectors = torch.linalg.qr(rows.T[:, :: n // rank][:, :rank])[0]
+    for _ in range(4):
+        vectors = torch.linalg.qr(rows.T @ (rows @ vectors))[0]
+    return vectors
 
 
 class SharedInverse(NamedTuple):
@@ -179,6 +186,7 @@ class SharedPreconditioner:
         return self._inverse(vectors)
 
     def state_dict(self) -> State:
+        """Age, basis and inverse."""
         state = {"age": torch.tensor(self._age)}
         if self._basis is not None and self._inverse is not None:
             state |= self._basis._asdict() | self._inverse._asdict()

@@ -24,7 +24,9 @@ BAD = {
     "algorithm.samples=0": "algorithm.samples must be a whole number of at least 1, got 0",
     "algorithm.samples=1.5": "algorithm.samples must be a whole number",
     "algorithm.exponent=-1": "algorithm.weighting.exponent must be a number of at least 0, got -1",
-    "algorithm.weighting._target_=math.hypot": "weighting cannot be called with log p and log q",
+    "algorithm.weighting._target_=math.hypot": (
+        "algorithm.weighting cannot be called with log p and log q"
+    ),
     "algorithm.weighting._target_=nws.nope": "nws.nope",
     "+algorithm.foo=1": "nws.learning.Rule cannot be made from the options",
     "trainer.batch_size=1298": "at most the 1297 training images, got 1298",

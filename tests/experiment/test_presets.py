@@ -58,7 +58,7 @@ def test_tuned(name: str) -> None:
         natural = algorithm in NATURAL
         if name == "fashion_mnist" or algorithm in ("rws", "nrws"):
             config = compose(f"experiment={name}", f"algorithm={algorithm}")
-        else:  # all that another rule of the kind changes beside its row of numbers
+        else:  # all that another rule of the kind changes, its row of numbers aside
             config = compose(
                 f"experiment={name}",
                 f"algorithm={'nrws' if natural else 'rws'}",
@@ -116,7 +116,7 @@ def test_published(name: str) -> None:
         layers = [6, 1] if toy else [300, 200, 100, 75, 50, 35, 25, 20, 15, 10, 10]
         assert config["model"] == {
             "_target_": "nws.models.HelmholtzMachine",
-            "layers": layers, "units": "bipolar", "weight_scale": 1.0, "hidden_bias": -1.0,
+            "visible": None, "layers": layers, "units": "bipolar", "weight_scale": 1.0, "hidden_bias": -1.0,
             "visible_bias": 0.0,
         }  # fmt: skip
         assert config["optimizer"] == {"_target_": SGD, "lr": 0.01 if toy else 0.002}
@@ -178,9 +178,8 @@ def test_presets_take_two_steps(
 
     # Two steps whatever the size of the data.
     monkeypatch.setattr(TrainerSettings, "steps_per_epoch", lambda self, images, kind="training": 2)
-    once = (
-        ["hydra.mode=RUN", "hydra.sweeper.params={}"] if "sweep/" in preset else []
-    )  # one job of a sweep
+    # A sweep becomes one job.
+    once = ["hydra.mode=RUN", "hydra.sweeper.params={}"] if "sweep/" in preset else []
     outcome = command(
         "train.py", preset, f"data.root={data_root}", *TWO_STEPS[1:], "trainer.epochs=1", *once
     )

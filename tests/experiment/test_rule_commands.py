@@ -1,4 +1,7 @@
-"""nws and nrws from the command line: every choice, stopping and going on, bad input, learning."""
+"""nws and nrws from the command line.
+
+The tests cover every choice of metric, solver and damping, resumed runs, bad input, and learning.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,10 @@ def numbers(run: Path, column: str) -> list[float]:
 
 @pytest.fixture
 def interrupt(monkeypatch: pytest.MonkeyPatch) -> Interrupt:
-    """interrupt(n): SIGTERM arrives in the n-th training step, which is finished first."""
+    """interrupt(n): SIGTERM arrives in the n-th training step from now.
+
+    The run finishes that step first.
+    """
 
     def arm(steps: int) -> None:
         original, count = WakeSleep.step, 0
@@ -72,7 +78,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Interrupt:
     return arm
 
 
-# --- the rows of the table -----------------------------------------------------------------------
+# --- the rows of the table ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("natural", "plain"), [("nws", "ws"), ("nrws", "rws"), ("nbihm", "bihm")])
@@ -100,7 +106,7 @@ def test_the_metric_is_all_that_sets_nrws_apart(train: Command) -> None:
     assert not [column for column in metrics(without)[0] if column.endswith("damping")]
 
 
-# --- every choice --------------------------------------------------------------------------------
+# --- every choice ---------------------------------------------------------------------------------
 
 SOLVERS, DAMPINGS = names("solver"), names("damping")
 EACH_CHOICE = [("fisher", solver, DAMPINGS[i % len(DAMPINGS)]) for i, solver in enumerate(SOLVERS)]
@@ -163,13 +169,11 @@ def after_one_step(run: Path, natural: bool = True, other: bool = False) -> dict
 def test_any_optimizer_follows_the_natural_direction(train: Command, optimizer: str) -> None:
     outcome = train(*NRWS, "trainer.epochs=0.1", f"optimizer={optimizer}")
     assert outcome.code == 0, outcome.err
-    assert config_of(outcome.run)["optimizer"] == group(
-        "optimizer", optimizer
-    )  # it wins over the rule's SGD
+    # The optimizer wins over the rule's SGD.
+    assert config_of(outcome.run)["optimizer"] == group("optimizer", optimizer)
     assert after_one_step(outcome.run) == parameters(outcome.run)
-    assert after_one_step(outcome.run, natural=False) != parameters(
-        outcome.run
-    )  # the control: the plain gradient
+    # The control: the plain gradient.
+    assert after_one_step(outcome.run, natural=False) != parameters(outcome.run)
 
 
 def test_the_other_batch_is_the_next_one(train: Command) -> None:
@@ -204,7 +208,10 @@ def test_levenberg_marquardt_is_logged_for_each_network(train: Command) -> None:
 
 
 def test_the_trust_region_is_told_the_learning_rate(train: Command) -> None:
-    """A step that the bound holds back has one length at any rate; the control: one that passes."""
+    """Where the bound shortens a step, the length of the step does not depend on the rate.
+
+    The control is a step that the bound lets pass.
+    """
     ends = []
     for rate in (0.1, 0.2, 1e-4):
         options = ("metric.max_kl=1e-4", f"optimizer.lr={rate}", f"hydra.run.dir={rate}")
@@ -215,7 +222,7 @@ def test_the_trust_region_is_told_the_learning_rate(train: Command) -> None:
     assert (ends[0] - ends[2]).abs().max() > 1e3 * bound
 
 
-# --- stopping and going on -----------------------------------------------------------------------
+# --- stopping and going on ------------------------------------------------------------------------
 
 RESUMABLE = {
     "refreshed every 3 steps": (
@@ -242,9 +249,8 @@ def test_a_resumed_run_ends_as_one_never_stopped(
     interrupt(8)
     stopped = train("hydra.run.dir=stopped", *NRWS, *options)
     assert stopped.code == 128 + signal.SIGTERM, stopped.err
-    assert (
-        checkpoint(stopped.run)["step"] == 8
-    )  # amid an epoch, and between the refreshes at 6 and 9, at 5 and 10
+    # Step 8 is inside an epoch, between the refreshes at 6 and 9, and at 5 and 10.
+    assert checkpoint(stopped.run)["step"] == 8
     resumed = train("resume=stopped")
     assert resumed.code == 0 and resumed.err == "", resumed.err
     assert_same_run(whole, resumed.run)
@@ -257,7 +263,7 @@ DAMPED = {  # before, overrides at resume, alpha at the end
         ("damping=levenberg_marquardt", "damping.every=1", "damping.minimum=0.19"),
         0.19,
     ),
-    # Where the schedule stands is the run's step, 11 at its last: it is not started anew.
+    # The schedule goes on at the run's step, 11 at its last: it does not start again.
     "a schedule": (
         (),
         ("damping=exponential", "damping.schedule.half_life=11", "damping.schedule.final=0"),
@@ -315,7 +321,7 @@ def test_auto_goes_on_where_other_rows_make_another_solver_the_cheapest(train: C
     assert any(each for state in checkpoint(run)["metrics"] for each in state["metric"]["solvers"])
 
 
-# --- bad input -----------------------------------------------------------------------------------
+# --- bad input ------------------------------------------------------------------------------------
 
 BAD = {
     ("metric._target_=nws.natural.metrics.Riemann",): "metric._target_=nws.natural.metrics.Riemann",
@@ -379,7 +385,7 @@ BAD = {
 
 @pytest.fixture(scope="module")
 def configured() -> Callable[..., None]:
-    """configured("metric=x", ...): build the metrics from the configuration with overrides."""
+    """configured("metric.kind=x", ...) builds the metrics from the configuration with overrides."""
     machine = HelmholtzMachine((4, 3, 2))
 
     @cache
@@ -391,7 +397,7 @@ def configured() -> Callable[..., None]:
         choices = [text for text in overrides if text.split("=")[0] in GROUPS]
         config = composed(*choices).copy()
         OmegaConf.set_struct(config, False)
-        for text in overrides:  # as Hydra does, but faster than composing anew
+        for text in overrides:  # as Hydra does, but faster than composing again
             key, _, value = text.lstrip("+~").partition("=")
             if text.startswith("~"):
                 del config[key.split(".")[0]][key.split(".")[1]]
@@ -408,9 +414,8 @@ def configured() -> Callable[..., None]:
 def test_bad_options_are_errors_before_the_first_step(
     configured: Callable[..., None], overrides: tuple[str, ...], expected: str
 ) -> None:
-    configured(
-        *(text for text in overrides if text.split("=")[0] in GROUPS)
-    )  # the control: the choices alone are good
+    # The control: the choices alone are good.
+    configured(*(text for text in overrides if text.split("=")[0] in GROUPS))
     with pytest.raises(UserError, match=re.escape(expected)):
         configured(*overrides)
 
@@ -435,9 +440,8 @@ def test_bad_options_are_one_message_at_the_command_line(
 def test_a_schedule_that_comes_to_zero_stops_with_a_message(train: Command) -> None:
     options = ("damping=linear", "damping.schedule.total_steps=4", "damping.schedule.final=0")
     message = train(*NRWS, *options, "hydra.run.dir=run").message()
-    assert (
-        "error: the damping at step 11 must be a number above 0" in message
-    )  # the run's last, before its first
+    # The message names the run's last step, and comes before its first.
+    assert "error: the damping at step 11 must be a number above 0" in message
     assert not Path("run").exists()
 
 

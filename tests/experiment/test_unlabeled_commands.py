@@ -1,4 +1,7 @@
-"""metric.batch=unlabeled: recognition's Fisher from unlabelled images, all else from the batch."""
+"""metric.batch=unlabeled: recognition's Fisher matrix comes from unlabelled images.
+
+Everything else comes from the gradient's batch.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from nws.experiment.build import (
 from nws.experiment.seeds import derive_seed
 from nws.learning import WakeSleep
 
-# --- the command line, on a small file in TFD's layout -------------------------------------------
+# --- the command line, on a small file in TFD's layout --------------------------------------------
 
 IMAGES = 70  # 40 unlabelled, 16 train, 6 valid, 8 test
 OPTIONS = (
@@ -58,9 +61,8 @@ def tfd(command: Command, tmp_path: Path) -> Callable[..., Any]:
 def test_a_run_on_tfd(tfd: Callable[..., Any]) -> None:
     outcome = tfd()
     assert outcome.code == 0 and outcome.run.parent.name == "tfd_nrws"
-    assert (
-        outcome.err.count("is not the official file of the Toronto Face Dataset") == 1
-    )  # and nothing else
+    # The warning comes once, and nothing else comes.
+    assert outcome.err.count("is not the official file of the Toronto Face Dataset") == 1
     assert len(outcome.err.splitlines()) == 1
     assert (
         checkpoint(outcome.run)["step"] == 12
@@ -95,13 +97,15 @@ def after_six_steps(run: Path, source: Callable[[Dataset], Any]) -> dict[str, An
 def test_the_trainer_draws_the_unlabelled_batches_by_a_shuffle_of_their_own(
     tfd: Callable[..., Any],
 ) -> None:
-    """Six steps are three passes over 16 labelled images, and one over 40 unlabelled ones."""
+    """Six steps are three passes over the 16 labelled images.
+
+    They are also one pass over the 40 unlabelled images, and the start of the next one.
+    """
     run = tfd("trainer.epochs=3").run
     parameters = flatten(checkpoint(run)["machine"])
     assert after_six_steps(run, lambda data: data.unlabeled) == parameters
-    assert (
-        after_six_steps(run, lambda data: data.train) != parameters
-    )  # the control: as many labelled images
+    # The control: as many labelled images.
+    assert after_six_steps(run, lambda data: data.train) != parameters
 
 
 @pytest.mark.parametrize("batch", ["same", "other"])
@@ -129,15 +133,15 @@ def test_a_resumed_run_ends_as_one_never_stopped(
     assert_same_run(whole, resumed.run)
 
 
-# --- bad input -----------------------------------------------------------------------------------
+# --- bad input ------------------------------------------------------------------------------------
 
 
 def test_a_data_set_without_unlabelled_images(train: Command, tmp_path: Path) -> None:
     message = train("algorithm=nrws", "metric.batch=unlabeled").message()
     assert (
-        "batch=unlabeled needs a data set with unlabelled images, digits has none; use data=tfd"
-        in message
-    )
+        "metric.batch=unlabeled needs a data set with unlabelled images, "
+        "digits has none; use data=tfd"
+    ) in message
     assert not list(tmp_path.glob("outputs/*/*"))  # before any work
 
 

@@ -31,7 +31,7 @@ def test_bihm_follows_the_gradient_of_its_estimate_of_log_p_tilde(case: Case) ->
         p_part, q_part = reference.p_tilde_gradients(machine, rule.samples, wake)
         if baseline:
             uniform = torch.full((len(wake[0]),), 1 / len(wake[0]), dtype=torch.float64)
-            q_part = q_part - reference.recogniser(machine).gradient(wake, uniform)
+            q_part = q_part - reference.recognition(machine).gradient(wake, uniform)
         assert_close(gradients(machine)[0], -p_part, case.tolerance)
         assert_close(gradients(machine)[1], -q_part, case.tolerance)
 
@@ -41,7 +41,7 @@ def test_bihm_goes_to_the_exact_gradient_of_log_p_tilde(units: str) -> None:
     """Against autograd over every h; the weights of rws give another direction."""
     samples, machine = 40_000, random_machine((3, 2, 2), units)
     x = torch.tensor([[1.0, 0, 1]], dtype=torch.float64)
-    p, q = reference.generator(machine), reference.recogniser(machine)
+    p, q = reference.generator(machine), reference.recognition(machine)
     states = reference.every_hidden_state(machine, x[0])
     thetas = [network.theta.clone().requires_grad_() for network in (p, q)]
     log_p_tilde = 2 * (

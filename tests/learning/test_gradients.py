@@ -69,7 +69,9 @@ def test_gradients_are_the_references(case: Case) -> None:
     weights = torch.rand(len(trace.values), generator=seeded(5), dtype=torch.float64)
     weights /= weights.sum()
     for network, expected in zip(
-        machine.networks, (reference.generator(machine), reference.recogniser(machine)), strict=True
+        machine.networks,
+        (reference.generator(machine), reference.recognition(machine)),
+        strict=True,
     ):
         write_gradients(network, [(trace, weights.to(trace.values))])
         found = reference.flatten(network.layers, gradients=True)

@@ -30,9 +30,9 @@ from directions import (
 from torch import Tensor
 
 from nws.errors import UserError
-from nws.learning import WakeSleep
+from nws.learning import NaturalMetric, WakeSleep
 from nws.models import HelmholtzMachine
-from nws.natural import natural_direction
+from nws.natural import Damping, natural_direction
 from nws.natural.metrics import Fisher
 from nws.natural.solvers import Cholesky, ConjugateGradient
 
@@ -193,7 +193,7 @@ def test_the_plain_version_of_the_package_gives_the_same(which: int) -> None:
         assert_close(found, expected.detach(), SOLVED)
 
 
-# --- refreshed every K steps ---
+# --- refreshed every K steps ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("refresh_every", [1, 3])
@@ -227,7 +227,7 @@ def test_the_matrix_and_alpha_of_the_last_refresh_serve_until_the_next(refresh_e
         optimizer.step()
 
 
-# --- errors ---
+# --- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -252,3 +252,33 @@ def test_rows_that_are_not_finite_name_the_layer(which: int, layer: int, n: int,
         in str(error.value)
     )
     assert "damping 0.0625: its rows are not finite; lower optimizer.lr" in str(error.value)
+
+
+class Misshapen:
+    """A metric of a user's own that returns something else than one (m, d) a layer."""
+
+    def __init__(self, spoil: Callable[[list[Tensor]], Any]) -> None:
+        self.spoil = spoil
+
+    def update(self, rows: Any, alpha: Tensor) -> None:
+        pass
+
+    def direction(self, gradients: list[Tensor]) -> Any:
+        return self.spoil(list(gradients))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda parts: parts[:-1],
+        lambda parts: [part[:, :-1] for part in parts],
+        lambda parts: [part.T for part in parts],
+        lambda parts: [part[:1] for part in parts],
+    ],
+)
+def test_directions_of_another_shape_get_one_message(spoil: Callable[[list[Tensor]], Any]) -> None:
+    machine = random_machine((5, 4, 3)).float()
+    metrics = [NaturalMetric(net, Misshapen(spoil), Damping(0.2)) for net in machine.networks]
+    learner = WakeSleep(machine, make_rule("rws", 4), seeded(), metrics)
+    with pytest.raises(UserError, match=r"Misshapen.direction must return a tensor \(m, d\) for"):
+        learner.step(torch.zeros(3, 5))

@@ -75,9 +75,8 @@ def deviations(units: str, which: int, source: Source) -> Tensor:
             inverse = torch.linalg.inv(block + ALPHA * torch.eye(len(block), dtype=block.dtype))
             errors[unit] = (rows @ inverse).std(0) / ROWS**0.5
     deviation = reference.flatten(metric.network.layers, gradients=True) - expected
-    assert (
-        source == "other" or deviation.norm() < 0.05 * expected.norm()
-    )  # so that first order is enough
+    # The deviation is so small that first order is enough.
+    assert source == "other" or deviation.norm() < 0.05 * expected.norm()
     return deviation.abs() / (errors + EXACT)  # what is exact, the deepest layer, has no error
 
 
@@ -87,9 +86,8 @@ def test_many_rows_give_the_direction_of_the_enumerated_fisher_matrix(
     units: str, which: int
 ) -> None:
     assert deviations(units, which, "own").max() < STANDARD_ERRORS
-    assert (
-        deviations(units, which, "other").max() > 2 * STANDARD_ERRORS
-    )  # the control: the other phase's rows
+    # The control: the other phase's rows.
+    assert deviations(units, which, "other").max() > 2 * STANDARD_ERRORS
 
 
 @pytest.mark.parametrize("units", EACH_UNITS)
@@ -98,7 +96,7 @@ def test_the_empirical_matrix_is_the_true_one_only_under_the_models_own_rows(uni
     bits = reference.every_state(SMALL)
     trace = machine.evaluate(encode_layers(machine, bits))
     model = reference.generator(machine).log_prob(bits).exp()
-    recognised = reference.recogniser(machine).log_prob(bits).exp()
+    recognised = reference.recognition(machine).log_prob(bits).exp()
     data = sum(p * (bits[0] == x).all(1) for p, x in zip(DATA, images(), strict=True)) * recognised
     gradient = torch.randn(
         len(reference.generator(machine).theta), generator=seeded(7), dtype=torch.float64
@@ -115,7 +113,7 @@ def test_the_empirical_matrix_is_the_true_one_only_under_the_models_own_rows(uni
     assert relative_error(direction("empirical", data), direction("fisher", data)) > 0.05
 
 
-# --- invariance ---------------------------------------------------------------------------------
+# --- invariance -----------------------------------------------------------------------------------
 
 # The damping is all that depends on the encoding: its share is alpha over the smallest eigenvalue
 # of a block, ~1e-2 here.

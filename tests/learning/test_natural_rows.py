@@ -130,7 +130,7 @@ def test_posterior_rows_have_the_weights_of_the_generator(batch: str, rows: str)
     WakeSleep(machine, rule, CASE.rng(SEED), metrics).step(x, other)
 
     own = StepRows.draw(machine, x, CASE.samples, rng)
-    p, q = reference.generator(machine), reference.recogniser(machine)
+    p, q = reference.generator(machine), reference.recognition(machine)
     ratio = (p.log_prob(own.wake) - q.log_prob(own.wake)).view(-1, CASE.samples)
     weights = own.importance.view_as(ratio) * len(x), ratio.sin() + 0.3
     gradients = reference.rule_gradients(machine, rule, own.wake, own.dream, weights)
@@ -144,13 +144,13 @@ def test_posterior_rows_have_the_weights_of_the_generator(batch: str, rows: str)
         assert relative_error(found, wrong) > 1e-3  # the control
 
 
-# --- unlabelled images, for recognition ---
+# --- unlabelled images, for recognition -----------------------------------------------------------
 
 
 # of another size than the gradient's batch, too
 UNLABELED = Case(CASE.sizes, 1, 6, CASE.units).data(seed=5)
 
-# --- the direction ------------------------------------------------------------------------------
+# --- the direction --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rows", ["model", "posterior"])
@@ -192,7 +192,7 @@ def test_other_unlabelled_images_give_another_direction_of_recognition(max_rows:
     assert torch.equal(found[0][0], found[2][0]) and relative_error(found[0][1], found[2][1]) > 0.01
 
 
-# --- errors ---
+# --- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

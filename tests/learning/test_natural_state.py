@@ -171,7 +171,7 @@ def test_a_state_of_another_number_of_layers_is_refused() -> None:
     assert "take another solver or metric, or start a new run" in str(refusal.value)
 
 
-# --- a metric of a user's own -------------------------------------------------------------------
+# --- a metric of a user's own ---------------------------------------------------------------------
 
 
 class Doubling:

@@ -46,7 +46,7 @@ def joined(network: BeliefNetwork) -> list[Tensor]:
     ]
 
 
-# --- one step -----------------------------------------------------------------------------------
+# --- one step -------------------------------------------------------------------------------------
 
 
 @families
@@ -138,7 +138,7 @@ def test_any_family_learns(units: tuple[Any, Any]) -> None:
     assert learner.report()["generator/damping"] != 0.2
 
 
-# --- the Fisher matrix --------------------------------------------------------------------------
+# --- the Fisher matrix ----------------------------------------------------------------------------
 
 
 def row_gradients(network: BeliefNetwork, trace: Trace) -> list[list[Tensor]]:

@@ -73,7 +73,7 @@ def test_rows_are_the_loops_over_layers_samples_and_units(case: Case, max_rows: 
     machine = case.machine()
     wake = machine.wake(case.data(soft=True), case.samples, case.rng())
     bits, weights = reference.bits_of(wake), weights_of(len(wake.values))
-    slow = slow_rows(reference.recogniser(machine), bits, weights, case.samples, max_rows)
+    slow = slow_rows(reference.recognition(machine), bits, weights, case.samples, max_rows)
     assert_rows(layer_rows(machine.recognition, wake, weights, max_rows), slow)
     slow = slow_rows(reference.generator(machine), bits, weights, 1, max_rows)
     assert_close(slow[-1][1], exact_top(machine, weights))  # as the deepest layer has no parents
@@ -99,7 +99,7 @@ def test_other_weights_or_samples_fail_the_same_comparison() -> None:
     """Negative controls."""
     machine = CASE.machine()
     wake = machine.wake(CASE.data(), CASE.samples, CASE.rng())
-    bits, weights, q = reference.bits_of(wake), weights_of(12), reference.recogniser(machine)
+    bits, weights, q = reference.bits_of(wake), weights_of(12), reference.recognition(machine)
     found = layer_rows(machine.recognition, wake, weights)
     assert_rows(found, slow_rows(q, bits, weights, CASE.samples, None))
     for wrong in [

@@ -49,7 +49,7 @@ def gradients(machine: HelmholtzMachine) -> tuple[Tensor, Tensor]:
     return p, q
 
 
-# --- gradients ----------------------------------------------------------------------------------
+# --- gradients ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("soft", [False, True], ids=["bits", "intensities"])
@@ -103,7 +103,7 @@ def test_the_unnormalised_weights_fail_the_same_comparison() -> None:
     machine, x = case.machine(), case.data()
     step(case, machine, rule, x)
     wake, _ = traces_of_step(case, machine, rule, x)
-    p, q = reference.generator(machine), reference.recogniser(machine)
+    p, q = reference.generator(machine), reference.recognition(machine)
     ratios = (p.log_prob(wake) - q.log_prob(wake)).exp()
     assert not torch.allclose(
         gradients(machine)[0], -p.gradient(wake, ratios / len(ratios)), rtol=1e-3, atol=1e-3
@@ -133,7 +133,7 @@ def test_generators_gradient_is_that_of_the_log_likelihood_where_recognition_is_
     assert (gradients(machine)[0] + expected).abs().max() < 5 / samples**0.5
 
 
-# --- weights of other kinds than a softmax ------------------------------------------------------
+# --- weights of other kinds than a softmax --------------------------------------------------------
 
 
 def apart(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:
@@ -143,7 +143,7 @@ def apart(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:
 
 def by_hand(machine: HelmholtzMachine, wake: reference.Bits, samples: int) -> tuple[Tensor, Tensor]:
     """The weights of `apart`, by the reference."""
-    p, q = reference.generator(machine), reference.recogniser(machine)
+    p, q = reference.generator(machine), reference.recognition(machine)
     log_ratio = (p.log_prob(wake) - q.log_prob(wake)).view(-1, samples)
     return reference.importance_weights(machine, wake, samples, 1.0), log_ratio.sin() + 0.3
 
@@ -194,12 +194,12 @@ def test_a_weighting_sees_log_p_and_log_q_of_each_sample() -> None:
     wake, _ = traces_of_step(case, machine, rule, x)
     (found,) = seen
     for actual, network in zip(
-        found, (reference.generator(machine), reference.recogniser(machine)), strict=True
+        found, (reference.generator(machine), reference.recognition(machine)), strict=True
     ):
         assert_close(actual, network.log_prob(wake).view(case.batch, case.samples))
 
 
-# --- manners ------------------------------------------------------------------------------------
+# --- manners --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rule_name", RULES)
@@ -283,9 +283,8 @@ def test_plain_gradient_steps_make_the_data_likely(rule_name: str) -> None:
         learner.step(x)
         optimizer.step()
     after = reference.exact_log_prob(machine, x[:1])
-    assert (
-        after == before if rule_name == "recognition only" else after > before / 4
-    )  # log-likelihoods are negative
+    # Log-likelihoods are negative, so a quarter of one is the larger value.
+    assert after == before if rule_name == "recognition only" else after > before / 4
 
 
 def test_gradients_are_finite_at_extreme_logits() -> None:
@@ -298,7 +297,7 @@ def test_gradients_are_finite_at_extreme_logits() -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in machine.parameters())
 
 
-# --- statistics ---------------------------------------------------------------------------------
+# --- statistics -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rule_name", ["ws", "rws", "bihm"])
@@ -307,7 +306,7 @@ def test_statistics_are_losses_bound_and_effective_sample_size(case: Case, rule_
     machine, x, rule = case.machine(), case.data(soft=True), make_rule(rule_name, case.samples)
     result = step(case, machine, rule, x)
     wake, dream = traces_of_step(case, machine, rule, x)
-    p, q = reference.generator(machine), reference.recogniser(machine)
+    p, q = reference.generator(machine), reference.recognition(machine)
     weights = reference.importance_weights(machine, wake, rule.samples, exponent_of(rule))
     ratios = (p.log_prob(wake) - q.log_prob(wake)).exp().view(case.batch, case.samples)
     expected = {
@@ -332,6 +331,6 @@ def test_the_unweighted_bound_is_another_and_lower() -> None:
     bound = step(case, machine, rule, x).statistics[STATISTICS.index("log_likelihood")]
     wake, _ = traces_of_step(case, machine, rule, x)
     unweighted = (
-        reference.generator(machine).log_prob(wake) - reference.recogniser(machine).log_prob(wake)
+        reference.generator(machine).log_prob(wake) - reference.recognition(machine).log_prob(wake)
     ).mean()
     assert unweighted < bound - 0.01

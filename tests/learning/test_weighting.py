@@ -70,9 +70,8 @@ def test_effective_sample_size_has_its_known_values(shift: float) -> None:
         torch.tensor([[0, 0, 0], [0, -1e4, -2e4], [0, -2, -1e4]], dtype=torch.float64) + shift
     )
     expected = torch.tensor([3, 1, (1 + ratio) ** 2 / (1 + ratio**2)])
-    assert_close(
-        effective_sample_size(log_weights), expected, 1e-7
-    )  # 1e4 times the rounding unit, times a few
+    # The tolerance is 1e4 times the rounding unit, times a few.
+    assert_close(effective_sample_size(log_weights), expected, 1e-7)
 
 
 def test_effective_sample_size_lies_between_one_and_the_samples() -> None:

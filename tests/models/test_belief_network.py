@@ -33,7 +33,7 @@ def test_log_prob_and_its_gradient_are_the_plain_bernoulli_formulas(
 ) -> None:
     machine, bits = case.machine(), random_bits(case)
     network = machine.recognition if upward else machine.generator
-    expected = reference.recogniser(machine) if upward else reference.generator(machine)
+    expected = reference.recognition(machine) if upward else reference.generator(machine)
     states = encode_layers(machine, bits)
 
     for logits, expected_logits in zip(network.logits(states), expected.logits(bits), strict=True):
@@ -102,7 +102,7 @@ def test_bad_sizes_are_refused_with_the_sizes_that_came(sizes: list[object]) -> 
     assert str(list(sizes)) in str(refusal.value)
 
 
-# --- the Fisher reference, which tests of the natural gradient stand on -------------------------
+# --- the Fisher reference, which tests of the natural gradient stand on ---------------------------
 
 
 @pytest.mark.parametrize("units", EACH_UNITS)
@@ -113,7 +113,7 @@ def test_joint_fisher_matrix_has_one_block_for_each_unit(upward: bool, units: st
     x = torch.tensor([[0.0, 1, 1], [1, 0, 1], [0.2, 0.7, 0.4]])
     data = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64)
     if upward:
-        network = reference.recogniser(machine)
+        network = reference.recognition(machine)
         outer, hessian = (
             reference.recognition_fisher(machine, x, data, form) for form in ("outer", "hessian")
         )

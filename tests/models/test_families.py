@@ -135,6 +135,7 @@ def test_data_of_units_with_endless_values_may_lie_anywhere() -> None:
 def test_elementwise_work_is_one_call_for_all_layers_of_a_family(visible: Units | None) -> None:
     calls: Counter[str] = Counter()
     machine = random_machine((4, 3, 2, 2), counted(Pair(), calls), visible=visible)
+    calls.clear()  # of the check where the machine is made
     trace = machine.wake(torch.zeros(2, 4).double(), 3, seeded(0))
     # three hidden layers drawn one after the other, and evaluated at once
     assert calls == {"fill_noise": 1, "mean": 3 + 1, "sample_": 3}
@@ -147,7 +148,7 @@ def test_elementwise_work_is_one_call_for_all_layers_of_a_family(visible: Units 
     assert calls == {"mean": 2}
 
 
-# --- images -------------------------------------------------------------------------------------
+# --- images ---------------------------------------------------------------------------------------
 
 
 @machines

@@ -55,7 +55,7 @@ def assert_consistent(machine: HelmholtzMachine, trace: Trace, bound: float) -> 
         assert_close(state, expected, bound)
     for network, expected_network in [
         (machine.generator, reference.generator(machine)),
-        (machine.recognition, reference.recogniser(machine)),
+        (machine.recognition, reference.recognition(machine)),
     ]:
         logits = torch.cat(expected_network.logits(bits), dim=1)
         targets = torch.cat(bits[1:] if network.upward else bits, dim=1)
@@ -109,15 +109,15 @@ def test_log_weights_are_log_p_minus_log_q_with_a_row_for_each_data_point(case: 
     machine = case.machine()
     trace = wake(case, machine)
     bits = reference.bits_of(trace)
-    expected = reference.generator(machine).log_prob(bits) - reference.recogniser(machine).log_prob(
-        bits
-    )
+    expected = reference.generator(machine).log_prob(bits) - reference.recognition(
+        machine
+    ).log_prob(bits)
     assert_close(
         machine.log_weights(trace), expected.view(case.batch, case.samples), case.tolerance
     )
 
 
-# --- sampling: 20,000 rows on machines small enough to count every joint state ------------------
+# --- sampling: 20,000 rows on machines small enough to count every joint state --------------------
 
 
 def counts(bits: list[Tensor]) -> Tensor:
@@ -137,7 +137,7 @@ def test_wake_frequencies_are_the_recognition_probabilities(
     bits = reference.bits_of(machine.wake(x, samples, seeded(1)))
     for rows, image in zip(zip(*(y.split(samples) for y in bits), strict=True), x, strict=True):
         q = (
-            reference.recogniser(machine)
+            reference.recognition(machine)
             .log_prob(reference.every_hidden_state(machine, image))
             .exp()
         )
@@ -158,9 +158,8 @@ def test_dream_frequencies_are_the_generators_probabilities(
         .log_prob(reference.every_state(sizes))
         .exp()
     )
-    with pytest.raises(
-        AssertionError
-    ):  # negative control: another machine's probabilities do not pass
+    # Negative control: another machine's probabilities do not pass.
+    with pytest.raises(AssertionError):
         assert_frequencies(observed, other, rows)
 
 
@@ -168,7 +167,7 @@ def test_samples_of_one_data_point_and_successive_dreams_are_independent() -> No
     """Both rows of a pair are on with the square of the probability, if they are drawn apart."""
     machine, pairs = random_machine((2, 1)), 20_000
     q = torch.sigmoid(
-        reference.recogniser(machine).logits(
+        reference.recognition(machine).logits(
             [torch.ones(1, 2).double(), torch.ones(1, 1).double()]
         )[0]
     )
@@ -180,7 +179,7 @@ def test_samples_of_one_data_point_and_successive_dreams_are_independent() -> No
     )
 
 
-# --- seeds --------------------------------------------------------------------------------------
+# --- seeds ----------------------------------------------------------------------------------------
 
 
 @PHASES
@@ -250,7 +249,7 @@ def test_log_probs_of_a_trace_are_right_at_any_logits(dtype: torch.dtype) -> Non
         ).all()
 
 
-# --- construction -------------------------------------------------------------------------------
+# --- construction ---------------------------------------------------------------------------------
 
 
 def test_initial_weights_are_glorot_normal_and_biases_where_asked() -> None:
@@ -262,9 +261,8 @@ def test_initial_weights_are_glorot_normal_and_biases_where_asked() -> None:
             assert (edge.layer.bias == (-1 if edge.child else 0)).all()
             if edge.parent is not None:
                 expected = 0.5 * (2 / sum(edge.layer.weight.shape)) ** 0.5
-                relative_error = (
-                    1 / (2 * edge.layer.weight.numel())
-                ) ** 0.5  # of a standard deviation
+                # The relative error of a standard deviation.
+                relative_error = (1 / (2 * edge.layer.weight.numel())) ** 0.5
                 assert abs(edge.layer.weight.std() / expected - 1) < 5 * relative_error
     again = HelmholtzMachine((300, 200, 100), weight_scale=0.5, hidden_bias=-1.0, rng=seeded(0))
     assert all(

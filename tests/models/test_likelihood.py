@@ -32,7 +32,7 @@ from nws.models import (
 from nws.models.likelihood import all_values
 from nws.models.units import NAMED
 
-# --- exact --------------------------------------------------------------------------------------
+# --- exact ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("soft", [False, True], ids=["bits", "intensities"])
@@ -53,12 +53,26 @@ def test_exact_probabilities_of_all_images_sum_to_one(sizes: tuple[int, ...], un
 
 
 class Ternary(Bipolar):
-    """Values 0, 1 and 2; only what enumeration reads."""
+    """Values 0, 1 and 2; what enumeration and the check of a family read."""
 
     support = (0.0, 1.0, 2.0)
 
     def log_partition(self, logits: Tensor) -> Tensor:
         return (1 + logits.exp() + (2 * logits).exp()).log()
+
+    def mean(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
+        z = logits.exp()
+        found = (z + 2 * z**2) / (1 + z + z**2)
+        return found if out is None else out.copy_(found)
+
+    def link(self, mean: Tensor) -> Tensor:
+        """e^a solves (2 - m) z^2 + (1 - m) z - m = 0."""
+        root = ((1 - mean) ** 2 + 4 * (2 - mean) * mean).sqrt()
+        return ((mean - 1 + root) / (2 * (2 - mean))).log()
+
+    def curvature(self, mean: Tensor) -> Tensor:
+        z = self.link(mean).exp()
+        return (z + 4 * z**2) / (1 + z + z**2) - mean**2
 
 
 @pytest.mark.parametrize("units", [Bipolar(), Ternary()])
@@ -112,7 +126,7 @@ def test_the_limit_on_states_is_inclusive() -> None:
         exact_log_likelihood(machine, x, max_states=2**6 - 1)
 
 
-# --- importance-sampled -------------------------------------------------------------------------
+# --- importance-sampled ---------------------------------------------------------------------------
 
 
 def with_exact_recognition(machine: HelmholtzMachine) -> HelmholtzMachine:
@@ -155,7 +169,7 @@ def relative_variance(machine: HelmholtzMachine, x: Tensor) -> float:
     bits = reference.every_hidden_state(machine, x)
     p, q = (
         reference.generator(machine).log_prob(bits).exp(),
-        reference.recogniser(machine).log_prob(bits).exp(),
+        reference.recognition(machine).log_prob(bits).exp(),
     )
     return (((p**2 / q).sum()) / p.sum() ** 2 - 1).item()
 
@@ -183,7 +197,7 @@ def test_more_samples_give_a_higher_bound_below_the_exact_log_likelihood() -> No
     bits = reference.every_hidden_state(machine, x[0])
     log_p, log_q = (
         reference.generator(machine).log_prob(bits),
-        reference.recogniser(machine).log_prob(bits),
+        reference.recognition(machine).log_prob(bits),
     )
     elbo = (log_q.exp() * (log_p - log_q)).sum().item()
     exact = reference.exact_log_prob(machine, x).item()
@@ -204,9 +218,8 @@ def test_standard_error_is_the_standard_deviation_over_root_n() -> None:
     assert estimate.mean == pytest.approx(values.mean().item(), abs=EXACT)
     assert estimate.standard_error == pytest.approx(values.std().item() / math.sqrt(50), abs=EXACT)
     assert estimate.ess == pytest.approx(1)
-    assert math.isnan(
-        log_likelihood(machine, x[:1], 3, seeded(0)).standard_error
-    )  # one point has no spread
+    # One point has no spread.
+    assert math.isnan(log_likelihood(machine, x[:1], 3, seeded(0)).standard_error)
 
 
 def test_one_chunk_is_the_plain_formula() -> None:
@@ -275,9 +288,8 @@ def test_the_same_seed_gives_the_same_estimate() -> None:
 
 def test_extreme_log_weights_neither_overflow_nor_vanish() -> None:
     machine = random_machine((3, 2)).float()
-    for network, sign in zip(
-        machine.networks, (-1, 1), strict=True
-    ):  # log p = -2e4 for the hidden states that q is sure of
+    # Here log p = -2e4 for the hidden states that q is sure of.
+    for network, sign in zip(machine.networks, (-1, 1), strict=True):
         for layer in network.layers:
             torch.nn.init.constant_(layer.weight, 0.0)
             torch.nn.init.constant_(layer.bias, sign * 1e4)
@@ -297,7 +309,7 @@ def test_no_data_is_refused() -> None:
         log_likelihood(random_machine((3, 2)), torch.zeros(0, 3).double(), 3)
 
 
-# --- Kullback-Leibler divergence ----------------------------------------------------------------
+# --- Kullback-Leibler divergence ------------------------------------------------------------------
 
 
 def independent_pixels(machine: HelmholtzMachine) -> Tensor:

@@ -76,9 +76,8 @@ def test_log_p_star_converges_to_enumeration(sizes: tuple[int, ...], units: str)
     assert 0 < of_z < 0.02 and 0 < of_x < 0.02
     assert abs(estimate.log_z - log_z) < STANDARD_ERRORS * of_z
     assert abs(estimate.mean + estimate.log_z - log_p_tilde) < STANDARD_ERRORS * of_x
-    assert estimate.log_z_standard_error == pytest.approx(
-        of_z, rel=0.1
-    )  # and what it says of itself is so
+    # The standard error that it reports is right, too.
+    assert estimate.log_z_standard_error == pytest.approx(of_z, rel=0.1)
     spread = reference.exact_log_p_tilde(machine, x).std().item() / 2
     assert estimate.standard_error == pytest.approx(math.hypot(spread, of_z), rel=0.1)
     assert (estimate.samples, estimate.z_samples, estimate.data_points) == (samples, dreams, 4)
@@ -123,9 +122,8 @@ def test_with_exact_recognition_p_star_is_p_and_z_is_one(units: str) -> None:
         reference.exact_log_prob(machine, x).mean().item(), abs=EXACT
     )
     assert estimate.log_z == pytest.approx(0, abs=EXACT)
-    assert estimate.log_z_standard_error == pytest.approx(
-        0, abs=1e-6
-    )  # the root of a rounding error
+    # The tolerance is the root of a rounding error.
+    assert estimate.log_z_standard_error == pytest.approx(0, abs=1e-6)
 
 
 def test_the_error_of_z_falls_as_one_over_root_of_the_dreams_and_z_is_unbiased() -> None:
@@ -146,9 +144,8 @@ def test_the_error_of_z_falls_as_one_over_root_of_the_dreams_and_z_is_unbiased()
 def test_chunks_of_log_p_star_are_bounded_and_exact(
     max_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine = with_exact_recognition(
-        random_machine((4, 1))
-    )  # no Monte Carlo error: chunks must agree to rounding
+    # No Monte Carlo error: chunks must agree to rounding.
+    machine = with_exact_recognition(random_machine((4, 1)))
     x = torch.rand(5, 4, generator=seeded(3)).round().double()
     rows, dreams, wake, dream = [], [], HelmholtzMachine.wake, HelmholtzMachine.dream
 

@@ -93,9 +93,8 @@ def test_reconstructions_average_the_pixels_over_recognition(
     machine, x = random_machine(sizes, units), torch.tensor([1.0, 0, 1]).double()
     bits = reference.every_hidden_state(machine, x)
     pixels = 1 / (1 + torch.exp(-reference.generator(machine).logits(bits)[0]))
-    expected = (
-        reference.recogniser(machine).log_prob(bits).exp() @ pixels
-    )  # E_q(h|x)[p(x_i = 1 | h)]
+    # E_q(h|x)[p(x_i = 1 | h)].
+    expected = reference.recognition(machine).log_prob(bits).exp() @ pixels
     assert_mean(reconstruct(machine, x.expand(20_000, -1), seeded(1)), expected)
 
 
@@ -109,7 +108,7 @@ def test_generated_images_are_the_callers_to_keep() -> None:
         assert torch.equal(first, kept)
 
 
-# --- chains -------------------------------------------------------------------------------------
+# --- chains ---------------------------------------------------------------------------------------
 
 CHAINS = 6_000
 SIZES = (4, 3, 2)
@@ -221,18 +220,16 @@ def test_a_walk_changes_one_deepest_unit_a_step(units: str) -> None:
     machine = random_machine((6, 3), units)
     images = walk(machine, 40, 5, seeded(1))
     every = machine.units[1].encode(reference.every_state((3,))[0])
-    possible = torch.sigmoid(
-        machine.generator.layers[0](every)
-    ).detach()  # (8, 6), state i has the bits of i
+    # (8, 6), where state i has the bits of i.
+    possible = torch.sigmoid(machine.generator.layers[0](every)).detach()
     gaps = (images.flatten(0, 1)[:, None] - possible).abs().amax(2)
     assert (gaps.min(1).values < 1e-12).all()
     states = gaps.argmin(1).view(40, 5)
     flips = states[:, 1:] ^ states[:, :-1]
     assert ((flips == 1) | (flips == 2) | (flips == 4)).all() and flips.unique().numel() == 3
     first = generate(machine, 20_000, seeded(1)).mean(0)
-    assert_mean(
-        walk(machine, 20_000, 1, seeded(2))[:, 0], first
-    )  # it starts from the generator's own draws
+    # The walk starts from the generator's own draws.
+    assert_mean(walk(machine, 20_000, 1, seeded(2))[:, 0], first)
 
 
 class Endless(Binary):

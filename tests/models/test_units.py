@@ -72,7 +72,7 @@ def grid(units: Units, logit: float) -> tuple[Tensor, Tensor]:
     return values, torch.full_like(values, float(values[1] - values[0]))
 
 
-# --- the formulas -------------------------------------------------------------------------------
+# --- the formulas ---------------------------------------------------------------------------------
 
 
 @families
@@ -130,7 +130,7 @@ def test_extreme_logits_give_finite_numbers(units: Units, dtype: torch.dtype) ->
     assert log_prob(units, values, logits.flip(0)).isfinite().all()
 
 
-# --- samples ------------------------------------------------------------------------------------
+# --- samples --------------------------------------------------------------------------------------
 
 
 @families
@@ -170,7 +170,7 @@ def test_noise_fills_a_part_of_a_tensor_and_no_more(units: Units) -> None:
     assert (noise[:, 2:4] != 7).all()
 
 
-# --- encodings ----------------------------------------------------------------------------------
+# --- encodings ------------------------------------------------------------------------------------
 
 
 @families
@@ -204,7 +204,7 @@ def test_states_of_bits_and_of_intensities() -> None:
     assert Bipolar().from_data(y) is y and Bipolar().to_data(y) is y
 
 
-# --- Bernoulli units at any logit ---------------------------------------------------------------
+# --- Bernoulli units at any logit -----------------------------------------------------------------
 
 
 def by_formula(values: Tensor, logits: Tensor) -> Tensor:
@@ -258,7 +258,7 @@ def test_log_prob_near_saturation_keeps_absolute_precision(
         assert error <= 4 * 40 * torch.finfo(dtype).eps
 
 
-# --- by name, and in spans ----------------------------------------------------------------------
+# --- by name, and in spans ------------------------------------------------------------------------
 
 
 def test_families_are_found_by_name_or_given() -> None:

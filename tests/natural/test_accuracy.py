@@ -1,4 +1,7 @@
-"""pcg with as many iterations as an accuracy needs: hard layers, when the number is looked at, and its state."""
+"""pcg with an accuracy: it takes as many iterations as the accuracy needs.
+
+The tests cover hard layers, when the solver reads the number of iterations, and its state.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ each_space = pytest.mark.parametrize("case", [REALISTIC, FEW_ROWS], ids=["basis"
 
 
 def relative_error(case: SolverCase, solution: Tensor, gradient: Tensor | None = None) -> float:
-    """Of the whole layer, in the norm that the solver aims at: among few rows |x|, otherwise |x|^2 = sum_j x_j . A_j x_j."""
+    """The error of the whole layer, in the norm that the solver bounds.
+
+    With few rows the norm is |x|. Otherwise |x|^2 = sum_j x_j . A_j x_j.
+    """
     blocks = dense(case.fisher()) + case.alpha * torch.eye(case.d, dtype=torch.float64)
     expected = torch.linalg.solve(blocks, case.gradient() if gradient is None else gradient)
     wrong = solution - expected
@@ -33,7 +39,10 @@ def relative_error(case: SolverCase, solution: Tensor, gradient: Tensor | None =
 def test_iterations_follow_the_accuracy(
     shape: tuple[int, int, int], alpha: float, accuracy: float
 ) -> None:
-    """Within a factor of 3 above, since what is left is foretold, and not done for nothing: two fewer miss it."""
+    """The error ends within a factor of 3 above the accuracy: the solver predicts what is left.
+
+    The negative control: two iterations fewer miss the accuracy.
+    """
     case = SolverCase(*shape, alpha)
     solver = factored(pcg(None, accuracy=accuracy), case)
     for _ in range(2):  # the look, and after it
@@ -59,8 +68,11 @@ def test_other_gradients_keep_the_accuracy_too(accuracy: float, rank: int) -> No
 def test_units_that_take_longer_are_not_lost_among_those_that_are_done_at_once(
     length: float,
 ) -> None:
-    """Four units in five have next to no curvature, and long gradients. Foretold by the sums over units, the others' error
-    would go unseen: at lengths of 0.1 and 0.03 it ends 4.6 and 1.5 times above the accuracy."""
+    """Four units in five have almost no curvature and long gradients.
+
+    A prediction from the sums over units would miss the error of the other units.
+    With `length` 0.1 and 0.03 the error would end 4.6 and 1.5 times above the accuracy.
+    """
     rng = seeded(0)
     weights = torch.rand(320, 60, generator=rng, dtype=torch.float64) ** 6 / 160
     weights[:, :48] *= 1e-3

@@ -1,4 +1,7 @@
-"""Conjugate gradient as a pure function, against a textbook on dense matrices; and each rule that says when it stops."""
+"""Conjugate gradient as a pure function, and each rule that says when it stops.
+
+The reference is a textbook version on dense matrices.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ from nws.natural.solvers.cg import Iterations, Progress, UntilAccurate, UntilRes
 
 
 def systems(m: int = 5, d: int = 12, decades: float = 2.0) -> tuple[Tensor, Tensor, Tensor]:
-    """Matrices (m, d, d) with eigenvalues over some decades, one more than the other; rough inverses; right sides (m, d)."""
+    """Matrices (m, d, d), rough inverses of them, and right sides (m, d).
+
+    The eigenvalues spread over some decades, and each matrix spreads more than the one before.
+    """
     rng = seeded(m * d)
     turned = torch.linalg.qr(torch.randn(m, d, d, generator=rng, dtype=torch.float64))[0]
     exponents = torch.linspace(0.2, 1, m)[:, None] * torch.linspace(0, decades, d)
@@ -140,7 +146,7 @@ def test_more_iterations_than_needed_do_no_harm(dtype: torch.dtype, bound: float
     assert solution.isfinite().all() and solution[1].norm() <= 3 * right[1].norm()
 
 
-# --- when to stop ---------------------------------------------------------------------------------------------------
+# --- when to stop ---------------------------------------------------------------------------------
 
 
 def seen(iterations: int = 30) -> list[Progress]:
@@ -182,7 +188,10 @@ def test_the_other_rules_read_numbers() -> None:
 
 @pytest.mark.parametrize("accuracy", [0.3, 0.1, 1e-2, 1e-4])
 def test_until_accurate_stops_where_the_gains_foretell_it(accuracy: float) -> None:
-    """At the first iteration after which sum_j gain_i^2 / gain_{i-1} is at most accuracy^2 times the size."""
+    """The rule stops at the first iteration i that predicts an error within the accuracy.
+
+    The prediction is sum_j gain_i^2 / gain_{i-1}, and the bound is accuracy^2 times the size.
+    """
     matrices, _, right = systems()
     exact, progress = torch.linalg.solve(matrices, right), seen()
     size = (exact * right).sum()
@@ -210,7 +219,10 @@ def test_until_accurate_keeps_its_limit(limit: int) -> None:
 
 
 def test_until_accurate_sums_what_is_left_and_not_the_gains() -> None:
-    """A unit that is done at once must not hide another one, which hardly gains any more and has all before it."""
+    """A unit that is done at once must not hide a slow one.
+
+    The slow unit gains almost nothing per iteration, and nearly all of its error is left.
+    """
     gains = torch.tensor([[[1e2], [1.0]], [[1e-8], [0.9]]], dtype=torch.float64)
     none = torch.zeros(2, 1, dtype=torch.float64)
     rule = UntilAccurate(0.1, lambda x: torch.tensor(80.0), 9)

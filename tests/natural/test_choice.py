@@ -16,9 +16,14 @@ KINDS = {**DIRECT, "pcg": ConjugateGradient}
 
 @pytest.mark.parametrize(
     ("n", "d", "m", "solves", "expected"),
-    [(1000, 4, 50, 1, "cholesky"), (4, 800, 10, 1, "woodbury"), (320, 301, 784, 1, "pcg"), (320, 785, 300, 1, "pcg"),
-     (320, 21, 15, 1000, "cholesky")],
-)  # fmt: skip
+    [
+        (1000, 4, 50, 1, "cholesky"),
+        (4, 800, 10, 1, "woodbury"),
+        (320, 301, 784, 1, "pcg"),
+        (320, 785, 300, 1, "pcg"),
+        (320, 21, 15, 1000, "cholesky"),
+    ],
+)
 def test_auto_takes_the_cheapest_of_the_cost_table(
     n: int, d: int, m: int, solves: int, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -36,9 +41,15 @@ def test_auto_takes_the_cheapest_of_the_cost_table(
 
 @pytest.mark.parametrize(
     ("n", "d", "m", "solves", "expected"),
-    [(320, 51, 75, 2, "pcg"), (320, 51, 75, 16, "cholesky"), (32, 101, 200, 1, "pcg"), (32, 101, 200, 4, "woodbury"),
-     (320, 301, 784, 1000, "cholesky"), (320, 301, 4096, 1000, "pcg")],
-)  # fmt: skip
+    [
+        (320, 51, 75, 2, "pcg"),
+        (320, 51, 75, 16, "cholesky"),
+        (32, 101, 200, 1, "pcg"),
+        (32, 101, 200, 4, "woodbury"),
+        (320, 301, 784, 1000, "cholesky"),
+        (320, 301, 4096, 1000, "pcg"),
+    ],
+)
 def test_auto_weighs_factoring_against_the_solves_that_follow(
     n: int, d: int, m: int, solves: int, expected: str
 ) -> None:

@@ -1,4 +1,7 @@
-"""The solver pcg: fixed numbers of iterations, a tolerance, warm starts, its state, and what it reads from the device."""
+"""The solver pcg: fixed numbers of iterations, a tolerance, warm starts and its state.
+
+The tests also cover what the solver reads from the device.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ def test_an_operator_needs_no_rows(case: SolverCase, warm_start: bool) -> None:
 
 
 def test_one_iteration_misses_what_more_of_them_meet() -> None:
-    """Negative control: the bound that a converged solve keeps is not kept by an under-converged one."""
+    """Negative control: an under-converged solve breaks the bound that a converged one keeps."""
     expected = solve_dense(dense(REALISTIC.fisher()), 0.2, REALISTIC.gradient())
     by_iterations = [
         error(factored(pcg(count), REALISTIC).solve(REALISTIC.gradient()), expected)
@@ -91,7 +94,7 @@ def test_more_iterations_than_needed_do_no_harm() -> None:
             assert solution.isfinite().all() and solution[2].norm() <= gradient[2].norm() / 0.19
 
 
-# --- until a residual -----------------------------------------------------------------------------------------------
+# --- until a residual -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-4, 1e-8])
@@ -167,7 +170,7 @@ def test_report_leaves_out_units_without_gradient() -> None:
     assert float(ratio) == pytest.approx(0.5)
 
 
-# --- what is kept ---------------------------------------------------------------------------------------------------
+# --- what is kept ---------------------------------------------------------------------------------
 
 
 def iterations_needed(case: SolverCase, basis_from: int | None = None) -> int:
@@ -223,7 +226,10 @@ def test_a_warm_start_gives_no_direction_to_units_that_lost_their_gradient() -> 
 def test_pcg_goes_on_bit_for_bit_from_its_state(
     case: SolverCase, warm_start: bool, iterations: int | None
 ) -> None:
-    """Saved between two refreshes of the basis, which the other one must then make at the same time."""
+    """The state is saved between two refreshes of the basis.
+
+    The loaded solver must make the second refresh at the same time.
+    """
     settings: dict[str, Any] = dict(
         iterations=iterations, preconditioner_every=3, warm_start=warm_start
     )
@@ -246,7 +252,10 @@ def test_pcg_goes_on_bit_for_bit_from_its_state(
 def test_a_state_that_comes_after_the_rows_goes_on_bit_for_bit_too(
     case: SolverCase, warm_start: bool
 ) -> None:
-    """As where a metric's rows outlive a step: they are taken in first, and one factoring serves several solves."""
+    """A metric's rows can outlive a step: one factoring then serves several solves.
+
+    The loaded solver takes in the rows first, and then its state.
+    """
     solver, other = (pcg(None, preconditioner_every=3, warm_start=warm_start) for _ in range(2))
     for batch in range(5):
         factored(solver, case, seed=batch).solve(case.gradient(batch))
@@ -294,7 +303,7 @@ def test_the_state_of_another_layer_is_an_error(case: SolverCase) -> None:
     factored(other, case)
 
 
-# --- what is read from the device -----------------------------------------------------------------------------------
+# --- what is read from the device -----------------------------------------------------------------
 
 
 @each_start

@@ -1,4 +1,7 @@
-"""Tikhonov damping: constant, on a schedule, and adapted by Levenberg-Marquardt from a ratio computed independently."""
+"""Tikhonov damping: constant, on a schedule, and adapted by Levenberg-Marquardt.
+
+The tests compute the ratio that Levenberg-Marquardt uses independently.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def alphas(damping: Damping, steps: int) -> list[float]:
     return values
 
 
-# --- constant and on a schedule -------------------------------------------------------------------------------------
+# --- constant and on a schedule -------------------------------------------------------------------
 
 
 def test_constant_damping_stays() -> None:
@@ -47,14 +50,10 @@ def test_constant_damping_stays() -> None:
     ("schedule", "expected"),
     [
         (partial(exponential, half_life=2), [0.5, 0.5 * 0.5**0.5, 0.25, 0.5 * 0.5**1.5, 0.125]),
-        (
-            partial(exponential, half_life=1, final=0.2),
-            [0.5, 0.3, 0.2, 0.15, 0.125],
-        ),  # 0.1 + 0.4 / 2^step
-        (
-            partial(linear, total_steps=4, final=0.2),
-            [0.5, 0.4, 0.3, 0.2, 0.1, 0.1],
-        ),  # and stays there
+        # 0.1 + 0.4 / 2^step.
+        (partial(exponential, half_life=1, final=0.2), [0.5, 0.3, 0.2, 0.15, 0.125]),
+        # The last value stays.
+        (partial(linear, total_steps=4, final=0.2), [0.5, 0.4, 0.3, 0.2, 0.1, 0.1]),
         (partial(linear, total_steps=2, final=3.0), [0.5, 1.0, 1.5]),  # upwards
     ],
     ids=["exponential", "exponential with a floor", "linear", "linear upwards"],
@@ -111,14 +110,14 @@ def test_alpha_is_exact_in_float64() -> None:
     assert float(Damping(0.2).to(torch.zeros(1, dtype=torch.float64)).alpha) == 0.2
 
 
-# --- Levenberg-Marquardt: the rule ----------------------------------------------------------------------------------
+# --- Levenberg-Marquardt: the rule ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("ratio", "expected"),
     [
-        (0.76, 0.4), (5.0, 0.4), (0.75, 0.5), (0.5, 0.5), (0.25, 0.5), (0.24, 0.625), (0.0, 0.625), (-3.0, 0.625),
-        (math.inf, 0.4), (-math.inf, 0.625),
+        (0.76, 0.4), (5.0, 0.4), (0.75, 0.5), (0.5, 0.5), (0.25, 0.5), (0.24, 0.625),
+        (0.0, 0.625), (-3.0, 0.625), (math.inf, 0.4), (-math.inf, 0.625),
     ],
 )  # fmt: skip
 def test_alpha_shrinks_above_three_quarters_and_grows_below_one(
@@ -161,11 +160,13 @@ def test_its_state_is_alpha_and_ratio() -> None:
         ({"maximum": -1}, r"damping\.maximum must be a number above 0"),
         (
             {"minimum": 0.3},
-            r"damping\.value must lie in damping\.minimum \.\. maximum, got 0\.2 in 0\.3 \.\. 10\.0",
+            r"damping\.value must lie in damping\.minimum \.\. maximum, "
+            r"got 0\.2 in 0\.3 \.\. 10\.0",
         ),
         (
             {"maximum": 0.1},
-            r"damping\.value must lie in damping\.minimum \.\. maximum, got 0\.2 in 0\.001 \.\. 0\.1",
+            r"damping\.value must lie in damping\.minimum \.\. maximum, "
+            r"got 0\.2 in 0\.001 \.\. 0\.1",
         ),
     ],
 )
@@ -174,7 +175,7 @@ def test_bad_options_are_errors_that_name_them(options: dict[str, Any], part: st
         LevenbergMarquardt(**options)
 
 
-# --- Levenberg-Marquardt: the ratio ---------------------------------------------------------------------------------
+# --- Levenberg-Marquardt: the ratio ---------------------------------------------------------------
 
 
 class Recorded(LevenbergMarquardt):
@@ -215,7 +216,7 @@ def one_step(
 
 
 def thetas(machine: HelmholtzMachine) -> list[reference.Network]:
-    return [reference.generator(machine), reference.recogniser(machine)]
+    return [reference.generator(machine), reference.recognition(machine)]
 
 
 def expected_ratio(
@@ -224,7 +225,10 @@ def expected_ratio(
     terms: list[tuple[reference.Bits, Tensor]],
     fisher_rows: tuple[reference.Bits, Tensor],
 ) -> float:
-    """(J(new) - J(old)) / (g . delta - delta . F delta / 2) for J = sum over the terms of sum_k w_k log p(rows_k)."""
+    """(J(new) - J(old)) / (g . delta - delta . F delta / 2).
+
+    J is the sum over the terms of sum_k w_k log p(rows_k).
+    """
     actual = sum(
         float((new.log_prob(bits) - old.log_prob(bits)) @ weights) for bits, weights in terms
     )
@@ -278,9 +282,8 @@ def test_the_ratio_is_that_of_actual_to_predicted_gain(
         assert ratio == pytest.approx(
             expected_ratio(old[i], new[i], terms[i], rows[i]), rel=100 * EXACT
         )
-        assert (
-            abs(ratio - 1) > 1e-3
-        )  # the control: a rate at which the quadratic model is seen to be one
+        # The control: at this rate the gain differs from that of the quadratic model.
+        assert abs(ratio - 1) > 1e-3
 
 
 def test_the_ratio_of_a_tiny_step_is_one() -> None:
@@ -296,7 +299,10 @@ def test_the_ratio_of_a_tiny_step_is_one() -> None:
 
 
 def test_each_network_has_a_damping_of_its_own() -> None:
-    """A step far too long for the generator, where recognition still gains more than its quadratic model says."""
+    """The step is far too long for the generator.
+
+    Recognition still gains more than its quadratic model predicts.
+    """
     case = Case((3, 4, 2), 3, 4, "binary")
     machine, learning, (generator, recognition) = adaptive(case)
     learning.rng.manual_seed(3)

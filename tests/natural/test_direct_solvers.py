@@ -1,4 +1,4 @@
-"""Direct solvers: chunks within a memory bound, the running estimate of the inverses, undamped blocks."""
+"""Direct solvers: chunks in a memory bound, the running estimate of inverses, undamped blocks."""
 
 from __future__ import annotations
 
@@ -130,14 +130,17 @@ def test_less_room_than_one_unit_needs_is_one_unit_at_a_time(method: str) -> Non
 def test_the_memory_in_use_at_once_stays_below_max_bytes(
     method: str, block: int, shape: tuple[int, int], units: int
 ) -> None:
-    """Measured over every tensor; the n x n Gram matrix, gradient-shaped tensors and roots of weights come beside the bound."""
+    """The test measures every tensor.
+
+    The bound does not cover the n x n Gram matrix, gradient-shaped tensors and roots of weights.
+    """
     case = SolverCase(*shape, 40, 0.2)
     fisher, gradient = case.fisher(), case.gradient()
     limit = units * DIRECT[method](block=block).work(case.n, case.d) * 8
     beside = (case.n**2 + 2 * case.d**2 + 3 * case.m * (case.n + case.d)) * 8
     solver = DIRECT[method](max_bytes=limit, block=block)
     with PeakBytes() as memory:
-        for _ in range(2):  # the second time beside the first one's factors, if they were kept
+        for _ in range(2):  # the first factors, if they were kept, would count the second time
             solver.factor(fisher, case.damping)
             solver.solve(gradient)
     assert memory.peak > 0.3 * units * min(case.n, case.d) ** 2 * 8, "nothing was measured"
@@ -162,7 +165,10 @@ def test_cholesky_works_undamped_where_the_block_has_full_rank() -> None:
 
 
 def test_cholesky_refuses_an_undamped_block_whose_pivots_are_rounding() -> None:
-    """A parent that is the sum of others: its pivot is rounding of either sign, however many rows there are."""
+    """A parent is the sum of others, so its pivot is a rounding error of either sign.
+
+    More rows do not change that.
+    """
     for seed in range(20):
         fisher = SolverCase(60, 9, 1, 0.0).fisher(seed)
         fisher.inputs[:, 7] = fisher.inputs[:, :7] @ torch.linspace(0.1, 0.9, 7).double()
@@ -170,7 +176,7 @@ def test_cholesky_refuses_an_undamped_block_whose_pivots_are_rounding() -> None:
             Cholesky().factor(fisher, torch.tensor(0.0, dtype=torch.float64))
 
 
-# --- the running estimate -------------------------------------------------------------------------------------------
+# --- the running estimate -------------------------------------------------------------------------
 
 
 def running_average(case: SolverCase, forgetting: float, batches: int) -> Tensor:
@@ -198,7 +204,11 @@ def test_a_running_inverse_is_that_of_the_exponential_average(
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("block", [1, 16])
 def test_a_running_inverse_stays_true_over_many_batches(block: int, dtype: torch.dtype) -> None:
-    """Symmetric, too: what rounding makes unsymmetric would double every 14 batches, and be all there is after 400."""
+    """The running inverse also stays symmetric.
+
+    Otherwise the asymmetry from rounding would double every 14 batches.
+    After 400 batches nothing else would be left.
+    """
     case = SolverCase(30, 9, 4, 0.2, dtype=dtype)
     solver, average = RunningInverse(0.95, block=block), dense(case.fisher(0))
     for batch in range(800):
@@ -266,7 +276,7 @@ def test_forgetting_nothing_is_sherman_morrison_of_each_batch_alone() -> None:
     assert isinstance(running, RunningInverse) and running.forgetting == 0.5
 
 
-# --- operators without rows -----------------------------------------------------------------------------------------
+# --- operators without rows -----------------------------------------------------------------------
 
 
 EACH_WITH_ROWS: dict[str, Callable[[], Solver]] = {

@@ -1,4 +1,7 @@
-"""Metrics through `update` and `direction`, against dense formulas layer by layer; and their states, bit for bit."""
+"""Metrics through `update` and `direction`, against dense formulas layer by layer.
+
+The tests also save and load the metrics' states, and compare bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker, Metric
 from nws.natural.operators import Rows
 from nws.natural.solvers import AutoSolver, Cholesky, ConjugateGradient, RunningInverse
 
-# Layers of one network as a metric sees them: many rows, few rows, one row (a layer without parents).
+# Layers of one network as a metric sees them: many rows, few rows, and one row.
+# A layer without parents has one row.
 LAYERS = [SolverCase(60, 20, 5, 0.2), FEW_ROWS, SolverCase(1, 1, 4, 0.2), SolverCase(60, 9, 3, 0.2)]
 ALPHA = torch.tensor(0.2, dtype=torch.float64)
 
@@ -77,7 +81,7 @@ def updated(metric: Any, each: Sequence[Rows], alpha: Tensor = ALPHA) -> Any:
     return metric
 
 
-# --- directions -----------------------------------------------------------------------------------------------------
+# --- directions -----------------------------------------------------------------------------------
 
 
 @each_metric
@@ -148,7 +152,7 @@ def test_targets_are_looked_at_by_the_empirical_metric_alone(metric: Any) -> Non
         updated(Empirical(Cholesky), [each])
 
 
-# --- one solver a layer ---------------------------------------------------------------------------------------------
+# --- one solver a layer ---------------------------------------------------------------------------
 
 
 def test_each_layer_has_a_solver_of_its_own() -> None:
@@ -203,7 +207,7 @@ def test_errors_name_the_layer(name: str) -> None:
         updated(METRICS[name][0](), all_rows(), -torch.ones(()))
 
 
-# --- states ---------------------------------------------------------------------------------------------------------
+# --- states ---------------------------------------------------------------------------------------
 
 
 STATEFUL: dict[str, Callable[[], Any]] = {
@@ -226,7 +230,10 @@ def step(metric: Any, batch: int) -> list[Tensor]:
 @pytest.mark.parametrize("stop", range(5))
 @pytest.mark.parametrize("name", STATEFUL)
 def test_a_metric_that_is_saved_and_loaded_goes_on_bit_for_bit(name: str, stop: int) -> None:
-    """Saved at any step between two refreshes of the preconditioner, and followed over the next two."""
+    """The state is saved at any step between two refreshes of the preconditioner.
+
+    The test follows the loaded metric over the next two refreshes.
+    """
     never_stopped, before, after = (STATEFUL[name]() for _ in range(3))
     for batch in range(stop):
         step(never_stopped, batch)
@@ -252,7 +259,10 @@ def test_the_state_makes_a_difference(name: str) -> None:
 
 @pytest.mark.parametrize("name", STATEFUL)
 def test_rows_that_outlive_a_step_are_taken_in_before_the_state(name: str) -> None:
-    """As `metric.refresh_every` has it: the rows of the last update first, then the state, then directions."""
+    """`metric.refresh_every` makes rows outlive a step.
+
+    The loaded metric gets the rows of the last update first, then the state, then gradients.
+    """
     metric, other = STATEFUL[name](), STATEFUL[name]()
     for batch in range(5):
         step(metric, batch)

@@ -1,4 +1,8 @@
-"""The Fisher matrix of a whole network by autograd over every state, against one block per unit from rows and weights."""
+"""The Fisher matrix of a network, in two ways.
+
+The reference is autograd over every state.
+The package has one block per unit, from rows and weights.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,8 @@ from nws.errors import UserError
 from nws.models import BeliefNetwork, Edge, HelmholtzMachine, Trace
 from nws.natural import UnitFisher
 
-# Sums of a few hundred products of two gradients that cancel: entries of size 1, a few hundred times 2e-16.
+# A few hundred products of two gradients cancel in each sum.
+# Their entries are of size 1, so the error is a few hundred times 2e-16.
 CROSS_UNIT = 1e-12
 EACH_SIZES = [(3, 2), (2, 3, 2), (3, 1, 2)]
 Which = Literal["generator", "recognition"]
@@ -46,7 +51,10 @@ def images(sizes: tuple[int, ...]) -> Tensor:
 
 
 def every_row(machine: HelmholtzMachine, which: Which) -> tuple[Trace, Tensor]:
-    """Every state, and its probability under what the network's Fisher matrix is an expectation of: (rows,)."""
+    """Every state, and its probability (rows,).
+
+    The network's Fisher matrix is the expectation under this distribution.
+    """
     if which == "generator":
         bits = reference.every_state(machine.sizes)
         probabilities = reference.generator(machine).log_prob(bits).exp()
@@ -54,7 +62,7 @@ def every_row(machine: HelmholtzMachine, which: Which) -> tuple[Trace, Tensor]:
         states = [reference.every_hidden_state(machine, x) for x in images(machine.sizes)]
         bits = [torch.cat(layer) for layer in zip(*states, strict=True)]
         data = DATA.repeat_interleave(len(states[0][0]))
-        probabilities = data * reference.recogniser(machine).log_prob(bits).exp()
+        probabilities = data * reference.recognition(machine).log_prob(bits).exp()
     assert_close(probabilities.sum(), torch.tensor(1.0))
     return machine.evaluate(encode_layers(machine, bits)), probabilities
 
@@ -78,7 +86,7 @@ def slopes(network: BeliefNetwork, trace: Trace, edge: Edge) -> Tensor:
 
 
 def layer_fishers(network: BeliefNetwork, trace: Trace, row_weights: Tensor) -> list[UnitFisher]:
-    """As the formula has it, in the order of the network's layers: inputs H, weights w_k sigma'(a_kj)."""
+    """The formula: inputs H and weights w_k sigma'(a_kj), in the order of the network's layers."""
     edges = sorted(network.edges, key=lambda edge: edge.position)
     return [
         UnitFisher(parents(trace, e), row_weights[:, None] * slopes(network, trace, e))
@@ -91,7 +99,7 @@ def expected_blocks(fisher: reference.Fisher) -> list[Tensor]:
     return [torch.stack([fisher.matrix[unit, unit] for unit in layer]) for layer in fisher.units]
 
 
-# --- exactly --------------------------------------------------------------------------------------------------------
+# --- exactly --------------------------------------------------------------------------------------
 
 
 @each_network
@@ -140,8 +148,11 @@ def test_the_prior_is_exact_without_rows(sizes: tuple[int, ...], units: Units) -
 def test_the_empirical_fisher_is_the_true_one_only_where_the_rows_are_the_models(
     units: Units, which: Which
 ) -> None:
-    """Negative control: weights (y - p)^2 instead of p (1 - p) pass where the targets are drawn from the network itself, and
-    not where they come from the other one (the generator on wake rows, recognition on dreams)."""
+    """Negative control: weights (y - p)^2 instead of p (1 - p).
+
+    They pass where the network itself draws the targets.
+    They fail where the other network draws them: the generator on wake rows, recognition on dreams.
+    """
     machine = random_machine((3, 2, 2), units)
     network = getattr(machine, which)
     for source in EACH_NETWORK:
@@ -161,7 +172,7 @@ def test_the_empirical_fisher_is_the_true_one_only_where_the_rows_are_the_models
                 assert (empirical - true.blocks()).norm() > 0.05 * true.blocks().norm()
 
 
-# --- from samples ---------------------------------------------------------------------------------------------------
+# --- from samples ---------------------------------------------------------------------------------
 
 
 def sampled(machine: HelmholtzMachine, which: Which, rows: int, samples: int, seed: int) -> Trace:
@@ -182,7 +193,10 @@ def row_blocks(network: BeliefNetwork, trace: Trace, edge: Edge) -> Tensor:
 @each_network
 @each_units
 def test_the_sampled_estimate_is_within_its_standard_error(units: Units, which: Which) -> None:
-    """The K rows of a data point share x, so it is data points that are independent: their means give the standard error."""
+    """The K rows of a data point share x, so only data points are independent.
+
+    The means over each data point's rows give the standard error.
+    """
     machine = random_machine((3, 2, 2), units)
     network = getattr(machine, which)
     trace = sampled(machine, which, rows=6000, samples=3, seed=1)
@@ -198,17 +212,20 @@ def test_the_sampled_estimate_is_within_its_standard_error(units: Units, which: 
         deviation = (layers[edge.position].blocks() - expected[edge.position]).abs()
         assert (deviation <= STANDARD_ERRORS * error + EXACT).all(), (deviation / error).max()
         if edge.parent is not None:
-            assert (
-                error.max() < 0.05 * expected[edge.position].max()
-            )  # so the comparison says something
+            # The error is small enough for the comparison to mean something.
+            assert error.max() < 0.05 * expected[edge.position].max()
 
 
 @each_network
 @each_units
 def test_the_error_falls_as_one_over_the_square_root_of_n(units: Units, which: Which) -> None:
-    """Root mean square error of 400 estimates from 16 and from 256 rows: the ratio is 4. A mean of 400 squares, the square of
-    one normal variable at worst, has a relative error of sqrt(2 / 400), its root half of that, the ratio sqrt(2) times:
-    0.05, so k = 5 standard errors are a quarter."""
+    """The root mean square errors of 400 estimates from 16 and from 256 rows have the ratio 4.
+
+    The tolerance: a mean of 400 squares has a relative error of sqrt(2 / 400).
+    That holds at worst, where each is the square of one normal variable.
+    The root has half of that error, and the ratio sqrt(2) times the error of a root: 0.05.
+    So k = 5 standard errors are a quarter.
+    """
     machine = random_machine((3, 2), units)
     network = getattr(machine, which)
     expected = expected_blocks(joint_fisher(machine, which))
@@ -225,7 +242,7 @@ def test_the_error_falls_as_one_over_the_square_root_of_n(units: Units, which: W
     )
 
 
-# --- the operator ---------------------------------------------------------------------------------------------------
+# --- the operator ---------------------------------------------------------------------------------
 
 
 def random_fisher(n: int, d: int, m: int, dtype: torch.dtype = torch.float64) -> UnitFisher:

@@ -1,4 +1,4 @@
-"""The basis that a layer's units share, and the preconditioner made from it, against dense matrices."""
+"""The basis that a layer's units share, and its preconditioner, against dense matrices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nws.errors import UserError
 from nws.natural.operators import SharedCurvature, UnitFisher
 from nws.natural.preconditioners import KEEP, SharedInverse, SharedPreconditioner, find_basis
 
-# --- what units share -----------------------------------------------------------------------------------------------
+# --- what units share -----------------------------------------------------------------------------
 
 
 def test_what_units_share_is_scale_mean_and_weights() -> None:
@@ -35,7 +35,7 @@ def test_rows_without_weight_share_nothing() -> None:
     assert all((part == 0).all() for part in (shared.scale, shared.mean, shared.weights))
 
 
-# --- the basis ------------------------------------------------------------------------------------------------------
+# --- the basis ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["plain", "degenerate", "saturated"])
@@ -132,7 +132,7 @@ def test_a_covariance_without_an_eigenbasis_is_an_error_that_says_what_to_do() -
         find_basis(shared, 3, name="generator.2")
 
 
-# --- the preconditioner ---------------------------------------------------------------------------------------------
+# --- the preconditioner ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("alpha", [0.2, 1e-3])

@@ -1,4 +1,7 @@
-"""The package's plain natural direction against the tests' own: dense blocks, and the joint Fisher matrix by enumeration."""
+"""The package's dense natural direction against the tests' own.
+
+The references are dense blocks, and the joint Fisher matrix by enumeration.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ def test_it_is_the_damped_solution_of_each_units_block(case: SolverCase) -> None
 
 @pytest.mark.parametrize("units", EACH_UNITS)
 def test_layer_by_layer_it_is_the_direction_of_the_whole_network(units: Units) -> None:
-    """(1 + alpha) (F + alpha I)^{-1} g with F of all parameters, an expectation over every state (x, h)."""
+    """(1 + alpha) (F + alpha I)^{-1} g, where F is the Fisher matrix of all parameters.
+
+    F is an expectation over every state (x, h).
+    """
     machine, alpha = random_machine((3, 2, 2), units), 0.1
     network, fisher = reference.generator(machine), reference.generator_fisher(machine)
     bits = reference.every_state(machine.sizes)

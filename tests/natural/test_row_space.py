@@ -1,4 +1,7 @@
-"""Damped systems in the space of few rows: Woodbury's identity on dense matrices, the preconditioner, unfinished solves."""
+"""Damped systems in the space of few rows.
+
+The tests cover Woodbury's identity on dense matrices, the preconditioner and unfinished solves.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ def matrices(case: SolverCase) -> Tensor:
 
 
 def guesses(case: SolverCase) -> Tensor:
-    """What preconditions them, dense: H H^T ~ a 1 1^T + diag(b), a = |mean row|^2, b what the diagonal has beyond."""
+    """The dense form of what preconditions the systems: H H^T ~ a 1 1^T + diag(b).
+
+    Here a = |mean row|^2, and b is the rest of the diagonal.
+    """
     inputs, root = case.fisher().inputs, roots(case)
     common = mean_row(case.fisher()).square().sum()
     own = (inputs.square().sum(1) - common).clamp_min(0)
@@ -82,7 +88,10 @@ def test_the_length_of_a_residual_is_that_among_the_parents(case: SolverCase) ->
 
 @each_case
 def test_an_unfinished_solution_has_the_best_length_along_it(case: SolverCase) -> None:
-    """g . x = x . (F_j + alpha I) x. Without it an unfinished y may leave x as long as g / alpha."""
+    """g . x = x . (F_j + alpha I) x holds.
+
+    Otherwise an unfinished y may leave x as long as g / alpha.
+    """
     system, gradient = reduced(case), case.gradient()
     entered, blocks = system.enter(gradient), damped_blocks(case)
     for share in (0.0, 0.5, 0.9):
@@ -144,7 +153,10 @@ def test_the_rows_preconditioner_saves_iterations(
 
 
 def test_a_row_shorter_than_the_mean_leaves_the_preconditioner_positive() -> None:
-    """There H_k . H_k - |c|^2 is negative, and the guess of the matrix would not be positive definite."""
+    """For such a row H_k . H_k - |c|^2 is negative.
+
+    With that value the guess of the matrix would not be positive definite.
+    """
     fisher = FEW_ROWS.fisher()
     fisher.inputs[3, :-1] = 0
     shared = fisher.shared.mean.square().sum()

@@ -1,4 +1,7 @@
-"""Every damped solver against dense float64 blocks, over one list of cases; and the errors of all of them."""
+"""Every damped solver against dense float64 blocks, over one list of cases.
+
+The tests also cover the error messages of all solvers.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +32,17 @@ from nws.natural.metrics import Diagonal, Kronecker
 from nws.natural.operators import Rows
 from nws.natural.solvers import AutoSolver, Cholesky, RunningInverse, ShermanMorrison
 
-# --- all solvers, all cases -----------------------------------------------------------------------------------------
+# --- all solvers, all cases -----------------------------------------------------------------------
 
 
 @each_solver
 @pytest.mark.parametrize("case", SOLVER_CASES)
 def test_every_solver_gives_the_dense_solution_of_each_unit(case: SolverCase, name: str) -> None:
-    """Factored once, solved twice. An iterative solver's residual of `tolerance` is an error of at most that times the
-    condition number."""
+    """Each solver factors once and solves twice.
+
+    An iterative solver's residual is `tolerance`.
+    Its error is at most that times the condition number.
+    """
     fisher, solver = case.fisher(), SOLVERS[name](case)
     solver.factor(fisher, case.damping)
     blocks, alpha = dense(fisher), float(case.damping)
@@ -65,7 +71,10 @@ def test_the_damping_may_have_the_shape_of_one_element(name: str) -> None:
 
 @pytest.mark.parametrize("name", SOLVERS)
 def test_damping_that_changes_in_place_counts_from_the_next_factor_on(name: str) -> None:
-    """A schedule or an adaptation writes alpha anew between two refreshes; all solvers must take it in at the same time."""
+    """A schedule or an adaptation can change alpha between two refreshes.
+
+    All solvers must take in the new value at the same time.
+    """
     case = SolverCase(60, 40, 5, 0.2)
     damping = case.damping
     solver = SOLVERS[name](case)
@@ -113,7 +122,7 @@ def test_reports_are_numbers(name: str) -> None:
     assert all(isinstance(value, int | float) for value in solver.report().values())
 
 
-# --- all units at once ----------------------------------------------------------------------------------------------
+# --- all units at once ----------------------------------------------------------------------------
 
 
 class Calls(TorchDispatchMode):
@@ -175,13 +184,16 @@ def test_rows_folded_in_together_are_fewer_calls() -> None:
     assert many < one / 4
 
 
-# --- errors ---------------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 def failing(
     case: SolverCase, solver: Any, alpha: float, spoil: Callable[[UnitFisher], Any] | None = None
 ) -> str:
-    """The message, which must name the layer, n, d, alpha and an option. A factor may be made as late as in `solve`."""
+    """The error message, which must name the layer, n, d, alpha and an option.
+
+    A solver may factor as late as in `solve`.
+    """
     fisher = case.fisher(name="recognition.1")
     if spoil is not None:
         spoil(fisher)

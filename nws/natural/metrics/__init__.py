@@ -1,7 +1,8 @@
 """Metrics: one file each; what they share is in metric.py."""
 
 from nws.natural.metrics.diagonal import Diagonal
-from nws.natural.metrics.fisher import Empirical, Fisher
+from nws.natural.metrics.empirical import Empirical
+from nws.natural.metrics.fisher import Fisher
 from nws.natural.metrics.kronecker import Kronecker
 from nws.natural.metrics.metric import Metric
 from nws.natural.solvers.solver import Stateless

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from nws.errors import UserError
@@ -17,7 +18,6 @@ class Fisher:
         solver: Makes the solver of one layer.
 
     Example:
-        >>> import torch
         >>> rows = Rows(torch.ones(4, 3), torch.full((4, 2), 0.25), lambda: torch.zeros(4, 2))
         >>> metric = Fisher()
         >>> metric.update([rows], torch.tensor(1.0))
@@ -35,21 +35,26 @@ class Fisher:
         return rows.curvature
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
+        """Take in the rows of each layer, and alpha: one solver a layer factors its blocks."""
+        alpha = torch.as_tensor(alpha).to(rows[0].inputs)
         self.solvers = self.solvers or [self._make_solver() for _ in rows]
         for solver, layer in zip(self.solvers, rows, strict=True):
             solver.factor(UnitFisher(layer.inputs, self.curvature(layer), layer.name), alpha)
 
     def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """(F_j + alpha I)^{-1} g_j, (m, d) for each layer."""
         return [solver.solve(g) for solver, g in zip(self.solvers, gradients, strict=True)]
 
     def report(self) -> dict[str, float]:
         """The largest number of iterations and the worst residual of any layer."""
-        reports = [solver.report() for solver in self.solvers]
+        reports: list[dict[str, float]]
+        reports = [getattr(solver, "report", dict)() for solver in self.solvers]
         keys = dict.fromkeys(key for report in reports for key in report)
         return {key: max(each[key] for each in reports if key in each) for key in keys}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"solvers": [solver.state_dict() for solver in self.solvers]}
+        """The state of each layer's solver."""
+        return {"solvers": [getattr(solver, "state_dict", dict)() for solver in self.solvers]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state.
@@ -66,14 +71,5 @@ class Fisher:
                 " start a new run"
             )
         for solver, each in zip(self.solvers, states, strict=True):
-            solver.load_state_dict(each)
-
-
-class Empirical(Fisher):
-    """(y - p)^2 in place of the curvature A'': the second moment of the rows' gradients.
-
-    It is often taken for the Fisher matrix, but is not it.
-    """
-
-    def curvature(self, rows: Rows) -> Tensor:
-        return rows.squared_errors()
+            if hasattr(solver, "load_state_dict"):
+                solver.load_state_dict(each)

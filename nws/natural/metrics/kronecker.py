@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from nws.natural.operators import Rows, UnitFisher
@@ -16,6 +17,8 @@ class Kronecker(Stateless):
     """
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
+        """Take in the rows of each layer, and alpha: one eigenbasis a layer."""
+        alpha = torch.as_tensor(alpha).to(rows[0].inputs)
         self._inverses = []
         for layer in rows:
             operator = UnitFisher(layer.inputs, layer.curvature, layer.name)
@@ -25,4 +28,5 @@ class Kronecker(Stateless):
             self._inverses.append(SharedInverse.make(basis, shared.scale, alpha))
 
     def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """(s_j A + alpha I)^{-1} g_j, (m, d) for each layer."""
         return [inverse(g) for inverse, g in zip(self._inverses, gradients, strict=True)]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from nws.natural.operators import Rows, UnitFisher
@@ -17,12 +18,15 @@ class Mean(Stateless):
     """
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
+        """Take in the rows of each layer, and alpha."""
+        alpha = torch.as_tensor(alpha).to(rows[0].inputs)
         operators = [UnitFisher(layer.inputs, layer.curvature, layer.name) for layer in rows]
         for operator in operators:
             check_system(operator, alpha)
         self._shared, self._alpha = [operator.shared for operator in operators], alpha.clone()
 
     def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """(s_j c c^T + alpha I)^{-1} g_j, (m, d) for each layer."""
         directions = []
         for g, shared in zip(gradients, self._shared, strict=True):
             c, s = shared.mean, shared.scale

@@ -19,6 +19,9 @@ class Metric(Protocol):
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
         """Take in the rows of each layer, and the damping alpha.
 
+        The number of rows differs from layer to layer. A layer without parents has one row and
+        d = 1. The tensor alpha may change in place later: clone it to keep it.
+
         Raises:
             UserError: Where the metric cannot be inverted.
         """

@@ -45,6 +45,7 @@ class AutoSolver:
         self._waiting: State | None = None  # a state that came before the choice of a solver
 
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
+        """Choose a solver at the first call, and let it take in the operator."""
         if self._solver is None:
             fisher = with_rows(operator)
             n, d = fisher.inputs.shape
@@ -80,17 +81,21 @@ class AutoSolver:
         return costs
 
     def solve(self, gradient: Tensor) -> Tensor:
+        """The chosen solver's solution, (m, d)."""
         assert self._solver is not None
         return self._solver.solve(gradient)
 
     def state_dict(self) -> State:
+        """The chosen solver's state."""
         return (self._waiting or {}) if self._solver is None else self._solver.state_dict()
 
     def load_state_dict(self, state: State) -> None:
+        """Go on from a state, which waits for the choice."""
         if self._solver is None:
             self._waiting = state or None
         else:
             self._solver.load_state_dict(state)
 
     def report(self) -> dict[str, float]:
+        """The chosen solver's report."""
         return {} if self._solver is None else self._solver.report()

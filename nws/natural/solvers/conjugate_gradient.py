@@ -65,6 +65,7 @@ class ConjugateGradient:
         self._solved: tuple[Tensor, Tensor] | None = None
 
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
+        """Take in a layer's operator and alpha; `UserError` where they cannot be used."""
         check_system(operator, damping)
         self._check_last(operator)
         self._operator, self._damping = operator, damping.clone()
@@ -76,6 +77,7 @@ class ConjugateGradient:
         self._age += 1
 
     def solve(self, gradient: Tensor) -> Tensor:
+        """About (C_j + alpha I)^{-1} g_j: (m, d)."""
         assert self._operator is not None
         right, start = gradient, self._last
         if start is not None:
@@ -168,6 +170,7 @@ class ConjugateGradient:
         return {"iterations": self.used_iterations, "residual": worst}
 
     def state_dict(self) -> State:
+        """Age, number of iterations, last solution where it is used, preconditioner."""
         state = {"age": torch.tensor(self._age), "count": torch.tensor(self._count)}
         if self._last is not None:
             state["last"] = self._last
@@ -175,6 +178,7 @@ class ConjugateGradient:
         return state | {f"preconditioner.{key}": value for key, value in own.items()}
 
     def load_state_dict(self, state: State) -> None:
+        """Go on from a state."""
         self._age, self._count = int(state["age"]), int(state["count"])
         self._last = state.get("last") if self.warm_start else None
         if self._operator is not None:

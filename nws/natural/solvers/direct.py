@@ -36,6 +36,7 @@ class DirectSolver(Stateless, ABC):
         self.block = positive_int("solver.block", block)
 
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
+        """Factor each unit's block, in chunks; `UserError` where one is singular."""
         fisher = with_rows(operator)
         n, d = fisher.inputs.shape
         check_system(fisher, damping, zero=self.zero and n >= d)
@@ -50,6 +51,7 @@ class DirectSolver(Stateless, ABC):
             self._held = [self._factor(units) for units in self._chunks]
 
     def solve(self, gradient: Tensor) -> Tensor:
+        """(F_j + alpha I)^{-1} g_j: (m, d)."""
         factors = self._held or map(self._factor, self._chunks)
         pairs = zip(self._chunks, factors, strict=True)
         return torch.cat([self._solve(units, factor, gradient[units]) for units, factor in pairs])
@@ -83,9 +85,11 @@ class Cholesky(DirectSolver):
     zero = True
 
     def work(self, n: int, d: int) -> int:
+        """Scaled rows, blocks and factors."""
         return n * d + 3 * d * d
 
     def held(self, n: int, d: int) -> int:
+        """One factor, (d, d)."""
         return d * d
 
     def _factor(self, units: slice) -> Tensor:
@@ -104,9 +108,11 @@ class Woodbury(DirectSolver):
     """
 
     def work(self, n: int, d: int) -> int:
+        """Three matrices (n, n)."""
         return 3 * n * n
 
     def held(self, n: int, d: int) -> int:
+        """One factor, (n, n)."""
         return n * n
 
     def _factor(self, units: slice) -> Tensor:
@@ -126,9 +132,11 @@ class ShermanMorrison(DirectSolver):
     """Start from I / alpha and fold the rows into all inverses, `block` of them at a time."""
 
     def work(self, n: int, d: int) -> int:
+        """The inverse, an update of it, and what a block of rows needs."""
         return 3 * d * d + 4 * d * self.block + 3 * self.block**2
 
     def held(self, n: int, d: int) -> int:
+        """One inverse, (d, d)."""
         return d * d
 
     def _factor(self, units: slice) -> Tensor:
@@ -203,6 +211,7 @@ class RunningInverse:
         self._inverses: Tensor | None = None
 
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
+        """Scale the inverses, and fold in the new rows and the damping."""
         fisher, start = with_rows(operator), self._start
         check_system(fisher, damping)
         m, d = fisher.shape
@@ -225,16 +234,20 @@ class RunningInverse:
         self._inverses = (self._inverses + self._inverses.mT).mul_(0.5)
 
     def solve(self, gradient: Tensor) -> Tensor:
+        """The inverses times g_j: (m, d)."""
         assert self._inverses is not None
         return (self._inverses @ gradient[:, :, None])[:, :, 0]
 
     def state_dict(self) -> State:
+        """The inverses, (m, d, d)."""
         return {} if self._inverses is None else {"inverses": self._inverses.clone()}
 
     def load_state_dict(self, state: State) -> None:
+        """Go on from a state."""
         self._inverses = state["inverses"].clone() if "inverses" in state else None
 
     def report(self) -> dict[str, float]:
+        """Nothing."""
         return {}
 
 

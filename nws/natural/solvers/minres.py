@@ -74,11 +74,14 @@ class MinRes(Stateless):
         self.tolerance = tolerance
 
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
+        """Take in a layer's operator and alpha."""
         check_system(operator, damping)
         self._operator, self._damping = operator, damping.clone()
         self._roots = (operator.diagonal() + damping).rsqrt_()  # (m, d) D^{-1/2}
 
     def solve(self, gradient: Tensor) -> Tensor:
+        """About (C_j + alpha I)^{-1} g_j: (m, d)."""
+
         def matmul(vectors: Tensor) -> Tensor:
             return damped(self._operator, self._damping, vectors * self._roots) * self._roots
 

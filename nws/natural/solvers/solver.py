@@ -42,12 +42,15 @@ class Stateless:
     """The part of the protocol that is the same for solvers that keep nothing between steps."""
 
     def state_dict(self) -> State:
+        """Nothing."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
+        """Nothing to do."""
         pass
 
     def report(self) -> dict[str, float]:
+        """Nothing."""
         return {}
 
 
