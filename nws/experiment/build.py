@@ -47,7 +47,7 @@ def build_machine(config: DictConfig, data: Dataset) -> HelmholtzMachine:
     layers, seed = options.pop("layers"), config.seed
     if not isinstance(layers, list):
         raise UserError(f"model.layers must be a list of layer sizes as [200,100], got {layers!r}")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+    if type(seed) is not int or seed < 0:
         raise UserError(f"seed must be a whole number of at least 0, got {seed!r}")
     for name in ("units", "visible"):
         if isinstance(options.get(name), dict):

@@ -16,6 +16,8 @@ FIXED = (
     "seed", "name", "algorithm.name", "trainer.batch_size", "model.units", "model.visible",
     "data.name",
 )  # fmt: skip
+#: Options of the data that may change: where the files are.
+FREE = ("data.root", "data.path", "data.shape")
 
 
 @dataclass(frozen=True)
@@ -56,22 +58,31 @@ def override(saved: DictConfig, composed: DictConfig, overrides: list[str]) -> D
 
     The overrides have the values of the `composed` configuration.
     """
-    config, select = saved.copy(), OmegaConf.select
-    free = ("root", "path", "shape")
-    options = [key for key in select(composed, "data") or () if key not in free]
-    kept = [*FIXED, *(f"data.{key}" for key in options)]
+    config = saved.copy()
     for text in overrides:
         key = override_key(text)
         if key == "resume":
             continue
-        pairs = [(name, sorted([f"{name}.", f"{key}."])) for name in kept]
-        fixed = [name for name, (outer, inner) in pairs if inner.startswith(outer)]
-        changed = [name for name in fixed if select(composed, name) != select(saved, name)]
+        changed = _changed_option(key, saved, composed)
         if changed or text.startswith("~") or key.split(".")[0] in ("experiment", "debug"):
-            name = changed[0] if changed else key
-            raise UserError(f"a resumed run keeps its {name}, got {text}; start a new run")
-        OmegaConf.update(config, key, select(composed, key), merge=False, force_add=True)
+            raise UserError(
+                f"a resumed run keeps its {changed or key}, got {text}; start a new run instead"
+            )
+        value = OmegaConf.select(composed, key)
+        OmegaConf.update(config, key, value, merge=False, force_add=True)
     return config
+
+
+def _changed_option(key: str, saved: DictConfig, composed: DictConfig) -> str | None:
+    """Return the first option, at, above or below a key, that is fixed and would change."""
+    select = OmegaConf.select
+    options = [f"data.{option}" for option in select(composed, "data") or ()]
+    for name in (*FIXED, *options):
+        outer, inner = sorted([f"{name}.", f"{key}."])
+        differs = select(composed, name) != select(saved, name)
+        if differs and name not in FREE and inner.startswith(outer):
+            return name
+    return None
 
 
 def left_state(run: RunDirectory, config: DictConfig) -> dict[str, Any] | None:
