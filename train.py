@@ -64,7 +64,7 @@ def train(start: Start, job: Job) -> int | None:
     elif trainer.step >= trainer.total_steps:
         print(
             f"nothing to do: step {trainer.step} of {trainer.total_steps};"
-            f" go on with trainer.epochs=N, N > {trainer.settings.epochs:g}"
+            f" go on with trainer.epochs=N, N > {trainer.step / trainer.steps_per_epoch:g}"
         )
         job.best = trainer.best
         return None

@@ -21,8 +21,18 @@ GROUPS = (
 )  # fmt: skip
 
 
+#: The keys beside the groups.
+KEYS = ("name", "seed", "device", "progress", "resume", "experiment", "debug", "tuned")
+
+
 def check_groups(config: DictConfig) -> None:
-    """Raise `UserError` where a group of options is missing, as after ~optimizer."""
+    """Raise `UserError` where a group is missing (~optimizer) or a key unknown (+epochs=3)."""
+    unknown = sorted(set(map(str, config)) - {*GROUPS, *KEYS})
+    if unknown:
+        raise UserError(
+            f"unknown keys {', '.join(unknown)}; there are {', '.join(KEYS)} and those of the groups"
+            f" {', '.join(GROUPS)}, for instance trainer.epochs=3"
+        )
     for name in GROUPS:
         found = OmegaConf.select(config, name)
         if not isinstance(found, DictConfig):
@@ -94,7 +104,9 @@ def instantiate(
         source = error.__cause__ if isinstance(error, InstantiationException) else error
         if isinstance(source, UserError):
             raise source from None
-        cause = (str(source or "") or str(error)).splitlines()[0]
+        cause, *rest = (str(source or "") or str(error)).splitlines()
+        if cause.endswith(":") and rest:  # Hydra's, of a name that cannot be imported
+            cause = f"{cause} {rest[0]}; a file of your own has to lie in the working directory"
         raise UserError(f"{target} cannot be made from the options {options}: {cause}") from error
 
 

@@ -138,3 +138,13 @@ def test_a_run_by_keys_of_earlier_versions(train: Command) -> None:
     old = train("algorithm=nrws", "metric.kind=diagonal", "hydra.run.dir=old")
     assert old.code == 0, old.err
     assert_same_run(old.run, new.run)
+
+
+def test_an_unknown_key_is_an_error_also_with_a_plus(train: Command, tmp_path: Path) -> None:
+    assert "unknown keys epochs; there are name, seed" in train("+epochs=3").message()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_class_that_cannot_be_imported_is_named_with_the_reason(train: Command) -> None:
+    message = train("model.visible={_target_: my_nothing.Nothing}").message()
+    assert "No module named 'my_nothing'" in message and "working directory" in message

@@ -1,4 +1,4 @@
-"""Each group of the configuration takes a class of the user's own, from a file beside the command."""
+"""Each group of the configuration takes a class of the user's own, from a file of the user's."""
 
 from __future__ import annotations
 
