@@ -40,9 +40,6 @@ COMMON = ("logger=none", "resume=auto")
 COMPARISONS: Any = OmegaConf.load(Path(__file__).with_name("comparisons.yaml"))
 
 
-# --- the plan -----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Step:
     """One command, and the run directories that it works on, one for each seed."""
@@ -174,9 +171,6 @@ def parse(texts: Sequence[str]) -> list[Any]:
         ) from error
 
 
-# --- carrying it out ----------------------------------------------------------------------------
-
-
 class State:
     """DIR/reproduce.json: the options that DIR belongs to, and the machines of each method.
 
@@ -272,9 +266,6 @@ def call(command: list[str]) -> tuple[int, int | None]:
         return child.wait(), stop.caught
 
 
-# --- the command line ---------------------------------------------------------------------------
-
-
 def read_arguments() -> tuple[Plan, bool]:
     parser = argparse.ArgumentParser(
         description="Train every method with several seeds, evaluate on the test part, draw "
@@ -321,8 +312,7 @@ def main() -> None:
     report = plan.report(state.machines)
     print(f"\n{report.title}\n")
     heads, lines = report.table()
-    heads = [head.replace("\\|", "|") for head in heads[:-1]]
-    print_table(heads, [line[:-1] for line in lines])  # the machines are in table.md
+    print_table(heads[:-1], [line[:-1] for line in lines])  # the machines are in table.md
     print("\n".join(["", *report.missing(), str(plan.figures)]), flush=True)
     if failures:
         raise UserError(

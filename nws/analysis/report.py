@@ -20,7 +20,7 @@ from nws.files import write_atomically
 
 HEADS = (
     "method", "epochs", "seeds", "test log-likelihood (nats)", "standard error over images",
-    "log p* (nats)", "KL(p_D \\|\\| p) (nats)", "importance samples", "test images",
+    "log p* (nats)", "KL(p_D || p) (nats)", "importance samples", "test images",
     "training seconds", "machine",
 )  # fmt: skip
 METHOD, EPOCHS, SEEDS, LOG_P, ERROR, STAR, KL, SAMPLES, IMAGES, SECONDS, MACHINE = HEADS

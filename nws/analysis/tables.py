@@ -42,6 +42,7 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The same as a table in Markdown."""
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    """The same in Markdown."""
+    lines = [[cell.replace("|", "\\|") for cell in line] for line in (heads, *rows)]
+    lines.insert(1, ["---"] * len(heads))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
