@@ -73,7 +73,7 @@ def count(runs: Sequence[Run]) -> str:
 
 
 def with_column(runs: Sequence[Run], column: str, start: float = 0.0) -> list[Run]:
-    """The runs that have numbers in a column from an epoch on, with these lines alone.
+    """The runs that have numbers in a column from an epoch on, with these lines of theirs.
 
     Raises:
         UserError: No run has numbers in the column, or none has any from that epoch on.

@@ -6,7 +6,7 @@ import math
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,11 +25,7 @@ Row = dict[str, Any]  # one entry of evaluation.json
 
 @dataclass(frozen=True)
 class Request:
-    """What to evaluate, by the options of scripts/evaluate.py.
-
-    Raises:
-        UserError: A number is out of range.
-    """
+    """What to evaluate, by evaluate.py's options; `UserError` where a number is out of range."""
 
     split: str = "test"
     samples: int = 1000  # importance samples of each image
@@ -47,21 +43,13 @@ class Request:
                 positive_int(f"--{name.replace('_', '-')}", getattr(self, name), minimum)
 
 
-class Evaluation(NamedTuple):
-    """The figures of one run."""
-
-    path: Path  # the run directory
-    row: Row
-    cached: bool  # evaluation.json had them already
-
-
 def evaluate(
     path: Path,
     request: Request,
     device: torch.device,
     again: bool = False,
     show: Show = lambda done, total: None,
-) -> Evaluation:
+) -> tuple[Row, bool]:
     """Compute the figures of one run, unless its evaluation.json has them, and add them to it.
 
     An interrupted computation leaves a partial result in the run directory. The same request goes
@@ -73,6 +61,9 @@ def evaluate(
         device: Where to compute.
         again: Whether to compute what evaluation.json has already.
         show: Called with the number of samples drawn so far and in all.
+
+    Returns:
+        The row of evaluation.json, and whether it was there already.
 
     Raises:
         UserError: This is no run, a file is damaged, or the figures are not finite.
@@ -90,7 +81,7 @@ def evaluate(
     key = asked | {"step": step, "fingerprint": fingerprint(machine, images)}
     for row in [] if again else rows:
         if row.items() >= key.items() and z_samples in (0, row.get("z_samples")):
-            return Evaluation(run.path, row, True)
+            return row, True
     if not os.access(run.path, os.W_OK):
         raise UserError(
             f"{run.path} cannot be written to, and evaluation.json belongs there; "
@@ -102,7 +93,7 @@ def evaluate(
     row = _figures(sums) | key
     _add(run.path, row, asked)
     partial.unlink(missing_ok=True)
-    return Evaluation(run.path, row, False)
+    return row, False
 
 
 def _figures(sums: Sums) -> Row:
@@ -111,9 +102,8 @@ def _figures(sums: Sums) -> Row:
     row: Row = {"split": None, "log_likelihood": result.pop("mean"), **result}
     row["bits_per_dimension"] = -row["log_likelihood"] / (sums.images.shape[1] * math.log(2))
     if sums.z_samples:
-        star = sums.log_p_star()._asdict()
-        row |= {"log_p_star": star.pop("mean")}
-        row |= {"log_p_star_standard_error": star.pop("standard_error"), **star}
+        names = {"mean": "log_p_star", "standard_error": "log_p_star_standard_error"}
+        row |= {names.get(name, name): x for name, x in sums.log_p_star()._asdict().items()}
     errors = [name for name in row if name.endswith("standard_error") and math.isnan(row[name])]
     return row | dict.fromkeys(errors)
 
@@ -135,11 +125,7 @@ def _add(path: Path, row: Row, asked: Row) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a run directory's evaluation.json; none where there is no such file.
-
-    Raises:
-        UserError: The file is no list of rows.
-    """
+    """The rows of a run's evaluation.json, if any; `UserError` where it is no list of rows."""
     file = path / "evaluation.json"
     try:
         rows = json.loads(file.read_text()) if file.is_file() else []

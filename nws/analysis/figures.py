@@ -127,10 +127,10 @@ def y_label(runs: Sequence[Run], column: str) -> str:
     """What the y axis shows, its units, and the number of importance samples where it is known."""
     label = LABELS.get(column, column)
     if column.startswith("valid/"):
-        numbers = pd.concat([run.metrics for run in runs]).get("valid/samples", pd.Series([]))
-        if numbers.notna().any():
-            ends = dict.fromkeys((int(numbers.min()), int(numbers.max())))
-            label += f"\n{' to '.join(f'{each:,}' for each in ends)} importance samples"
+        numbers = pd.concat([run.metrics for run in runs]).reindex(columns=["valid/samples"])
+        ends = numbers.agg(["min", "max"]).dropna()["valid/samples"].unique()
+        if len(ends):
+            label += f"\n{' to '.join(f'{each:,.0f}' for each in ends)} importance samples"
     return label
 
 
@@ -144,11 +144,7 @@ def _decimal_ticks(axis: Axis) -> None:
 
 
 def save(files: dict[str, bytes], path: Path) -> list[Path]:
-    """Write the files that `draw` returns, each with its own ending, and return their paths.
-
-    Raises:
-        UserError: The path ends in another ending, or the files cannot be written.
-    """
+    """Write the files that `draw` returns, each with its own ending, and return their paths."""
     if path.suffix not in ("", ".png", ".svg"):
         raise UserError(f"a figure is written as .png and .svg, got {path.name}; end it in either")
     paths = [path.with_suffix(f".{kind}") for kind in files]

@@ -66,8 +66,7 @@ def log_p_star(
 class Sums:
     """Sums over the samples of each image and over the dreams, computed chunk by chunk.
 
-    Raises:
-        UserError: No image, images out of range or no sample.
+    `UserError` where there is no image, one out of range, or no sample.
     """
 
     machine: HelmholtzMachine
@@ -84,20 +83,16 @@ class Sums:
         at_once = self.batch or max(1, self.max_rows // self.samples)
         self.parts = self.images.split(min(len(self.images), self.max_rows, at_once))
         at_once = likelihood.dreams_at_once(self.max_rows)
-        starts = range(0, self.z_samples, at_once)
-        self.dreams = [min(at_once, self.z_samples - start) for start in starts]
-        #: samples of each chunk
-        self.sizes = [len(images) * self.samples for images in self.parts]
+        self.dreams = [min(at_once, left) for left in range(self.z_samples, 0, -at_once)]
+        self.sizes = [len(images) * self.samples for images in self.parts]  # samples of each chunk
         self.sizes += [dreams * likelihood.Z_INNER for dreams in self.dreams]
         self.sums: list[Tensor] = []  # of the chunks so far
 
     def compute(self, partial: Path | None = None, show: Show = lambda done, total: None) -> None:
-        """Compute what is left.
+        """Compute what is left; `show` is called before the first chunk and after each.
 
-        Args:
-            partial: The file of the partial result. It is read at the start and written every
-                few seconds, and where a signal or an error breaks the computation off.
-            show: Called before the first chunk and after each.
+        `partial`, the file of the partial result, is read at the start. It is written every few
+        seconds, and where a signal or an error breaks the computation off.
         """
         if partial is not None:
             with contextlib.suppress(Exception):  # one that cannot be read only costs time
@@ -122,9 +117,9 @@ class Sums:
 
     def log_p_star(self) -> LogPStar:
         """log p*(x), averaged over the images."""
-        sums = torch.cat(self.sums[: len(self.parts)], dim=1)
+        roots = torch.cat(self.sums[: len(self.parts)], dim=1)[2]
         z_sums = torch.stack(self.sums[len(self.parts) :]).logsumexp(0)
-        return likelihood.summarise_p_star(sums[2], self.samples, z_sums, self.z_samples)
+        return likelihood.summarise_p_star(roots, self.samples, z_sums, self.z_samples)
 
     def _chunk(self, number: int) -> Tensor:
         """The sums of one chunk: of images (3, B), or after all of these, of dreams (2,)."""

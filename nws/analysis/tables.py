@@ -19,23 +19,16 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table: the first column to the left, the others, mostly numbers, to the right.
 
     In a narrow terminal cells take several lines, broken between words. No text is cut.
-
-    Args:
-        heads: The heading of each column.
-        rows: The cells of each line, one for each column.
     """
     screen = console()
     gap = 2 if screen.width > 100 else 1
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     for head, cells in zip(heads, zip(*rows, strict=True), strict=True):
         words = [word for cell in (head, *cells) for word in cell.split()]
-        first = not table.columns
-        table.add_column(
-            head,
-            justify="left" if first else "right",
-            overflow="fold",
-            min_width=None if first else max(map(len, words)),
-        )
+        if table.columns:
+            table.add_column(head, justify="right", overflow="fold", min_width=max(map(len, words)))
+        else:
+            table.add_column(head, overflow="fold")
     for row in rows:
         table.add_row(*row)
     screen.print(table, crop=False)
