@@ -163,11 +163,10 @@ def benchmark_step(arguments: argparse.Namespace) -> list[Row]:
     median = {name: statistics.median(values) for name, values in times.items()}
     rows = []
     for name, (learner, x) in learners.items():
-        quartiles = statistics.quantiles(times[name], n=4)
         rows.append({
             "algorithm": name,
             "ms": median[name],
-            "ms_quartiles": [quartiles[0], quartiles[2]],
+            "ms_quartiles": statistics.quantiles(times[name], n=4)[::2],
             "matmul_ms": median[f"{name} products"],
             "ratio_to_matmul": median[name] / median[f"{name} products"],
             "ratio_to_rws": median[name] / median["rws"] if "rws" in median else None,
@@ -202,10 +201,10 @@ def make_system(
 def benchmark_solvers(arguments: argparse.Namespace) -> list[Row]:
     device, dtype = torch.device(arguments.device), getattr(torch, arguments.dtype)
     rank = arguments.rank
-    options: list[dict[str, Any]] = [
-        *({"solver": "pcg", "iterations": k, "rank": rank} for k in (1, 2, 3, 4, 5, 6, 8)),
-        *({"solver": "pcg", "accuracy": error, "rank": rank} for error in (1e-2, 1e-3)),
-        {"solver": "cholesky"}, {"solver": "woodbury"}, {"solver": "sherman_morrison", "block": 32},
+    options: list[tuple[str, dict[str, Any]]] = [
+        *(("pcg", {"iterations": k, "rank": rank}) for k in (1, 2, 3, 4, 5, 6, 8)),
+        *(("pcg", {"accuracy": error, "rank": rank}) for error in (1e-2, 1e-3)),
+        ("cholesky", {}), ("woodbury", {}), ("sherman_morrison", {"block": 32}),
     ]  # fmt: skip
     turns = max(5, arguments.repeats // 20)  # the direct solvers take seconds on a CPU
     rows = []
@@ -213,31 +212,22 @@ def benchmark_solvers(arguments: argparse.Namespace) -> list[Row]:
         fisher, gradient = make_system(n, d, m, device, dtype)
         alpha = torch.tensor(damping, device=device, dtype=dtype)
         expected = reference(fisher, alpha, gradient)
-        solvers = [
-            SOLVERS[chosen["solver"]](**{k: v for k, v in chosen.items() if k != "solver"})
-            for chosen in options
-        ]
+        solvers = [SOLVERS[name](**chosen) for name, chosen in options]
         tasks: dict[str, Callable[[], object]] = {
             str(i): partial(solve, each, fisher, alpha, gradient) for i, each in enumerate(solvers)
         }
         times = interleaved(tasks, turns, device)
-        for i, (chosen, solver) in enumerate(zip(options, solvers, strict=True)):
-            found = solve(solver, fisher, alpha, gradient)
+        for i, ((name, chosen), solver) in enumerate(zip(options, solvers, strict=True)):
+            wrong = solve(solver, fisher, alpha, gradient).double() - expected
+            units = wrong.norm(dim=1) / expected.norm(dim=1).clamp_min(1e-300)
             rows.append({
-                "solver": chosen["solver"], "n": n, "d": d, "m": m, "damping": damping,
+                "solver": name, "n": n, "d": d, "m": m, "damping": damping,
                 "iterations": solver.report().get("iterations"),
                 "accuracy": chosen.get("accuracy"), "ms": statistics.median(times[str(i)]),
-                **errors(found.double(), expected),
+                "relative_error": float(wrong.norm() / expected.norm()),
+                "worst_unit_error": float(units.max()),
             })  # fmt: skip
     return rows
-
-
-def errors(found: Tensor, expected: Tensor) -> Row:
-    """Relative errors of a layer's solution (m, d), and of its worst unit."""
-    wrong, tiny = found - expected, torch.finfo(torch.float64).tiny
-    units = wrong.norm(dim=1) / expected.norm(dim=1).clamp_min(tiny)
-    whole = float(wrong.norm() / expected.norm())
-    return {"relative_error": whole, "worst_unit_error": float(units.max())}
 
 
 def solve(solver: Solver, fisher: UnitFisher, alpha: Tensor, gradient: Tensor) -> Tensor:
@@ -261,8 +251,8 @@ def benchmark_scale(arguments: argparse.Namespace) -> list[Row]:
             peak = torch.cuda.max_memory_allocated(device)
         # float32 blocks of the first layer of both networks
         dense = 4 * (300 * (visible + 1) ** 2 + visible * 301**2)
-        row = {"visible": visible, "ms": statistics.median(times)}
-        rows.append({**row, "peak_bytes": peak, "dense_bytes": dense})
+        row = {"visible": visible, "ms": statistics.median(times), "peak_bytes": peak}
+        rows.append(row | {"dense_bytes": dense})
     return rows
 
 
@@ -290,7 +280,7 @@ def read_arguments() -> argparse.Namespace:
     add("--batch", type=int, default=32, help="data points B (default 32)")
     add("--algorithms", type=lambda text: text.split(","), default=["ws", "rws", "nws", "nrws"])
     add("--damping", type=float, default=0.2, help="of the natural rules (default 0.2)")
-    add("--solver", default="pcg", help="of the natural rules (default pcg)")
+    add("--solver", choices=list(SOLVERS), default="pcg", help="of the natural rules (default pcg)")
     add("--iterations", type=int, help="of pcg (default: its own)")
     aim = "that pcg aims at without --iterations (default 0.01)"
     add("--accuracy", type=float, default=1e-2, help=aim)
@@ -298,15 +288,12 @@ def read_arguments() -> argparse.Namespace:
     add("--visible", type=numbers, default=[784, 2304, 4096, 9216], help="sizes for scale")
     add("--json", action="store_true", help="print one JSON object and nothing else")
     arguments = parser.parse_args()
-    arguments.options = {}
-    if arguments.solver == "pcg":
-        arguments.options = {"rank": arguments.rank, "accuracy": arguments.accuracy}
+    options = {"rank": arguments.rank, "accuracy": arguments.accuracy}
+    arguments.options = options if arguments.solver == "pcg" else {}
     if arguments.iterations and arguments.solver in ("pcg", "auto"):
         arguments.options["iterations"] = arguments.iterations
     if arguments.device.startswith("cuda") and not torch.cuda.is_available():
         raise UserError("--device cuda, but torch sees no CUDA device; use --device cpu")
-    if arguments.solver not in SOLVERS:
-        raise UserError(f"--solver takes {', '.join(SOLVERS)}, got {arguments.solver}")
     unknown = [name for name in arguments.algorithms if name.removeprefix("n") not in RULES]
     if unknown:
         raise UserError(f"--algorithms takes ws, rws, nws, nrws, got {', '.join(unknown)}")

@@ -61,13 +61,12 @@ class Plan:
         self.size = self.comparison["quick" if quick else "full"]
         for override in parse(overrides):
             key = override.key_or_group
+            given = override.input_line
             if key in ("experiment", "resume", "algorithm") or key.startswith("hydra"):
-                raise UserError(
-                    f"{key} is chosen by this script, got {override.input_line}; leave it out"
-                )
+                raise UserError(f"{key} is chosen by this script, got {given}; leave it out")
             if override.is_sweep_override() and key != "seed":
                 raise UserError(
-                    f"only seed may take several values, got {override.input_line}; "
+                    f"only seed may take several values, got {given}; "
                     "reproduce them one by one, each with an --output of its own"
                 )
         self.title = tfd_title(self) if what == "tfd" else self.comparison.title
@@ -166,15 +165,14 @@ def parse(texts: Sequence[str]) -> list[Any]:
     try:
         return list(OverridesParser.create().parse_overrides(list(texts)))
     except HydraException as error:
-        raise UserError(
-            f"overrides are key=value, as train.py takes them: {str(error).splitlines()[0]}"
-        ) from error
+        reason = str(error).splitlines()[0]
+        raise UserError(f"overrides are key=value, as train.py takes them: {reason}") from error
 
 
 class State:
     """DIR/reproduce.json: the options that DIR belongs to, and the machines of each method.
 
-    Raises `UserError` where the folder belongs to other options, or the file is damaged.
+    `UserError` where the folder belongs to other options, or the file is damaged.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -211,11 +209,7 @@ class State:
 
 
 def carry_out(plan: Plan, state: State) -> list[str]:
-    """Run every step that is not done yet, and write the report.
-
-    Returns:
-        A line for each step that failed.
-    """
+    """Run every step that is not done yet, and write the report; a line for each that failed."""
     failures: list[str] = []
     steps = plan.steps()
     for number, step in enumerate(steps, 1):
@@ -236,9 +230,8 @@ def carry_out(plan: Plan, state: State) -> list[str]:
         if caught is not None:
             raise KeyboardInterrupt(caught)
         if code != 0:
-            failures.append(
-                f"{step.kind} {step.method} ended with status {code}; its messages are above"
-            )
+            ended = f"ended with status {code}; its messages are above"
+            failures.append(f"{step.kind} {step.method} {ended}")
         if step.kind == "sample":  # so that the methods so far can be looked at
             plan.report(state.machines).write()
     print(f"[{len(steps) + 1}/{len(steps) + 1}] figures", flush=True)

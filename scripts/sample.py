@@ -87,11 +87,10 @@ def fill_in(arguments: argparse.Namespace) -> None:
     what, output = arguments.what, arguments.output
     arguments.count = COUNTS[what] if arguments.count is None else arguments.count
     arguments.steps = STEPS.get(what, 0) if arguments.steps is None else arguments.steps
-    least_steps = 0 if what in ("generate", "reconstruct") else 1
-    least = {"count": 1, "steps": least_steps, "samples": 1, "seed": 0, "columns": 1}
-    for name, minimum in least.items():
+    may_be_zero = ["seed"] + ["steps"] * (what in ("generate", "reconstruct"))
+    for name in ("count", "steps", "samples", "seed", "columns"):
         if getattr(arguments, name) is not None:
-            positive_int(f"--{name}", getattr(arguments, name), minimum)
+            positive_int(f"--{name}", getattr(arguments, name), int(name not in may_be_zero))
     suffix = ".gif" if what == "chain" else ".png"
     if output is not None and output.suffix.lower() != suffix:
         raise UserError(f"--output must name a {suffix} file for {what}, got {output}")
@@ -129,9 +128,9 @@ class Task:
         return [self.grid(self.drawn(frame)) for frame in self.run_chain(self.dreams())]
 
     def walk(self) -> list[Tensor]:
-        steps = self.arguments.steps
-        images = sampling.walk(self.machine, self.arguments.count, steps, self.rng)
-        return [self.grid(self.drawn(images).flatten(0, 1), columns=steps)]
+        count, steps = self.arguments.count, self.arguments.steps
+        images = self.drawn(sampling.walk(self.machine, count, steps, self.rng))
+        return [self.grid(images.flatten(0, 1), columns=steps)]
 
     def originals(self) -> Tensor:
         """Held-out images, (C, n_0)."""
@@ -172,10 +171,8 @@ def read_mask(mask: str, data: Dataset) -> Tensor:
         reason = str(error).splitlines()[0]
         raise UserError(f"--mask: {mask} cannot be read as a PNG ({reason})") from error
     if tuple(grey.shape) != data.shape:
-        raise UserError(
-            f"--mask: {mask} must have the images' size {data.shape} (height, width), "
-            f"got {tuple(grey.shape)}"
-        )
+        size = f"the images' size {data.shape} (height, width)"
+        raise UserError(f"--mask: {mask} must have {size}, got {tuple(grey.shape)}")
     missing = (grey > 127).flatten()
     if not missing.any():
         raise UserError(f"--mask: {mask} has no white pixel, so nothing would be missing")
@@ -191,9 +188,8 @@ def main() -> None:
     gibbs = is_bidirectional(config) if arguments.chain == "auto" else arguments.chain == "gibbs"
     if arguments.binary and machine.units[0].support is None:
         raise UserError("--binary needs units that are binary, those of this run's pixels are not")
-    task = Task(arguments, machine, data, torch.Generator(device), gibbs)
-    task.rng.manual_seed(arguments.seed)
-    path = arguments.output or run.images / name
+    rng = torch.Generator(device).manual_seed(arguments.seed)
+    task, path = Task(arguments, machine, data, rng, gibbs), arguments.output or run.images / name
     frames = getattr(task, what)()
     if what == "chain":
         save_gif(frames, path)
@@ -202,8 +198,7 @@ def main() -> None:
     shown = f"{arguments.count} {'walks' if what == 'walk' else 'images'}"
     if what in ("reconstruct", "inpaint"):
         shown = f"{len(task.originals())} images of {arguments.split}"
-    if what == "inpaint":
-        shown += f", {arguments.mask} missing"
+        shown += f", {arguments.mask} missing" * (what == "inpaint")
     if arguments.steps and what not in ("walk", "reconstruct"):
         kernel = "Gibbs sampling" if gibbs else "importance resampling"
         shown += f", {arguments.steps} steps of {kernel}"
@@ -212,9 +207,8 @@ def main() -> None:
     if arguments.wandb:
         state = load_checkpoint(run.best if arguments.checkpoint == "best" else run.last)
         options = to_dict(config.logger) | {"mode": arguments.wandb}
-        logger = WandbLogger(
-            run.path, config=to_dict(config), run_id=state["wandb_id"], group=None, **options
-        )
+        options |= {"config": to_dict(config), "run_id": state["wandb_id"], "group": None}
+        logger = WandbLogger(run.path, **options)
         logger.images(f"samples/{kind}", path, state["step"])
         logger.finish({}, 0)
     print(run.path)
