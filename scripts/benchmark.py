@@ -26,25 +26,18 @@ from nws.errors import UserError
 from nws.experiment.hardware import device_name
 from nws.learning import NaturalMetric, Rule, WakeSleep, uniform
 from nws.models import BeliefNetwork, HelmholtzMachine
-from nws.natural import Damping, UnitFisher
+from nws.natural import Damping, UnitFisher, solvers
 from nws.natural.metrics import Fisher
-from nws.natural.solvers import (
-    AutoSolver,
-    Cholesky,
-    ConjugateGradient,
-    Solver,
-    Woodbury,
-    sherman_morrison,
-)
+from nws.natural.solvers import Cholesky, Solver, Woodbury
 
 LAYERS = [784, 300, 200, 100, 75, 50, 35, 30, 25, 20, 15, 10, 10]
 RULES = {"ws": Rule("ws", 1, uniform, 1.0, 0.0, 1.0, baseline=False), "rws": Rule("rws", 10)}
 SOLVERS: dict[str, Callable[..., Solver]] = {
-    "pcg": ConjugateGradient,
+    "pcg": solvers.ConjugateGradient,
     "cholesky": Cholesky,
     "woodbury": Woodbury,
-    "sherman_morrison": sherman_morrison,
-    "auto": AutoSolver,
+    "sherman_morrison": solvers.sherman_morrison,
+    "auto": solvers.AutoSolver,
 }
 SHAPES = [(320, 301, 784), (320, 785, 300), (320, 201, 300)]  # n, d, m
 Row = dict[str, Any]
@@ -178,8 +171,7 @@ def benchmark_step(arguments: argparse.Namespace) -> list[Row]:
 def make_system(
     n: int, d: int, m: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[UnitFisher, Tensor]:
-    """A layer's Fisher matrix and gradient: correlated binary parents, units' curvature spread over
-    three decades."""
+    """A layer's Fisher matrix and gradient: binary parents, curvature spread over 3 decades."""
     rng = torch.Generator().manual_seed(0)
 
     def normal(*size: int) -> Tensor:
@@ -212,12 +204,12 @@ def benchmark_solvers(arguments: argparse.Namespace) -> list[Row]:
         fisher, gradient = make_system(n, d, m, device, dtype)
         alpha = torch.tensor(damping, device=device, dtype=dtype)
         expected = reference(fisher, alpha, gradient)
-        solvers = [SOLVERS[name](**chosen) for name, chosen in options]
+        made = [SOLVERS[name](**chosen) for name, chosen in options]
         tasks: dict[str, Callable[[], object]] = {
-            str(i): partial(solve, each, fisher, alpha, gradient) for i, each in enumerate(solvers)
+            str(i): partial(solve, each, fisher, alpha, gradient) for i, each in enumerate(made)
         }
         times = interleaved(tasks, turns, device)
-        for i, ((name, chosen), solver) in enumerate(zip(options, solvers, strict=True)):
+        for i, ((name, chosen), solver) in enumerate(zip(options, made, strict=True)):
             wrong = solve(solver, fisher, alpha, gradient).double() - expected
             units = wrong.norm(dim=1) / expected.norm(dim=1).clamp_min(1e-300)
             rows.append({

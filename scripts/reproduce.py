@@ -37,7 +37,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: of every run: metrics.csv is all that is read here, and a finished run is not trained again
 COMMON = ("logger=none", "resume=auto")
 #: comparisons by name, as the comments of the file describe them
-COMPARISONS: Any = OmegaConf.load(Path(__file__).with_name("comparisons.yaml"))
+COMPARISONS: Any = OmegaConf.load(ROOT / "scripts" / "comparisons.yaml")
 
 
 @dataclass(frozen=True)
@@ -282,8 +282,8 @@ def read_arguments() -> tuple[Plan, bool]:
     if unknown:
         raise UserError(f"--methods takes {', '.join(known)}, got {', '.join(unknown)}")
     folder = given.output or Path("reproduce") / (given.what + "_quick" * given.quick)
-    folder = folder.expanduser().absolute()
-    return Plan(given.what, given.quick, folder, given.overrides, chosen), given.dry_run
+    where = folder.expanduser().absolute()
+    return Plan(given.what, given.quick, where, given.overrides, chosen), given.dry_run
 
 
 def main() -> None:
@@ -308,10 +308,8 @@ def main() -> None:
     print_table(heads[:-1], [line[:-1] for line in lines])  # the machines are in table.md
     print("\n".join(["", *report.missing(), str(plan.figures)]), flush=True)
     if failures:
-        raise UserError(
-            "\n  ".join([f"{len(failures)} steps failed:", *failures])
-            + f"\nThe others are in the figures. To try again:\n  {again}"
-        )
+        text = "\n  ".join([f"{len(failures)} steps failed:", *failures])
+        raise UserError(f"{text}\nThe others are in the figures. To try again:\n  {again}")
 
 
 if __name__ == "__main__":

@@ -65,8 +65,7 @@ def read_arguments() -> argparse.Namespace:
     add("--checkpoint", choices=["best", "last"], default="best", help="default: best")
     written = "file to write (default: RUN/images/, named after WHAT, the seed and these options)"
     add("--output", type=Path, help=written)
-    wandb = "add the image to the run's Weights & Biases run too"
-    add("--wandb", choices=["online", "offline"], help=wandb)
+    add("--wandb", choices=["online", "offline"], help="add it to the run's W&B run too")
     add("--device", default="auto", help="auto, cpu or cuda (default auto)")
     return parser.parse_args()
 

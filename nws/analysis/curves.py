@@ -81,9 +81,7 @@ def with_column(runs: Sequence[Run], column: str, start: float = 0.0) -> list[Ru
     tables = [run.metrics.reindex(columns=list({"epoch", column})).dropna() for run in runs]
     if all(table.empty for table in tables):
         columns = dict.fromkeys(name for run in runs for name in run.metrics)
-        raise UserError(
-            f"no run has numbers in a column {column!r}; there are {', '.join(columns)}"
-        )
+        raise UserError(f"no run has numbers in column {column!r}; there are {', '.join(columns)}")
     lines = [table.index[table["epoch"] >= start] for table in tables]
     if not any(map(len, lines)):
         last = max(table["epoch"].max() for table in tables if len(table))

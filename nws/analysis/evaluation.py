@@ -44,12 +44,9 @@ class Request:
 
 
 def evaluate(
-    path: Path,
-    request: Request,
-    device: torch.device,
-    again: bool = False,
+    path: Path, request: Request, device: torch.device, again: bool = False,
     show: Show = lambda done, total: None,
-) -> tuple[Row, bool]:
+) -> tuple[Row, bool]:  # fmt: skip
     """Compute the figures of one run, unless its evaluation.json has them, and add them to it.
 
     An interrupted computation leaves a partial result in the run directory. The same request goes
@@ -83,10 +80,8 @@ def evaluate(
         if row.items() >= key.items() and z_samples in (0, row.get("z_samples")):
             return row, True
     if not os.access(run.path, os.W_OK):
-        raise UserError(
-            f"{run.path} cannot be written to, and evaluation.json belongs there; "
-            "copy the run and try again"
-        )
+        place = f"{run.path}, where evaluation.json belongs, cannot be written to"
+        raise UserError(f"{place}; copy the run and try again")
     state = json.dumps([key, z_samples, sums.sizes])
     partial = run.path / f".evaluation_{hashlib.sha256(state.encode()).hexdigest()[:16]}.pt"
     sums.compute(partial, show)
@@ -111,10 +106,8 @@ def _figures(sums: Sums) -> Row:
 def _add(path: Path, row: Row, asked: Row) -> None:
     """Write a row in place of those that answer the same request; old ones have fewer keys."""
     if not math.isfinite(row["log_likelihood"]):
-        raise UserError(
-            f"{path}: the log-likelihood is not finite, as its {row['checkpoint']} checkpoint "
-            "does not hold finite parameters"
-        )
+        reason = f"the parameters of its {row['checkpoint']} checkpoint are not finite"
+        raise UserError(f"{path}: the log-likelihood is not finite, as {reason}")
     rows = [
         other
         for other in read_rows(path)

@@ -48,15 +48,9 @@ STYLE = {
 
 
 def draw(
-    groups: dict[str, list[Run]],
-    column: str,
-    *,
-    title: str | None = None,
-    log: bool = False,
-    log_x: bool = False,
-    ymin: float | None = None,
-    ymax: float | None = None,
-) -> dict[str, bytes]:
+    groups: dict[str, list[Run]], column: str, *, title: str | None = None, log: bool = False,
+    log_x: bool = False, ymin: float | None = None, ymax: float | None = None,
+) -> dict[str, bytes]:  # fmt: skip
     """Draw a column by epochs and by seconds, with a line and a band for each group.
 
     Args:
@@ -102,10 +96,8 @@ def _lowest(
     """Where the bands end below: -inf, or the lowest value of any run on a logarithmic axis."""
     lowest = min(float(run.metrics[column].min()) for run in runs)
     if log and lowest <= 0:
-        raise UserError(
-            f"a logarithmic axis needs values above 0, {column} goes down to {lowest:g}; "
-            "leave --log out"
-        )
+        found = f"{column} goes down to {lowest:g}"
+        raise UserError(f"a logarithmic axis needs values above 0, {found}; leave --log out")
     if ymin is not None and ymax is not None and ymin >= ymax:
         raise UserError(f"--ymin must be below --ymax, got {ymin:g} and {ymax:g}")
     if log and ymin is not None and ymin <= 0:

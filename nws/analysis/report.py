@@ -36,10 +36,7 @@ NOTES = {  # of tables with such a column
     "number of dreams, so log p* is likely too high.",
     KL: "The exact KL is that of the last evaluation.",
 }
-SOFT = (
-    "Images are intensities as soft targets (data.binarize=none): "
-    "compare only with others of this kind."
-)
+SOFT = "Images are soft targets (data.binarize=none): compare only with others of this kind."
 
 
 @dataclass(frozen=True)
@@ -69,16 +66,10 @@ class Report:
 
     def write(self) -> None:
         """Write the curves and table.md of all finished runs."""
-        groups = {
-            entry.title: with_column([run for run, _ in found], self.column)
-            for entry, found in self.results
-            if found
-        }
-        pictures = [
-            f"{entry.title}:\n\n![generated]({entry.grid.name})"
-            for entry in self.entries
-            if entry.grid.is_file()
-        ]
+        runs = {entry.title: [run for run, _ in found] for entry, found in self.results if found}
+        groups = {title: with_column(each, self.column) for title, each in runs.items()}
+        drawn = [entry for entry in self.entries if entry.grid.is_file()]
+        pictures = [f"{each.title}:\n\n![generated]({each.grid.name})" for each in drawn]
         if groups:
             ymin, ymax = (None, None) if self.log else y_range(groups, self.column)
             files = draw(groups, self.column, title=self.title, log=self.log, ymin=ymin, ymax=ymax)

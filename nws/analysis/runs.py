@@ -1,7 +1,4 @@
-"""Reading runs: which directories hold one, its configuration, its metrics.csv, whether it ended.
-
-Units: epochs, seconds of training, log-likelihoods in nats.
-"""
+"""Reading runs: which directories hold one, its configuration, its metrics.csv."""
 
 import math
 from collections.abc import Iterable
@@ -59,10 +56,8 @@ def read_runs(folders: Iterable[str | Path]) -> list[Run]:
     for folder in folders:
         runs = [path for path in find_runs(folder) if RunDirectory(path).metrics.is_file()]
         if not runs:
-            raise UserError(
-                f"no run at or below {folder} has a metrics.csv yet: "
-                "it is there after the first evaluation"
-            )
+            when = "it is there after the first evaluation"
+            raise UserError(f"no run at or below {folder} has a metrics.csv yet: {when}")
         for path in runs:
             found.setdefault(path, str(folder))
     return [read_run(path, argument) for path, argument in found.items()]

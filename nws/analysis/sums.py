@@ -31,13 +31,9 @@ Show = Callable[[int, int], object]  # is called with the samples drawn so far, 
 
 
 def log_p_star(
-    machine: HelmholtzMachine,
-    images: Tensor,
-    samples: int,
-    seed: int = 0,
-    z_samples: int = likelihood.Z_SAMPLES,
-    max_elements: int = likelihood.MAX_ELEMENTS,
-) -> LogPStar:
+    machine: HelmholtzMachine, images: Tensor, samples: int, seed: int = 0,
+    z_samples: int = likelihood.Z_SAMPLES, max_elements: int = likelihood.MAX_ELEMENTS,
+) -> LogPStar:  # fmt: skip
     """log p*(x) = log p~*(x) - log Z of the bidirectional machine, averaged over images.
 
         p~*(x) = (E_q sqrt(w))^2 <= p(x),     Z = sum_x p~*(x) <= 1     (Z^2 in the paper)
