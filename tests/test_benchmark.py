@@ -1,4 +1,4 @@
-"""scripts/benchmark.py: what it reports is what it says, on sizes that take no time; the times themselves are no test."""
+"""scripts/benchmark.py: it reports what it says, on sizes that take no time; no times are tested."""
 
 from __future__ import annotations
 

@@ -28,15 +28,11 @@ class Band(NamedTuple):
 
 
 def group_runs(runs: Sequence[Run], keys: Sequence[str]) -> dict[str, list[Run]]:
-    """Group runs by the values of keys such as optimizer.lr, or of `argument`, the path given.
-
-    Raises:
-        UserError: No run has a key; the message names close ones.
-    """
+    """Group runs by keys such as optimizer.lr (`argument`: the path given); `UserError` if none."""
     known = sorted({key for run in runs for key in run.options} | {"argument"})
     for key in keys:
         if key not in known:
-            below = [other for other in known if other.startswith(f"{key}.")]
+            below = [each for each in known if each.startswith(f"{key}.")]
             near = below or difflib.get_close_matches(key, known)
             hint = f"; perhaps {', '.join(near[:6])}" if near else ""
             raise UserError(f"no run's .hydra/config.yaml has the configuration key {key!r}{hint}")
@@ -73,11 +69,7 @@ def count(runs: Sequence[Run]) -> str:
 
 
 def with_column(runs: Sequence[Run], column: str, start: float = 0.0) -> list[Run]:
-    """The runs that have numbers in a column from an epoch on, with these lines of theirs.
-
-    Raises:
-        UserError: No run has numbers in the column, or none has any from that epoch on.
-    """
+    """The runs with numbers in a column from an epoch on, with these lines; `UserError` if none."""
     tables = [run.metrics.reindex(columns=list({"epoch", column})).dropna() for run in runs]
     if all(table.empty for table in tables):
         columns = dict.fromkeys(name for run in runs for name in run.metrics)
@@ -100,8 +92,7 @@ def by_epochs(runs: Sequence[Run], column: str) -> Band:
 def interpolate(runs: Sequence[Run], axis: str, column: str) -> Band:
     """Mean and deviation over the span that all runs share, each run interpolated linearly.
 
-    The points are those of all runs. Runs of one point each give one point, at their mean x.
-    Runs that share no span give none.
+    The points are those of all runs: none where no span is shared, the mean of runs of one point.
     """
     series = [_series(run, axis, column) for run in runs]
     if all(len(each) == 1 for each in series):

@@ -38,9 +38,8 @@ class Request:
 
     def __post_init__(self) -> None:
         for name in ("samples", "seed", "z_samples", "data_points", "batch"):
-            if getattr(self, name) is not None:
-                minimum = 0 if name == "seed" else 1
-                positive_int(f"--{name.replace('_', '-')}", getattr(self, name), minimum)
+            if (value := getattr(self, name)) is not None:
+                positive_int(f"--{name.replace('_', '-')}", value, minimum=int(name != "seed"))
 
 
 def evaluate(
@@ -53,9 +52,6 @@ def evaluate(
     on from there, on the CPU bit for bit as if it had never been interrupted.
 
     Args:
-        path: The run directory.
-        request: What to evaluate.
-        device: Where to compute.
         again: Whether to compute what evaluation.json has already.
         show: Called with the number of samples drawn so far and in all.
 

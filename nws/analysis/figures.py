@@ -20,8 +20,7 @@ from nws.files import write_atomically
 
 #: Okabe and Ito's colours, which colour-blind people can tell apart; not the yellow, weak on white
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-#: groups beyond the colours are dashed
-LINES = cycler(linestyle=["-", "--", ":", "-."]) * cycler(color=COLOURS)
+LINES = cycler(linestyle=["-", "--", ":", "-."]) * cycler(color=COLOURS)  # all colours first
 
 #: what a column is called on the y axis; others go by their own names
 LABELS = {
@@ -56,7 +55,6 @@ def draw(
     Args:
         groups: The runs of each group, from `with_column`.
         column: A column of metrics.csv.
-        title: A line above the figure.
         log: Whether the y axis is logarithmic; `log_x` is for the x axes.
         ymin: The lower end of the y axis, `ymax` the upper one; by default as the curves need.
 

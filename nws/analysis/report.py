@@ -101,8 +101,7 @@ class Report:
         """The headings of the table, and its cells with a line for each evaluated method."""
         lines = []
         for entry, found in self.results:
-            evaluated = [(run, row) for run, row in found if row is not None]
-            if evaluated:
+            if evaluated := [(run, row) for run, row in found if row is not None]:
                 lines.append(_cells(entry, evaluated, self.column == "exact/kl"))
         heads = [head for head in HEADS if any(head in line for line in lines)]
         return heads, [[line.get(head, "-") for head in heads] for line in lines]
@@ -137,17 +136,13 @@ def _cells(entry: Entry, evaluated: list[tuple[Run, Row]], exact: bool) -> dict[
     if "log_p_star" in rows:
         resolved = all(is_resolved(row) for _, row in evaluated)
         cells[STAR] = mean(rows["log_p_star"]) if resolved else f"({mean(rows['log_p_star'])})"
-    cells[SAMPLES] = f"{rows['samples'].iloc[0]:,}"
-    cells[IMAGES] = f"{rows['data_points'].iloc[0]:,}"
+    cells |= {SAMPLES: f"{rows['samples'][0]:,}", IMAGES: f"{rows['data_points'][0]:,}"}
     cells[SECONDS] = f"{last['seconds'].mean():,.1f}"
     return cells | {MACHINE: "; ".join(entry.machines)}
 
 
 def y_range(groups: dict[str, list[Run]], column: str) -> tuple[float, float]:
-    """The ends of the y axis: from twice the distance of the worst last value below the best.
-
-    So the first steps do not fill it.
-    """
+    """The ends of the y axis: the best value, and twice as far below it as the worst last one."""
     values = [run.metrics[column] for runs in groups.values() for run in runs]
     best = max(float(each.max()) for each in values)
     worst = min(float(each.iloc[-1]) for each in values)

@@ -47,11 +47,7 @@ def read_run(path: str | Path, argument: str | None = None) -> Run:
 
 
 def read_runs(folders: Iterable[str | Path]) -> list[Run]:
-    """Read all runs at or below folders that have been evaluated, each run once, in order.
-
-    Raises:
-        UserError: A folder holds none, or a run cannot be read.
-    """
+    """Read all runs at or below folders that have a metrics.csv, each once; `UserError` if none."""
     found: dict[Path, str] = {}
     for folder in folders:
         runs = [path for path in find_runs(folder) if RunDirectory(path).metrics.is_file()]

@@ -41,15 +41,13 @@ def log_p_star(
     `nws.models.likelihood.summarise_p_star` says how the estimates err.
 
     Args:
-        machine: The Helmholtz machine.
         images: (N, n_0), in [0, 1].
         samples: K, importance samples of each image.
-        seed: Of all draws.
         z_samples: M, dreams for log Z.
         max_elements: Unit states in memory at once.
 
     Raises:
-        UserError: No image, no sample or no dream.
+        UserError: No image, one out of range, no sample or no dream.
     """
     positive_int("evaluation.z_samples", z_samples)
     max_rows = likelihood.rows_at_once(machine, max_elements)
@@ -60,10 +58,7 @@ def log_p_star(
 
 @dataclass
 class Sums:
-    """Sums over the samples of each image and over the dreams, computed chunk by chunk.
-
-    `UserError` where there is no image, one out of range, or no sample.
-    """
+    """Sums over the samples of each image and over the dreams, computed chunk by chunk."""
 
     machine: HelmholtzMachine
     images: Tensor  # (N, n_0), in [0, 1]

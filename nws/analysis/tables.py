@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-UNLIMITED = 10_000  # characters a line where no terminal sets a width
-
 
 def console() -> Console:
     """A console on standard output; a file or a pipe gets lines as long as they need to be."""
-    width = None if sys.stdout.isatty() else UNLIMITED
+    width = None if sys.stdout.isatty() else 10_000
     return Console(width=width, markup=False, highlight=False, emoji=False)
 
 

@@ -83,8 +83,8 @@ def test_a_partial_result_is_of_one_request_and_one_checkpoint(
 ) -> None:
     run = sweep / "rws"
     requests = [
-        (), ("--seed", "1"), ("--batch", "1"), ("--data-points", "8"), ("--checkpoint", "last"), ("--p-star",),
-        ("--split", "valid"), ("--samples", "49"),
+        (), ("--seed", "1"), ("--batch", "1"), ("--data-points", "8"), ("--checkpoint", "last"),
+        ("--p-star",), ("--split", "valid"), ("--samples", "49"),
     ]  # fmt: skip
     for count, options in enumerate(requests, 1):
         assert (
