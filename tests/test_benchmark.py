@@ -1,4 +1,4 @@
-"""scripts/benchmark.py: it reports what it says, on sizes that take no time; no times are tested."""
+"""scripts/benchmark.py: it reports what it says, on sizes that take no time; times are no test."""
 
 from __future__ import annotations
 
