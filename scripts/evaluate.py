@@ -72,8 +72,7 @@ def main(stop: StopSignals) -> None:
             failures.append((path, error))
     with progress_bar() as bar:
         for number, run in enumerate(runs, 1):
-            name = run.name if len(runs) == 1 else f"{run.name}, {number} of {len(runs)}"
-            task = bar.add_task(name, total=None)
+            task = bar.add_task(f"{run.name}, {number} of {len(runs)}", total=None)
 
             def show(count: int, total: int, task: TaskID = task) -> None:
                 if stop.caught is not None:
