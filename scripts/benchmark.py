@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,33 +26,21 @@ from nws.errors import UserError
 from nws.experiment.hardware import device_name
 from nws.learning import NaturalMetric, Rule, WakeSleep, uniform
 from nws.models import BeliefNetwork, HelmholtzMachine
-from nws.natural import Damping, UnitFisher
+from nws.natural import Damping, UnitFisher, solvers
 from nws.natural.metrics import Fisher
-from nws.natural.solvers import (
-    AutoSolver,
-    Cholesky,
-    ConjugateGradient,
-    Solver,
-    Woodbury,
-    sherman_morrison,
-)
+from nws.natural.solvers import Cholesky, Solver, Woodbury
 
 LAYERS = [784, 300, 200, 100, 75, 50, 35, 30, 25, 20, 15, 10, 10]
 RULES = {"ws": Rule("ws", 1, uniform, 1.0, 0.0, 1.0, baseline=False), "rws": Rule("rws", 10)}
 SOLVERS: dict[str, Callable[..., Solver]] = {
-    "pcg": ConjugateGradient,
+    "pcg": solvers.ConjugateGradient,
     "cholesky": Cholesky,
     "woodbury": Woodbury,
-    "sherman_morrison": sherman_morrison,
-    "auto": AutoSolver,
+    "sherman_morrison": solvers.sherman_morrison,
+    "auto": solvers.AutoSolver,
 }
 SHAPES = [(320, 301, 784), (320, 785, 300), (320, 201, 300)]  # n, d, m
 Row = dict[str, Any]
-
-
-def synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def interleaved(
@@ -59,25 +48,23 @@ def interleaved(
 ) -> dict[str, list[float]]:
     """Milliseconds of `repeats` calls of each task, taking turns, after a warm-up of each."""
     times: dict[str, list[float]] = {name: [] for name in tasks}
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda device: None
     for turn in range(-max(1, repeats // 10), repeats):
         for name, task in tasks.items():
-            synchronize(device)
+            wait(device)
             start = time.perf_counter()
             task()
-            synchronize(device)
+            wait(device)
             if turn >= 0:
                 times[name].append(1e3 * (time.perf_counter() - start))
     return times
 
 
-# --- one training step ---------------------------------------------------------------------------------------------
-
-
 def step_products(machine: HelmholtzMachine, rule: Rule, batch: int) -> Callable[[], None]:
-    """The matrix products of one plain step alone, on tensors of the shapes that the step gives them.
+    """The matrix products of one plain step, on tensors of the shapes that the step gives them.
 
-    Wake: logits of q and p, gradients of p (and of q). Dream: logits of p and q, gradients of q. The
-    first recognition layer sees each data point once in the wake phase, not once a sample.
+    Wake: logits of q and p, gradients of p (and of q). Dream: logits of p and q, gradients of q.
+    The first recognition layer sees each data point once in the wake phase, not once a sample.
     """
     like = next(machine.parameters())
     products = []
@@ -119,10 +106,8 @@ def make_learner(arguments: argparse.Namespace, name: str) -> tuple[WakeSleep, T
     metrics = []
     if name not in RULES:
         solver = partial(SOLVERS[arguments.solver], **arguments.options)
-        metrics = [
-            NaturalMetric(network, Fisher(solver), Damping(arguments.damping))
-            for network in machine.networks
-        ]
+        damping = arguments.damping
+        metrics = [NaturalMetric(n, Fisher(solver), Damping(damping)) for n in machine.networks]
     return WakeSleep(machine, rule, draws, metrics), images()
 
 
@@ -146,12 +131,9 @@ def direction_error(learner: WakeSleep, x: Tensor) -> float:
 
 def gradients(network: BeliefNetwork) -> list[Tensor]:
     """`.grad` of each layer, (m, d) with the bias last."""
-    edges = sorted(network.edges, key=lambda edge: edge.position)
-    pairs = [(edge.layer.weight.grad, edge.layer.bias.grad) for edge in edges]
-    return [
-        torch.cat([torch.as_tensor(weight), torch.as_tensor(bias)[:, None]], dim=1)
-        for weight, bias in pairs
-    ]
+    found = {name: torch.as_tensor(each.grad) for name, each in network.layers.named_parameters()}
+    numbers = range(len(network.layers))
+    return [torch.cat([found[f"{i}.weight"], found[f"{i}.bias"][:, None]], 1) for i in numbers]
 
 
 def reference(fisher: UnitFisher, alpha: Tensor, gradient: Tensor) -> Tensor:
@@ -174,11 +156,10 @@ def benchmark_step(arguments: argparse.Namespace) -> list[Row]:
     median = {name: statistics.median(values) for name, values in times.items()}
     rows = []
     for name, (learner, x) in learners.items():
-        quartiles = statistics.quantiles(times[name], n=4)
         rows.append({
             "algorithm": name,
             "ms": median[name],
-            "ms_quartiles": [quartiles[0], quartiles[2]],
+            "ms_quartiles": statistics.quantiles(times[name], n=4)[::2],
             "matmul_ms": median[f"{name} products"],
             "ratio_to_matmul": median[name] / median[f"{name} products"],
             "ratio_to_rws": median[name] / median["rws"] if "rws" in median else None,
@@ -187,14 +168,10 @@ def benchmark_step(arguments: argparse.Namespace) -> list[Row]:
     return rows
 
 
-# --- the solvers ----------------------------------------------------------------------------------
-
-
 def make_system(
     n: int, d: int, m: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[UnitFisher, Tensor]:
-    """A layer's Fisher matrix and gradient: correlated binary parents, units' curvature spread over
-    three decades."""
+    """A layer's Fisher matrix and gradient: binary parents, curvature spread over 3 decades."""
     rng = torch.Generator().manual_seed(0)
 
     def normal(*size: int) -> Tensor:
@@ -215,53 +192,40 @@ def make_system(
 
 def benchmark_solvers(arguments: argparse.Namespace) -> list[Row]:
     device, dtype = torch.device(arguments.device), getattr(torch, arguments.dtype)
+    rank = arguments.rank
     options: list[tuple[str, dict[str, Any]]] = [
-        *(("pcg", {"iterations": k, "rank": arguments.rank}) for k in (1, 2, 3, 4, 5, 6, 8)),
-        *(("pcg", {"accuracy": error, "rank": arguments.rank}) for error in (1e-2, 1e-3)),
-        ("cholesky", {}),
-        ("woodbury", {}),
-        ("sherman_morrison", {"block": 32}),
-    ]
+        *(("pcg", {"iterations": k, "rank": rank}) for k in (1, 2, 3, 4, 5, 6, 8)),
+        *(("pcg", {"accuracy": error, "rank": rank}) for error in (1e-2, 1e-3)),
+        ("cholesky", {}), ("woodbury", {}), ("sherman_morrison", {"block": 32}),
+    ]  # fmt: skip
     turns = max(5, arguments.repeats // 20)  # the direct solvers take seconds on a CPU
     rows = []
-    for n, d, m in SHAPES:
+    for (n, d, m), damping in product(SHAPES, (0.2, 0.05)):
         fisher, gradient = make_system(n, d, m, device, dtype)
-        for damping in (0.2, 0.05):
-            alpha = torch.tensor(damping, device=device, dtype=dtype)
-            expected = reference(fisher, alpha, gradient)
-            solvers = [SOLVERS[name](**chosen) for name, chosen in options]
-            tasks: dict[str, Callable[[], object]] = {
-                str(i): partial(solve, solver, fisher, alpha, gradient)
-                for i, solver in enumerate(solvers)
-            }
-            times = interleaved(tasks, turns, device)
-            for i, ((name, chosen), solver) in enumerate(zip(options, solvers, strict=True)):
-                found = solve(solver, fisher, alpha, gradient)
-                rows.append({
-                    "solver": name, "n": n, "d": d, "m": m, "damping": damping,
-                    "iterations": solver.report().get("iterations"),
-                    "accuracy": chosen.get("accuracy"),
-                    "ms": statistics.median(times[str(i)]),
-                    **errors(found.double(), expected),
-                })  # fmt: skip
+        alpha = torch.tensor(damping, device=device, dtype=dtype)
+        expected = reference(fisher, alpha, gradient)
+        made = [SOLVERS[name](**chosen) for name, chosen in options]
+        tasks: dict[str, Callable[[], object]] = {
+            str(i): partial(solve, each, fisher, alpha, gradient) for i, each in enumerate(made)
+        }
+        times = interleaved(tasks, turns, device)
+        for i, ((name, chosen), solver) in enumerate(zip(options, made, strict=True)):
+            wrong = solve(solver, fisher, alpha, gradient).double() - expected
+            units = wrong.norm(dim=1) / expected.norm(dim=1).clamp_min(1e-300)
+            rows.append({
+                "solver": name, "n": n, "d": d, "m": m, "damping": damping,
+                "iterations": solver.report().get("iterations"),
+                "accuracy": chosen.get("accuracy"), "ms": statistics.median(times[str(i)]),
+                "relative_error": float(wrong.norm() / expected.norm()),
+                "worst_unit_error": float(units.max()),
+            })  # fmt: skip
     return rows
-
-
-def errors(found: Tensor, expected: Tensor) -> Row:
-    """Relative errors of a layer's solution (m, d), and of its worst unit."""
-    wrong, tiny = found - expected, torch.finfo(torch.float64).tiny
-    units = wrong.norm(dim=1) / expected.norm(dim=1).clamp_min(tiny)
-    whole = float(wrong.norm() / expected.norm())
-    return {"relative_error": whole, "worst_unit_error": float(units.max())}
 
 
 def solve(solver: Solver, fisher: UnitFisher, alpha: Tensor, gradient: Tensor) -> Tensor:
     """One fresh solve of a layer, the factoring included."""
     solver.factor(fisher, alpha)
     return solver.solve(gradient)
-
-
-# --- one large layer ------------------------------------------------------------------------------
 
 
 def benchmark_scale(arguments: argparse.Namespace) -> list[Row]:
@@ -279,12 +243,9 @@ def benchmark_scale(arguments: argparse.Namespace) -> list[Row]:
             peak = torch.cuda.max_memory_allocated(device)
         # float32 blocks of the first layer of both networks
         dense = 4 * (300 * (visible + 1) ** 2 + visible * 301**2)
-        row = {"visible": visible, "ms": statistics.median(times)}
-        rows.append({**row, "peak_bytes": peak, "dense_bytes": dense})
+        row = {"visible": visible, "ms": statistics.median(times), "peak_bytes": peak}
+        rows.append(row | {"dense_bytes": dense})
     return rows
-
-
-# --- the command line -----------------------------------------------------------------------------
 
 
 def cell(value: object) -> str:
@@ -311,25 +272,20 @@ def read_arguments() -> argparse.Namespace:
     add("--batch", type=int, default=32, help="data points B (default 32)")
     add("--algorithms", type=lambda text: text.split(","), default=["ws", "rws", "nws", "nrws"])
     add("--damping", type=float, default=0.2, help="of the natural rules (default 0.2)")
-    add("--solver", default="pcg", help="of the natural rules (default pcg)")
+    add("--solver", choices=list(SOLVERS), default="pcg", help="of the natural rules (default pcg)")
     add("--iterations", type=int, help="of pcg (default: its own)")
-    add(
-        "--accuracy", type=float, default=1e-2,
-        help="that pcg aims at without --iterations (default 0.01)",
-    )  # fmt: skip
+    aim = "that pcg aims at without --iterations (default 0.01)"
+    add("--accuracy", type=float, default=1e-2, help=aim)
     add("--rank", type=int, default=15, help="of pcg's preconditioner (default 15)")
     add("--visible", type=numbers, default=[784, 2304, 4096, 9216], help="sizes for scale")
     add("--json", action="store_true", help="print one JSON object and nothing else")
     arguments = parser.parse_args()
-    arguments.options = {}
-    if arguments.solver == "pcg":
-        arguments.options = {"rank": arguments.rank, "accuracy": arguments.accuracy}
+    options = {"rank": arguments.rank, "accuracy": arguments.accuracy}
+    arguments.options = options if arguments.solver == "pcg" else {}
     if arguments.iterations and arguments.solver in ("pcg", "auto"):
         arguments.options["iterations"] = arguments.iterations
     if arguments.device.startswith("cuda") and not torch.cuda.is_available():
         raise UserError("--device cuda, but torch sees no CUDA device; use --device cpu")
-    if arguments.solver not in SOLVERS:
-        raise UserError(f"--solver takes {', '.join(SOLVERS)}, got {arguments.solver}")
     unknown = [name for name in arguments.algorithms if name.removeprefix("n") not in RULES]
     if unknown:
         raise UserError(f"--algorithms takes ws, rws, nws, nrws, got {', '.join(unknown)}")

@@ -18,7 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from nws.analysis.evaluation import Evaluation, Request, Row, evaluate, is_resolved
+from nws.analysis.evaluation import Request, Row, evaluate, is_resolved
 from nws.analysis.tables import console, print_table
 from nws.errors import UserError
 from nws.experiment.directory import find_runs
@@ -27,6 +27,7 @@ from nws.experiment.signals import StopSignals
 from nws.models.likelihood import Z_SAMPLES
 
 UserErrors = (UserError, OmegaConfBaseException)
+Evaluation = tuple[Path, Row, bool]  # the run directory; whether evaluation.json had the row
 
 
 class Stopped(BaseException):
@@ -39,9 +40,7 @@ def read_arguments() -> argparse.Namespace:
         "evaluation.json of each. After an interruption the same command goes on."
     )
     add = parser.add_argument
-    add(
-        "runs", metavar="RUN", nargs="+", help="a run directory, or one with runs below it"
-    )  # fmt: skip
+    add("runs", metavar="RUN", nargs="+", help="a run directory, or one with runs below it")
     add("--samples", type=int, default=1000, help="importance samples a data point (default 1000)")
     add("--split", choices=["test", "valid"], default="test")
     add("--data-points", type=int, help="only the first so many images (default: all)")
@@ -73,8 +72,7 @@ def main(stop: StopSignals) -> None:
             failures.append((path, error))
     with progress_bar() as bar:
         for number, run in enumerate(runs, 1):
-            name = run.name if len(runs) == 1 else f"{run.name}, {number} of {len(runs)}"
-            task = bar.add_task(name, total=None)
+            task = bar.add_task(f"{run.name}, {number} of {len(runs)}", total=None)
 
             def show(count: int, total: int, task: TaskID = task) -> None:
                 if stop.caught is not None:
@@ -82,7 +80,7 @@ def main(stop: StopSignals) -> None:
                 bar.update(task, completed=count, total=total)
 
             try:
-                done.append(evaluate(run, request, device, again, show))
+                done.append((run, *evaluate(run, request, device, again, show)))
             except UserErrors as error:
                 failures.append((run, error))
             bar.remove_task(task)
@@ -118,18 +116,18 @@ def report(request: Request, done: list[Evaluation]) -> None:
                 f"{path}: log Z is too small for {row['z_samples']} dreams, so it is likely too "
                 "low and log p* too high, beyond the errors shown; take more with --z-samples"
             )
-    cached = sum(evaluation.cached for evaluation in done)
+    cached = sum(found for _, _, found in done)
     if cached:
         print(f"{cached} of {len(done)} were in evaluation.json already; --again computes them")
     if cached < len(done):
-        file = "evaluation.json of each run" if len(done) > 1 else done[0].path / "evaluation.json"
+        file = "evaluation.json of each run" if len(done) > 1 else done[0][0] / "evaluation.json"
         print(f"written to {file}")
-    print(done[-1].path)
+    print(done[-1][0])
 
 
 def table(evaluations: Sequence[Evaluation]) -> tuple[list[str], list[list[str]]]:
     """The headings of a table, and its cells with a line for each run."""
-    star = any("log_p_star" in each.row for each in evaluations)
+    star = any("log_p_star" in row for _, row, _ in evaluations)
     heads = ["run", "split", "log p, nats", "bits/dim", "ess", "samples", "data points", "batch"]
     lines = []
     for (_, row, _), name in zip(evaluations, names(evaluations), strict=True):
@@ -151,7 +149,7 @@ def with_error(row: Row, value: str, error: str) -> str:
 
 def names(evaluations: Sequence[Evaluation]) -> list[str]:
     """Short names: the end of a single run's path, or what lies below the runs' common folder."""
-    paths = [each.path for each in evaluations]
+    paths = [path for path, _, _ in evaluations]
     if len(paths) == 1:
         return [str(Path(*paths[0].parts[-2:]))]
     common = os.path.commonpath([path.parent for path in paths])

@@ -33,18 +33,11 @@ from nws.experiment.signals import StopSignals
 from nws.files import write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
-
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
 #: of every run: metrics.csv is all that is read here, and a finished run is not trained again
 COMMON = ("logger=none", "resume=auto")
-
-
 #: comparisons by name, as the comments of the file describe them
-COMPARISONS: Any = OmegaConf.load(Path(__file__).with_name("comparisons.yaml"))
-
-
-# --- the plan -----------------------------------------------------------------------------------
+COMPARISONS: Any = OmegaConf.load(ROOT / "scripts" / "comparisons.yaml")
 
 
 @dataclass(frozen=True)
@@ -68,13 +61,12 @@ class Plan:
         self.size = self.comparison["quick" if quick else "full"]
         for override in parse(overrides):
             key = override.key_or_group
+            given = override.input_line
             if key in ("experiment", "resume", "algorithm") or key.startswith("hydra"):
-                raise UserError(
-                    f"{key} is chosen by this script, got {override.input_line}; leave it out"
-                )
+                raise UserError(f"{key} is chosen by this script, got {given}; leave it out")
             if override.is_sweep_override() and key != "seed":
                 raise UserError(
-                    f"only seed may take several values, got {override.input_line}; "
+                    f"only seed may take several values, got {given}; "
                     "reproduce them one by one, each with an --output of its own"
                 )
         self.title = tfd_title(self) if what == "tfd" else self.comparison.title
@@ -109,19 +101,18 @@ class Plan:
         device = self.option("device", "auto")
         where = [] if device == "auto" else [f"--device={device}"]
         points = ["--data-points", str(self.size.images)] if self.size.images else []
+        evaluate = ["--split", "test", "--samples", str(self.size.samples), *points, *where]
+        sample = ["--count", "64", "--seed", "0", "--columns", "8", "--output"]
         steps = []
         for name in self.methods:
-            runs = self.runs(name)
-            evaluate = [*map(str, runs), "--split", "test", "--samples", str(self.size.samples)]
-            sample = [str(runs[0]), "--count", "64", "--seed", "0", "--columns", "8"]
-            sample += ["--output", str(self.grid(name))]
-            for kind, script, arguments in (
-                ("train", "train.py", ["-m", *self.training(name)]),
-                ("evaluate", "scripts/evaluate.py", [*evaluate, *points, *where]),
-                ("sample", "scripts/sample.py", [*sample, *where]),
+            runs, grid = self.runs(name), str(self.grid(name))
+            for kind, script, used, options in (
+                ("train", "train.py", runs, ["-m", *self.training(name)]),
+                ("evaluate", "scripts/evaluate.py", runs, [*map(str, runs), *evaluate]),
+                ("sample", "scripts/sample.py", runs[:1], [str(runs[0]), *sample, grid, *where]),
             ):
-                command = [sys.executable, str(ROOT / script), *arguments]
-                steps.append(Step(kind, name, command, runs[:1] if kind == "sample" else runs))
+                command = [sys.executable, str(ROOT / script), *options]
+                steps.append(Step(kind, name, command, used))
         return steps
 
     def is_done(self, step: Step) -> bool:
@@ -166,32 +157,25 @@ def tfd_title(plan: Plan) -> str:
         ) from error
     if side == 96:
         return f"TFD (the 96x96 file, whose md5 is not published; this one's is {md5})"
-    return (
-        "TFD" if md5 == TFD_MD5 else f"stand-in for TFD (not the Toronto Face Dataset: md5 {md5})"
-    )
+    other = f"stand-in for TFD (not the Toronto Face Dataset: md5 {md5})"
+    return "TFD" if md5 == TFD_MD5 else other
 
 
 def parse(texts: Sequence[str]) -> list[Any]:
     try:
         return list(OverridesParser.create().parse_overrides(list(texts)))
     except HydraException as error:
-        raise UserError(
-            f"overrides are key=value, as train.py takes them: {str(error).splitlines()[0]}"
-        ) from error
-
-
-# --- carrying it out ----------------------------------------------------------------------------
-
-
-class Stopped(Exception):
-    """A signal came; its number is the argument."""
+        reason = str(error).splitlines()[0]
+        raise UserError(f"overrides are key=value, as train.py takes them: {reason}") from error
 
 
 class State:
-    """DIR/reproduce.json: the options that DIR belongs to, and the machines of each method."""
+    """DIR/reproduce.json: the options that DIR belongs to, and the machines of each method.
+
+    `UserError` where the folder belongs to other options, or the file is damaged.
+    """
 
     def __init__(self, plan: Plan) -> None:
-        """Raises `UserError` where the folder belongs to other options, or the file is damaged."""
         self.path = plan.folder / "reproduce.json"
         self.options = {"what": plan.what, "quick": plan.quick, "data": plan.title}
         self.options["overrides"] = sorted(plan.overrides)
@@ -202,14 +186,18 @@ class State:
             saved = json.loads(self.path.read_text())
             self.machines = saved.pop("machines")
             saved.pop("done", None)  # of an earlier version
-        except (ValueError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, AttributeError) as error:
             raise UserError(
                 f"{self.path} cannot be read ({error!r}); move {plan.folder} away and start again"
             ) from error
         if saved != self.options:
+            there, here = (
+                ", ".join(f"{key} {value}" for key, value in options.items())
+                for options in (saved, self.options)
+            )
             raise UserError(
-                f"{plan.folder} holds what came of other options: {said(saved)}. These are "
-                f"{said(self.options)}; give the same ones to go on, or another --output DIR"
+                f"{plan.folder} holds what came of other options: {there}. These are {here}; "
+                "give the same ones to go on, or another --output DIR"
             )
 
     def trained_on(self, method: str, machine: str) -> None:
@@ -220,12 +208,8 @@ class State:
         write_atomically(self.path, json.dumps(content, indent=2).encode())
 
 
-def said(options: dict[str, Any]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in options.items())
-
-
 def carry_out(plan: Plan, state: State) -> list[str]:
-    """Run every step that is not done yet. Returns a line for each that failed."""
+    """Run every step that is not done yet, and write the report; a line for each that failed."""
     failures: list[str] = []
     steps = plan.steps()
     for number, step in enumerate(steps, 1):
@@ -233,25 +217,21 @@ def carry_out(plan: Plan, state: State) -> list[str]:
         if plan.is_done(step):
             print(f"{position}: done before", flush=True)
             continue
-        absent = (
-            []
-            if step.kind == "train"
-            else [p for p in step.runs if not RunDirectory(p).is_finished()]
-        )
-        if absent == step.runs:
+        absent = [str(path) for path in step.runs if not RunDirectory(path).is_finished()]
+        if step.kind == "train":
+            absent = []
+            state.trained_on(step.method, hardware.describe(plan.option("device", "auto")))
+        if len(absent) == len(step.runs):
             print(f"{position}: left out, as none of its runs is finished", flush=True)
             continue
-        command = [text for text in step.command if Path(text) not in absent]
+        command = [text for text in step.command if text not in absent]
         print(f"{position}: {shlex.join(['python', *command[1:]])}", flush=True)
-        if step.kind == "train":
-            state.trained_on(step.method, hardware.describe(plan.option("device", "auto")))
         code, caught = call(command)
         if caught is not None:
-            raise Stopped(caught)
+            raise KeyboardInterrupt(caught)
         if code != 0:
-            failures.append(
-                f"{step.kind} {step.method} ended with status {code}; its messages are above"
-            )
+            ended = f"ended with status {code}; its messages are above"
+            failures.append(f"{step.kind} {step.method} {ended}")
         if step.kind == "sample":  # so that the methods so far can be looked at
             plan.report(state.machines).write()
     print(f"[{len(steps) + 1}/{len(steps) + 1}] figures", flush=True)
@@ -260,13 +240,11 @@ def carry_out(plan: Plan, state: State) -> list[str]:
 
 
 def call(command: list[str]) -> tuple[int, int | None]:
-    """Run a command to its end. Signals are passed on to it as SIGTERM.
+    """Run a command to its end; return its exit status, and the signal that came meanwhile.
 
-    The command has a process group of its own: Ctrl-C goes to the whole group of a terminal, and
-    would reach it twice. SIGTERM ends it without a traceback even while it still imports.
-
-    Returns:
-        The exit status, and the signal that came meanwhile.
+    Signals are passed on to it as SIGTERM, which ends it without a traceback even while it still
+    imports. It has a process group of its own: Ctrl-C goes to the whole group of a terminal, and
+    would reach it twice.
     """
     child: subprocess.Popen[bytes] | None = None
 
@@ -281,9 +259,6 @@ def call(command: list[str]) -> tuple[int, int | None]:
         return child.wait(), stop.caught
 
 
-# --- the command line ---------------------------------------------------------------------------
-
-
 def read_arguments() -> tuple[Plan, bool]:
     parser = argparse.ArgumentParser(
         description="Train every method with several seeds, evaluate on the test part, draw "
@@ -293,28 +268,22 @@ def read_arguments() -> tuple[Plan, bool]:
     )
     add = parser.add_argument
     add("what", choices=list(COMPARISONS))
-    add(
-        "overrides", metavar="key=value", nargs="*",
-        help="passed on to train.py: data.root=DIR, device=cpu",
-    )  # fmt: skip
+    passed_on = "passed on to train.py: data.root=DIR, device=cpu"
+    add("overrides", metavar="key=value", nargs="*", help=passed_on)
     add("--quick", action="store_true", help="fewer epochs, seeds, methods and samples")
     add("--methods", metavar="NAME[,NAME]", help="only these (default: all of them)")
-    add(
-        "--output", type=Path, metavar="DIR", help="default: reproduce/WHAT[_quick]"
-    )  # fmt: skip
+    add("--output", type=Path, metavar="DIR", help="default: reproduce/WHAT[_quick]")
     add("--dry-run", action="store_true", help="print the commands and do nothing")
     given = parser.parse_intermixed_args()
     methods = COMPARISONS[given.what].methods
-    known = [
-        name for name, method in methods.items() if method.get("quick", True) or not given.quick
-    ]
+    known = [name for name, each in methods.items() if each.get("quick", True) or not given.quick]
     chosen = known if given.methods is None else given.methods.split(",")
     unknown = [name for name in chosen if name not in known]
     if unknown:
         raise UserError(f"--methods takes {', '.join(known)}, got {', '.join(unknown)}")
     folder = given.output or Path("reproduce") / (given.what + "_quick" * given.quick)
-    folder = folder.expanduser().absolute()
-    return Plan(given.what, given.quick, folder, given.overrides, chosen), given.dry_run
+    where = folder.expanduser().absolute()
+    return Plan(given.what, given.quick, where, given.overrides, chosen), given.dry_run
 
 
 def main() -> None:
@@ -329,22 +298,18 @@ def main() -> None:
     again = shlex.join(["python", *sys.argv])
     try:
         failures = carry_out(plan, state)
-    except (Stopped, KeyboardInterrupt) as stop:
-        number = stop.args[0] if isinstance(stop, Stopped) else signal.SIGINT
-        print(f"stopped by signal {int(number)}; go on with\n  {again}", flush=True)
+    except KeyboardInterrupt as stop:  # its argument is the signal that a command got
+        number = int(stop.args[0] if stop.args else signal.SIGINT)
+        print(f"stopped by signal {number}; go on with\n  {again}", flush=True)
         sys.exit(128 + number)
     report = plan.report(state.machines)
-    results = report.results()
     print(f"\n{report.title}\n")
-    heads, lines = report.table(results)
-    heads = [head.replace("\\|", "|") for head in heads[:-1]]
-    print_table(heads, [line[:-1] for line in lines])  # the machines are in table.md
-    print("\n".join(["", *report.missing(results), str(plan.figures)]), flush=True)
+    heads, lines = report.table()
+    print_table(heads[:-1], [line[:-1] for line in lines])  # the machines are in table.md
+    print("\n".join(["", *report.missing(), str(plan.figures)]), flush=True)
     if failures:
-        raise UserError(
-            "\n  ".join([f"{len(failures)} steps failed:", *failures])
-            + f"\nThe others are in the figures. To try again:\n  {again}"
-        )
+        text = "\n  ".join([f"{len(failures)} steps failed:", *failures])
+        raise UserError(f"{text}\nThe others are in the figures. To try again:\n  {again}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,4 @@
-"""Training curves as numbers: runs in groups, and the mean and the deviation of each group.
-
-Units: x in epochs or in seconds of training, y as the column of metrics.csv has it.
-"""
+"""Training curves as numbers: runs in groups, and the mean and the deviation of each group."""
 
 import difflib
 from collections.abc import Sequence
@@ -25,31 +22,20 @@ INCIDENTAL = (
 class Band(NamedTuple):
     """The curve of a group, all of shape (points,)."""
 
-    x: NDArray[np.float64]
+    x: NDArray[np.float64]  # in epochs or in seconds of training
     mean: NDArray[np.float64]  # over the runs
     deviation: NDArray[np.float64]  # sample standard deviation over the runs; 0 for one run
 
 
 def group_runs(runs: Sequence[Run], keys: Sequence[str]) -> dict[str, list[Run]]:
-    """Group runs by the values of configuration keys, in order of appearance.
-
-    Args:
-        runs: The runs.
-        keys: Keys such as optimizer.lr; `argument` is the path that led to a run.
-
-    Raises:
-        UserError: No run has a key; the message names close ones.
-    """
+    """Group runs by keys such as optimizer.lr (`argument`: the path given); `UserError` if none."""
     known = sorted({key for run in runs for key in run.options} | {"argument"})
     for key in keys:
         if key not in known:
-            below = [other for other in known if other.startswith(f"{key}.")]
+            below = [each for each in known if each.startswith(f"{key}.")]
             near = below or difflib.get_close_matches(key, known)
-            hint = f"perhaps {', '.join(near[:6])}; " if near else ""
-            raise UserError(
-                f"no run has the configuration key {key!r}; {hint}"
-                "they stand in a run's .hydra/config.yaml"
-            )
+            hint = f"; perhaps {', '.join(near[:6])}" if near else ""
+            raise UserError(f"no run's .hydra/config.yaml has the configuration key {key!r}{hint}")
     groups: dict[str, list[Run]] = {}
     for run in runs:
         values = run.options | {"argument": run.argument}
@@ -59,15 +45,13 @@ def group_runs(runs: Sequence[Run], keys: Sequence[str]) -> dict[str, list[Run]]
 
 def _part(key: str, value: Any) -> str:
     """A key's part of a group's name."""
-    if isinstance(value, list):
-        text = "-".join(str(each) for each in value)
-    elif isinstance(value, float):
-        text = f"{value:g}"
-    else:
-        text = "none" if value is None else str(value)
-    if key.endswith("_target_"):
-        return text.split(".")[-1]
-    return text if key == "argument" or key.endswith(".name") else f"{key.split('.')[-1]} {text}"
+    text = f"{value:g}" if isinstance(value, float) else str(value).lower()
+    if isinstance(value, str):
+        text = value.split(".")[-1] if key.endswith("_target_") else value
+    elif isinstance(value, list):
+        text = "-".join(map(str, value))
+    named = key == "argument" or key.endswith((".name", "_target_"))
+    return text if named else f"{key.split('.')[-1]} {text}"
 
 
 def differences(runs: Sequence[Run]) -> list[str]:
@@ -85,30 +69,17 @@ def count(runs: Sequence[Run]) -> str:
 
 
 def with_column(runs: Sequence[Run], column: str, start: float = 0.0) -> list[Run]:
-    """The runs that have numbers in a column, with the lines that have one, from an epoch on.
-
-    Args:
-        runs: The runs.
-        column: A column of metrics.csv.
-        start: The first epoch that counts.
-
-    Raises:
-        UserError: No run has numbers in the column, or none has any from that epoch on.
-    """
-    having = []
-    for run in runs:
-        if column in run.metrics and np.isfinite(run.metrics[column]).any():
-            having.append((run, run.metrics[np.isfinite(run.metrics[column])]))
-    if not having:
+    """The runs with numbers in a column from an epoch on, with these lines; `UserError` if none."""
+    tables = [run.metrics.reindex(columns=list({"epoch", column})).dropna() for run in runs]
+    if all(table.empty for table in tables):
         columns = dict.fromkeys(name for run in runs for name in run.metrics)
-        raise UserError(
-            f"no run has numbers in a column {column!r}; there are {', '.join(columns)}"
-        )
-    cut = [(run, table[table["epoch"] >= start]) for run, table in having]
-    if not any(len(table) for _, table in cut):
-        last = max(table["epoch"].iloc[-1] for _, table in having)
+        raise UserError(f"no run has numbers in column {column!r}; there are {', '.join(columns)}")
+    lines = [table.index[table["epoch"] >= start] for table in tables]
+    if not any(map(len, lines)):
+        last = max(table["epoch"].max() for table in tables if len(table))
         raise UserError(f"no rows from epoch {start:g} on: the runs end at epoch {last:g}")
-    return [replace(run, metrics=table) for run, table in cut if len(table)]
+    pairs = zip(runs, lines, strict=True)
+    return [replace(run, metrics=run.metrics.loc[kept]) for run, kept in pairs if len(kept)]
 
 
 def by_epochs(runs: Sequence[Run], column: str) -> Band:
@@ -121,8 +92,7 @@ def by_epochs(runs: Sequence[Run], column: str) -> Band:
 def interpolate(runs: Sequence[Run], axis: str, column: str) -> Band:
     """Mean and deviation over the span that all runs share, each run interpolated linearly.
 
-    The points are those of all runs. Runs of one point each give one point, at their mean x.
-    Runs that share no span give none.
+    The points are those of all runs: none where no span is shared, the mean of runs of one point.
     """
     series = [_series(run, axis, column) for run in runs]
     if all(len(each) == 1 for each in series):
@@ -133,10 +103,8 @@ def interpolate(runs: Sequence[Run], axis: str, column: str) -> Band:
 
 
 def _series(run: Run, axis: str, column: str) -> pd.Series:
-    """The finite numbers of a column, by the numbers of another; the last where these repeat."""
-    rows = run.metrics[np.isfinite(run.metrics[column])]
-    series = pd.Series(rows[column].to_numpy(), index=rows[axis].round(9).to_numpy())
-    return series[~series.index.duplicated(keep="last")]
+    """The numbers of a column, by the numbers of another; the last where these repeat."""
+    return run.metrics.groupby(run.metrics[axis].round(9))[column].last().dropna()
 
 
 def _band(table: pd.DataFrame) -> Band:

@@ -6,7 +6,7 @@ import math
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,28 +15,17 @@ from nws.analysis.runs import is_bidirectional
 from nws.analysis.sums import Show, Sums
 from nws.errors import UserError, positive_int
 from nws.experiment.build import load_machine
-from nws.experiment.directory import RunDirectory, load_checkpoint
+from nws.experiment.directory import load_checkpoint
 from nws.files import write_atomically
 from nws.models.helmholtz import HelmholtzMachine
-from nws.models.likelihood import (
-    MAX_ELEMENTS,
-    Z_INNER,
-    Z_SAMPLES,
-    dreams_at_once,
-    resolves,
-    rows_at_once,
-)
+from nws.models.likelihood import MAX_ELEMENTS, Z_SAMPLES, resolves, rows_at_once
 
 Row = dict[str, Any]  # one entry of evaluation.json
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to evaluate, by the options of scripts/evaluate.py.
-
-    Raises:
-        UserError: A number is out of range.
-    """
+    """What to evaluate, by evaluate.py's options; `UserError` where a number is out of range."""
 
     split: str = "test"
     samples: int = 1000  # importance samples of each image
@@ -48,111 +37,93 @@ class Request:
     z_samples: int = Z_SAMPLES  # dreams for log Z
 
     def __post_init__(self) -> None:
-        positive_int("--samples", self.samples)
-        positive_int("--seed", self.seed, minimum=0)
-        positive_int("--z-samples", self.z_samples)
-        for name in ("data_points", "batch"):
-            if getattr(self, name) is not None:
-                positive_int(f"--{name.replace('_', '-')}", getattr(self, name))
-
-
-class Evaluation(NamedTuple):
-    """The figures of one run."""
-
-    path: Path  # the run directory
-    row: Row
-    cached: bool  # evaluation.json had them already
+        for name in ("samples", "seed", "z_samples", "data_points", "batch"):
+            if (value := getattr(self, name)) is not None:
+                positive_int(f"--{name.replace('_', '-')}", value, minimum=int(name != "seed"))
 
 
 def evaluate(
-    path: Path,
-    request: Request,
-    device: torch.device,
-    again: bool = False,
+    path: Path, request: Request, device: torch.device, again: bool = False,
     show: Show = lambda done, total: None,
-) -> Evaluation:
+) -> tuple[Row, bool]:  # fmt: skip
     """Compute the figures of one run, unless its evaluation.json has them, and add them to it.
 
     An interrupted computation leaves a partial result in the run directory. The same request goes
     on from there, on the CPU bit for bit as if it had never been interrupted.
 
     Args:
-        path: The run directory.
-        request, device: What to evaluate, and where.
         again: Whether to compute what evaluation.json has already.
         show: Called with the number of samples drawn so far and in all.
+
+    Returns:
+        The row of evaluation.json, and whether it was there already.
 
     Raises:
         UserError: This is no run, a file is damaged, or the figures are not finite.
     """
     run, config, data, machine = load_machine(path, request.checkpoint, device)
-    rows = read_rows(run)
-    images = (data.test if request.split == "test" else data.valid).batch()[: request.data_points]
-    max_rows = rows_at_once(machine, MAX_ELEMENTS)
-    sums = Sums(machine, images, request.samples, request.seed, request.batch, max_rows=max_rows)
-    if request.p_star or (request.p_star is None and is_bidirectional(config)):
-        sums.z_samples = request.z_samples
+    rows = read_rows(run.path)
     step = load_checkpoint(run.best if request.checkpoint == "best" else run.last)["step"]
-    key = _key(request, sums, device) | {"step": step, "fingerprint": fingerprint(machine, images)}
+    images = (data.test if request.split == "test" else data.valid).batch()[: request.data_points]
+    p_star = is_bidirectional(config) if request.p_star is None else request.p_star
+    max_rows, z_samples = rows_at_once(machine, MAX_ELEMENTS), request.z_samples * p_star
+    sums = Sums(machine, images, request.samples, request.seed, request.batch, z_samples, max_rows)
+    asked = asdict(request) | {"data_points": len(images), "batch": len(sums.parts[0])}
+    asked["device"] = device.type
+    del asked["p_star"], asked["z_samples"]  # a row with log p* answers a request without
+    key = asked | {"step": step, "fingerprint": fingerprint(machine, images)}
     for row in [] if again else rows:
-        if row.items() >= key.items() and sums.z_samples in (0, row.get("z_samples")):
-            return Evaluation(run.path, row, True)
-    state = json.dumps([key, sums.z_samples, Z_INNER, dreams_at_once(max_rows)])
+        if row.items() >= key.items() and z_samples in (0, row.get("z_samples")):
+            return row, True
+    if not os.access(run.path, os.W_OK):
+        place = f"{run.path}, where evaluation.json belongs, cannot be written to"
+        raise UserError(f"{place}; copy the run and try again")
+    state = json.dumps([key, z_samples, sums.sizes])
     partial = run.path / f".evaluation_{hashlib.sha256(state.encode()).hexdigest()[:16]}.pt"
-    _check_writable(run.path)
     sums.compute(partial, show)
-    _add(run, row := _figures(sums) | key, _key(request, sums, device))
+    row = _figures(sums) | key
+    _add(run.path, row, asked)
     partial.unlink(missing_ok=True)
-    return Evaluation(run.path, row, False)
+    return row, False
 
 
-def _key(request: Request, sums: Sums, device: torch.device) -> Row:
-    """What a row of evaluation.json says of its request."""
-    key = asdict(request) | {"data_points": len(sums.images), "batch": sums.batch}
-    del key["p_star"], key["z_samples"]  # a row with log p* answers a request without
-    return key | {"device": device.type}
+def _figures(sums: Sums) -> Row:
+    """The figures as JSON has them: null for a standard error that one value does not have."""
+    result = sums.log_likelihood()._asdict()
+    row: Row = {"split": None, "log_likelihood": result.pop("mean"), **result}
+    row["bits_per_dimension"] = -row["log_likelihood"] / (sums.images.shape[1] * math.log(2))
+    if sums.z_samples:
+        names = {"mean": "log_p_star", "standard_error": "log_p_star_standard_error"}
+        row |= {names.get(name, name): x for name, x in sums.log_p_star()._asdict().items()}
+    errors = [name for name in row if name.endswith("standard_error") and math.isnan(row[name])]
+    return row | dict.fromkeys(errors)
 
 
-def _check_writable(path: Path) -> None:
-    if not os.access(path, os.W_OK):
-        raise UserError(
-            f"{path} cannot be written to, and evaluation.json belongs there; "
-            "copy the run and try again"
-        )
-
-
-def _add(run: RunDirectory, row: Row, key: Row) -> None:
+def _add(path: Path, row: Row, asked: Row) -> None:
     """Write a row in place of those that answer the same request; old ones have fewer keys."""
     if not math.isfinite(row["log_likelihood"]):
-        raise UserError(
-            f"{run.path}: the log-likelihood is not finite, as its {row['checkpoint']} checkpoint "
-            "does not hold finite parameters"
-        )
+        reason = f"the parameters of its {row['checkpoint']} checkpoint are not finite"
+        raise UserError(f"{path}: the log-likelihood is not finite, as {reason}")
     rows = [
         other
-        for other in read_rows(run)
-        if any(other.get(name, value) != value for name, value in key.items())
+        for other in read_rows(path)
+        if any(other.get(name, value) != value for name, value in asked.items())
         or other.get("z_samples") not in (None, row.get("z_samples"))
     ]
-    write_atomically(run.path / "evaluation.json", json.dumps([*rows, row], indent=2).encode())
+    write_atomically(path / "evaluation.json", json.dumps([*rows, row], indent=2).encode())
 
 
-def read_rows(run: RunDirectory) -> list[Row]:
-    """The rows of a run's evaluation.json; none where there is no such file.
-
-    Raises:
-        UserError: The file is no list of rows.
-    """
-    path = run.path / "evaluation.json"
-    problem = ""
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a run's evaluation.json, if any; `UserError` where it is no list of rows."""
+    file = path / "evaluation.json"
     try:
-        rows = json.loads(path.read_text()) if path.is_file() else []
-    except ValueError as error:
-        rows, problem = None, f" ({error})"
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        rows = json.loads(file.read_text()) if file.is_file() else []
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise ValueError("it holds something else")
+    except (OSError, ValueError) as error:
         raise UserError(
-            f"{path} is not the list that evaluate.py writes{problem}; move it away and run again"
-        )
+            f"{file} is not the list that evaluate.py writes ({error}); move it away and run again"
+        ) from error
     return rows
 
 
@@ -163,19 +134,6 @@ def fingerprint(machine: HelmholtzMachine, images: Tensor) -> str:
         digest.update(str(tuple(tensor.shape)).encode())
         digest.update(tensor.cpu().contiguous().numpy().data)
     return digest.hexdigest()[:16]
-
-
-def _figures(sums: Sums) -> Row:
-    """The figures as JSON has them: null for a standard error that one value does not have."""
-    result = sums.log_likelihood()._asdict()
-    row: Row = {"split": None, "log_likelihood": result.pop("mean"), **result}
-    row["bits_per_dimension"] = -row["log_likelihood"] / (sums.images.shape[1] * math.log(2))
-    if sums.z_samples:
-        star = sums.log_p_star()._asdict()
-        row |= {"log_p_star": star.pop("mean")}
-        row |= {"log_p_star_standard_error": star.pop("standard_error"), **star}
-    errors = [name for name in row if name.endswith("standard_error") and math.isnan(row[name])]
-    return row | dict.fromkeys(errors)
 
 
 def is_resolved(row: Row) -> bool:

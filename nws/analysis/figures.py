@@ -3,10 +3,11 @@
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 import numpy as np
+import pandas as pd
+from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -19,7 +20,7 @@ from nws.files import write_atomically
 
 #: Okabe and Ito's colours, which colour-blind people can tell apart; not the yellow, weak on white
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DASHES = ("-", "--", ":", "-.")  # of the groups beyond the colours
+LINES = cycler(linestyle=["-", "--", ":", "-."]) * cycler(color=COLOURS)  # all colours first
 
 #: what a column is called on the y axis; others go by their own names
 LABELS = {
@@ -41,26 +42,21 @@ STYLE = {
     "axes.axisbelow": True, "axes.grid": True, "grid.color": "#e4e4e4", "grid.linewidth": 0.5,
     "xtick.major.width": 0.6, "ytick.major.width": 0.6, "xtick.major.size": 2.5,
     "ytick.major.size": 2.5, "savefig.dpi": 200, "svg.fonttype": "none", "svg.hashsalt": "nws",
+    "axes.prop_cycle": LINES,
 }  # fmt: skip
 
 
 def draw(
-    groups: dict[str, list[Run]],
-    column: str,
-    *,
-    title: str | None = None,
-    log: bool = False,
-    log_x: bool = False,
-    ymin: float | None = None,
-    ymax: float | None = None,
-) -> dict[str, bytes]:
+    groups: dict[str, list[Run]], column: str, *, title: str | None = None, log: bool = False,
+    log_x: bool = False, ymin: float | None = None, ymax: float | None = None,
+) -> dict[str, bytes]:  # fmt: skip
     """Draw a column by epochs and by seconds, with a line and a band for each group.
 
     Args:
-        groups, column: The runs of each group, from `with_column`; a column of metrics.csv.
-        title: A line above the figure.
-        log, log_x: Whether the y axis, the x axes are logarithmic.
-        ymin, ymax: The ends of the y axis; by default as the curves need them.
+        groups: The runs of each group, from `with_column`.
+        column: A column of metrics.csv.
+        log: Whether the y axis is logarithmic; `log_x` is for the x axes.
+        ymin: The lower end of the y axis, `ymax` the upper one; by default as the curves need.
 
     Returns:
         The content of the files: {"png": ..., "svg": ...}, the same bytes each time.
@@ -73,7 +69,9 @@ def draw(
     with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
         figure = Figure(figsize=(6.8, 2.9), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
-        _lines(left, right, groups, column, floor)
+        for name, group in groups.items():
+            _line(left, by_epochs(group, column), floor, label=f"{name} ({count(group)})")
+            _line(right, interpolate(group, "seconds", column), floor)
         left.set(xlabel="epochs", ylabel=y_label(runs, column))
         right.set(xlabel="training seconds")
         for axes, name in [(left, "y")] * log + [(left, "x"), (right, "x")] * log_x:
@@ -83,7 +81,11 @@ def draw(
         if title:
             figure.suptitle(title, fontsize=8.5)
         figure.legend(loc="outside lower center", ncols=min(len(groups), 4), handlelength=1.8)
-        return {kind: _render(figure, kind) for kind in ("png", "svg")}
+        files = {}
+        for kind, date in (("png", "Software"), ("svg", "Date")):  # the same bytes each time
+            figure.savefig(buffer := io.BytesIO(), format=kind, metadata={date: None})
+            files[kind] = buffer.getvalue()
+        return files
 
 
 def _lowest(
@@ -92,10 +94,8 @@ def _lowest(
     """Where the bands end below: -inf, or the lowest value of any run on a logarithmic axis."""
     lowest = min(float(run.metrics[column].min()) for run in runs)
     if log and lowest <= 0:
-        raise UserError(
-            f"a logarithmic axis needs values above 0, {column} goes down to {lowest:g}; "
-            "leave --log out"
-        )
+        found = f"{column} goes down to {lowest:g}"
+        raise UserError(f"a logarithmic axis needs values above 0, {found}; leave --log out")
     if ymin is not None and ymax is not None and ymin >= ymax:
         raise UserError(f"--ymin must be below --ymax, got {ymin:g} and {ymax:g}")
     if log and ymin is not None and ymin <= 0:
@@ -103,43 +103,24 @@ def _lowest(
     return lowest if log else -np.inf
 
 
-def _lines(
-    left: Axes, right: Axes, groups: dict[str, list[Run]], column: str, floor: float
-) -> None:
-    """Every group in both panels."""
-    for number, (name, group) in enumerate(groups.items()):
-        style = {
-            "color": COLOURS[number % len(COLOURS)],
-            "linestyle": DASHES[number // len(COLOURS) % len(DASHES)],
-        }
-        label = f"{name} ({count(group)})"
-        _line(left, by_epochs(group, column), floor, label=label, **style)
-        _line(right, interpolate(group, "seconds", column), floor, **style)
-
-
-def _line(axes: Axes, band: Band, floor: float, label: str | None = None, **style: str) -> None:
-    """One group in one panel."""
+def _line(axes: Axes, band: Band, floor: float, label: str | None = None) -> None:
+    """A group in a panel, in the next colour; a bar in place of the band of a single point."""
     marker = "o" if len(band.x) <= 12 else None
-    kwargs: dict[str, Any] = {"label": label, "marker": marker, "markersize": 2.2, **style}
-    axes.plot(band.x, band.mean, **kwargs)
+    (line,) = axes.plot(band.x, band.mean, label=label, marker=marker, markersize=2.2)
     if band.deviation.any():
-        lower = np.maximum(band.mean - band.deviation, floor)
-        upper = band.mean + band.deviation
-        if len(band.x) == 1:
-            axes.vlines(band.x, lower, upper, color=style["color"], linewidth=0.8)
-        else:
-            axes.fill_between(band.x, lower, upper, color=style["color"], alpha=0.18, linewidth=0)
+        ends = np.maximum(band.mean - band.deviation, floor), band.mean + band.deviation
+        alpha, width = (0.18, 0.0) if len(band.x) > 1 else (1.0, 0.8)
+        axes.fill_between(band.x, *ends, color=line.get_color(), alpha=alpha, linewidth=width)
 
 
 def y_label(runs: Sequence[Run], column: str) -> str:
     """What the y axis shows, its units, and the number of importance samples where it is known."""
     label = LABELS.get(column, column)
     if column.startswith("valid/"):
-        samples = [run.metrics["valid/samples"] for run in runs if "valid/samples" in run.metrics]
-        numbers = sorted({int(number) for each in samples for number in each.dropna()})
-        if numbers:
-            ends = dict.fromkeys((numbers[0], numbers[-1]))
-            label += f"\n{' to '.join(f'{each:,}' for each in ends)} importance samples"
+        numbers = pd.concat([run.metrics for run in runs]).reindex(columns=["valid/samples"])
+        ends = numbers.agg(["min", "max"]).dropna()["valid/samples"].unique()
+        if len(ends):
+            label += f"\n{' to '.join(f'{each:,.0f}' for each in ends)} importance samples"
     return label
 
 
@@ -152,24 +133,8 @@ def _decimal_ticks(axis: Axis) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _render(figure: Figure, kind: str) -> bytes:
-    """The same bytes each time: no date, no software's version."""
-    buffer = io.BytesIO()
-    metadata = {"Date": None} if kind == "svg" else {"Software": None}
-    figure.savefig(buffer, format=kind, metadata=metadata)
-    return buffer.getvalue()
-
-
 def save(files: dict[str, bytes], path: Path) -> list[Path]:
-    """Write the files of a figure and return their paths.
-
-    Args:
-        files: As `draw` returns them.
-        path: It ends in .png, in .svg or in neither; each file gets its own ending.
-
-    Raises:
-        UserError: Another ending, or the files cannot be written.
-    """
+    """Write the files that `draw` returns, each with its own ending, and return their paths."""
     if path.suffix not in ("", ".png", ".svg"):
         raise UserError(f"a figure is written as .png and .svg, got {path.name}; end it in either")
     paths = [path.with_suffix(f".{kind}") for kind in files]

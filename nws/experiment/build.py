@@ -61,7 +61,7 @@ def build_machine(config: DictConfig, data: Dataset) -> HelmholtzMachine:
             or_data = " or data" * (name == "visible_bias")
             raise UserError(f"model.{name} must be a number{or_data}, got {value!r}")
     rng = torch.Generator().manual_seed(derive_seed(seed, 0))
-    make = locate(options.pop("_target_", None), "model")
+    make = locate(options.pop("_target_", "nws.models.HelmholtzMachine"), "model")  # of version 0.1
     sizes = [data.shape[0] * data.shape[1], *layers]
     return construct(make, "model", sizes, rng=rng, **options)
 
@@ -77,6 +77,8 @@ def mean_image_bias(data: Dataset, units: Units) -> Tensor:
 
 def build_rule(config: DictConfig) -> Rule:
     """Return the learning rule of the `algorithm` group."""
+    if "_target_" not in config.algorithm:
+        raise UserError("this run is of version 0.1, which can be looked at but not gone on with")
     return _build(config, "algorithm", 1)
 
 

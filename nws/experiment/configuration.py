@@ -19,8 +19,6 @@ GROUPS = (
     "trainer", "algorithm", "data", "model", "metric", "solver", "damping", "optimizer",
     "scheduler", "logger",
 )  # fmt: skip
-
-
 #: The keys beside the groups.
 KEYS = ("name", "seed", "device", "progress", "resume", "experiment", "debug", "tuned")
 
@@ -30,7 +28,7 @@ def check_groups(config: DictConfig) -> None:
     unknown = sorted(set(map(str, config)) - {*GROUPS, *KEYS})
     if unknown:
         raise UserError(
-            f"unknown keys {', '.join(unknown)}; there are {', '.join(KEYS)} and those of the groups"
+            f"unknown keys {', '.join(unknown)}; there are {', '.join(KEYS)} and the groups"
             f" {', '.join(GROUPS)}, for instance trainer.epochs=3"
         )
     for name in GROUPS:

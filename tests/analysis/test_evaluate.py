@@ -47,7 +47,8 @@ def test_figures_are_those_of_enumeration(command: Command, sweep: Path) -> None
     assert outcome.code == 0 and outcome.err == "" and outcome.run == run
     (row,) = rows(run)
     assert list(row)[:7] == [
-        "split", "log_likelihood", "standard_error", "ess", "samples", "data_points", "bits_per_dimension",
+        "split", "log_likelihood", "standard_error", "ess", "samples", "data_points",
+        "bits_per_dimension",
     ]  # fmt: skip
     assert (row["split"], row["samples"], row["data_points"], row["z_samples"]) == (
         "test",
@@ -193,7 +194,8 @@ def test_the_table_has_a_line_for_each_run(command: Command, sweep: Path) -> Non
         outcome.err == "" and lines[-1] == str(sweep / "rws") and str(sweep / "bihm") not in lines
     )
     assert re.split(r" {2,}", lines[0]) == [
-        "run", "split", "log p, nats", "bits/dim", "ess", "samples", "data points", "batch", "log p*, nats", "log Z",
+        "run", "split", "log p, nats", "bits/dim", "ess", "samples", "data points", "batch",
+        "log p*, nats", "log Z",
     ]  # fmt: skip
     for line, name in zip(lines[1:3], ("bihm", "rws"), strict=True):
         (row,) = rows(sweep / name)

@@ -50,7 +50,7 @@ def calls() -> list[str]:
 def reproduce(
     module: ModuleType, command: Command, calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> Reproduce:
-    """reproduce("three_by_three", ...): the script with its commands in this process; its status."""
+    """reproduce("three_by_three", ...): the script, its commands in this process; its status."""
 
     def call(line: list[str]) -> tuple[int, int | None]:
         assert line[0] == sys.executable
@@ -232,8 +232,8 @@ def test_stopped_and_gone_on_with_nothing_is_done_twice(
     ]
     figures = tmp_path / "out" / "figures"
     assert sorted(path.name for path in figures.iterdir()) == [
-        "table.md", "three_by_three_exact_kl.png", "three_by_three_exact_kl.svg", "three_by_three_samples_nrws.png",
-        "three_by_three_samples_ws.png",
+        "table.md", "three_by_three_exact_kl.png", "three_by_three_exact_kl.svg",
+        "three_by_three_samples_nrws.png", "three_by_three_samples_ws.png",
     ]  # fmt: skip
     curves = (figures / "three_by_three_exact_kl.svg").read_text()
     assert ">WS (2 seeds)<" in curves and ">NRWS (2 seeds)<" in curves and "quick size" in curves

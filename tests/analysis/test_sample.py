@@ -164,6 +164,17 @@ def test_bidirectional_runs_are_sampled_by_gibbs_of_themselves(
     assert "2 steps of importance resampling" in command(*arguments, "--chain", "resampling").out
 
 
+def test_draws_of_grey_pixels_are_no_binary_ones(command: Command, train: Command) -> None:
+    grey = train("data=three_by_three", "model=toy", "model/visible=gaussian", "trainer.epochs=0.1")
+    assert grey.code == 0, grey.err
+    assert (
+        "--binary needs units that are binary"
+        in command(SAMPLE, str(grey.run), "--binary").message()
+    )
+    outcome = command(SAMPLE, str(grey.run), "reconstruct", "--count", "2", "--steps", "3")
+    assert "2 images of test, seed 0" in outcome.out  # which takes no steps, and says none
+
+
 def test_images_go_to_the_runs_weights_and_biases_run_too(command: Command, run: Path) -> None:
     outcome = command(SAMPLE, str(run), "--count", "4", "--wandb", "offline")
     drawn(outcome, "samples_seed_0.png")

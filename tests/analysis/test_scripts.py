@@ -67,8 +67,8 @@ def test_evaluate(command: Command, run: Path) -> None:
     assert outcome.code == 0 and outcome.run == run and outcome.err == ""
     (row,) = json.loads((run / "evaluation.json").read_text())
     assert set(row) == {
-        "split", "log_likelihood", "standard_error", "ess", "samples", "data_points", "bits_per_dimension",
-        "seed", "checkpoint", "batch", "device", "step", "fingerprint",
+        "split", "log_likelihood", "standard_error", "ess", "samples", "data_points",
+        "bits_per_dimension", "seed", "checkpoint", "batch", "device", "step", "fingerprint",
     }  # fmt: skip
     assert (row["split"], row["samples"], row["data_points"]) == ("test", 50, 12)
     assert (

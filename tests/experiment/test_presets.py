@@ -116,8 +116,8 @@ def test_published(name: str) -> None:
         layers = [6, 1] if toy else [300, 200, 100, 75, 50, 35, 25, 20, 15, 10, 10]
         assert config["model"] == {
             "_target_": "nws.models.HelmholtzMachine",
-            "visible": None, "layers": layers, "units": "bipolar", "weight_scale": 1.0, "hidden_bias": -1.0,
-            "visible_bias": 0.0,
+            "visible": None, "layers": layers, "units": "bipolar", "weight_scale": 1.0,
+            "hidden_bias": -1.0, "visible_bias": 0.0,
         }  # fmt: skip
         assert config["optimizer"] == {"_target_": SGD, "lr": 0.01 if toy else 0.002}
         assert config["damping"]["value"] == (0.1 if toy else 0.2)

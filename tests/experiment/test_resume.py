@@ -282,3 +282,13 @@ def test_a_resumed_run_keeps_its_visible_units(train: Command) -> None:
     assert "a resumed run keeps its model.visible" in wider
     longer = train(f"resume={run}", "trainer.epochs=2")
     assert longer.code == 0 and checkpoint(run)["step"] == 12, longer.err
+
+
+def test_a_run_of_version_0_1_says_that_it_cannot_go_on(train: Command) -> None:
+    run = train("trainer.epochs=1").run
+    config = yaml.safe_load((run / ".hydra" / "config.yaml").read_text())
+    for group in ("algorithm", "model", "metric", "solver", "data"):
+        config[group].pop("_target_")
+    (run / ".hydra" / "config.yaml").write_text(yaml.safe_dump(config))
+    assert "version 0.1" in train(f"resume={run}", "trainer.epochs=2").message()
+    load_machine(run, "best", torch.device("cpu"))  # it can be looked at
