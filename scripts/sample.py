@@ -178,6 +178,19 @@ def read_mask(mask: str, data: Dataset) -> Tensor:
     return missing
 
 
+def describe(arguments: argparse.Namespace, task: Task, gibbs: bool) -> str:
+    """What was drawn, for the terminal."""
+    what = arguments.what
+    shown = f"{arguments.count} {'walks' if what == 'walk' else 'images'}"
+    if what in ("reconstruct", "inpaint"):
+        shown = f"{len(task.originals())} images of {arguments.split}"
+        shown += f", {arguments.mask} missing" * (what == "inpaint")
+    if arguments.steps and what not in ("walk", "reconstruct"):
+        kernel = "Gibbs sampling" if gibbs else "importance resampling"
+        shown += f", {arguments.steps} steps of {kernel}"
+    return shown
+
+
 def main() -> None:
     arguments = read_arguments()
     kind, name = named(arguments)
@@ -194,15 +207,8 @@ def main() -> None:
         save_gif(frames, path)
     else:
         save_png(frames[0], path)
-    shown = f"{arguments.count} {'walks' if what == 'walk' else 'images'}"
-    if what in ("reconstruct", "inpaint"):
-        shown = f"{len(task.originals())} images of {arguments.split}"
-        shown += f", {arguments.mask} missing" * (what == "inpaint")
-    if arguments.steps and what not in ("walk", "reconstruct"):
-        kernel = "Gibbs sampling" if gibbs else "importance resampling"
-        shown += f", {arguments.steps} steps of {kernel}"
     source = f"seed {arguments.seed}, {arguments.checkpoint} checkpoint"
-    print(f"{what}: {shown}, {source}: {path}")
+    print(f"{what}: {describe(arguments, task, gibbs)}, {source}: {path}")
     if arguments.wandb:
         state = load_checkpoint(run.best if arguments.checkpoint == "best" else run.last)
         options = to_dict(config.logger) | {"mode": arguments.wandb}

@@ -24,6 +24,8 @@ from conftest import (
     snapshot,
 )
 
+from nws.experiment.build import load_machine
+
 RESUMABLE = {
     "momentum_linear": ("optimizer=momentum", "scheduler=linear"),
     "adam_cosine": ("optimizer=adam", "scheduler=cosine"),
