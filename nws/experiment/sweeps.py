@@ -81,6 +81,7 @@ class Sweep(Callback):
     signals = StopSignals(lambda number: Sweep._stop(number))
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Note the sweep's directory and command, and take over the stopping signals."""
         Sweep.directory = directory = Path(config.hydra.sweep.dir).resolve()
         # Optuna's data base logs even where there is none.
         logging.getLogger("alembic").setLevel(logging.WARNING)

@@ -14,6 +14,7 @@ class SpeedColumn(ProgressColumn):
     """Training steps a second."""
 
     def render(self, task: Task) -> Text:
+        """The speed, as rich asks for it."""
         return Text(f"{task.speed or 0:.1f} steps/s", no_wrap=True)
 
 
