@@ -5,11 +5,10 @@ import math
 import torch
 from torch import Tensor
 
-from nws.errors import UserError
-from nws.models.units import Units
+from nws.models.units import Scaled
 
 
-class Gaussian(Units):
+class Gaussian(Scaled):
     """Unit variance after scaling: y = x / scale is normal, A(a) = a^2 / 2, mean a, curvature 1.
 
     Meant for the visible layer (`model/visible=gaussian` with `data.binarize=none`).
@@ -17,15 +16,7 @@ class Gaussian(Units):
 
     Args:
         scale: Standard deviation of x given its parents, in units of the data.
-
-    Raises:
-        UserError: Unless the scale is above 0.
     """
-
-    def __init__(self, scale: float = 1.0) -> None:
-        if not (isinstance(scale, int | float) and 0 < scale < math.inf):
-            raise UserError(f"the scale of Gaussian units must be a number above 0, got {scale!r}")
-        self.scale = float(scale)
 
     def log_partition(self, logits: Tensor) -> Tensor:
         """a^2 / 2."""
@@ -54,19 +45,3 @@ class Gaussian(Units):
     def log_base(self, values: Tensor) -> Tensor:
         """log N(y; 0, 1) - log scale: the density of x, not of y."""
         return -values.square() / 2 - math.log(math.sqrt(2 * math.pi) * self.scale)
-
-    def encode(self, values: Tensor) -> Tensor:
-        """h = scale y, the data."""
-        return values * self.scale
-
-    def decode(self, states: Tensor) -> Tensor:
-        """y = h / scale."""
-        return states / self.scale
-
-    def from_data(self, x: Tensor) -> Tensor:
-        """y = x / scale."""
-        return x / self.scale
-
-    def to_data(self, values: Tensor) -> Tensor:
-        """x = scale y."""
-        return values * self.scale

@@ -1,17 +1,14 @@
 """Poisson units: counts."""
 
-import math
-
 import torch
 from torch import Tensor
 
-from nws.errors import UserError
-from nws.models.units import Units
+from nws.models.units import Scaled
 
 LARGE = 1e4  # mean above which nothing is counted
 
 
-class Poisson(Units):
+class Poisson(Scaled):
     """Counts y = x / scale: A(a) = e^a, mean and curvature e^a, base measure 1 / y!.
 
     Meant for the visible layer (`model/visible=poisson` with `data.binarize=none`). Log-likelihoods
@@ -19,15 +16,7 @@ class Poisson(Units):
 
     Args:
         scale: Data of one count; 1/255 takes the bytes of an image as counts.
-
-    Raises:
-        UserError: Unless the scale is above 0.
     """
-
-    def __init__(self, scale: float = 1.0) -> None:
-        if not (isinstance(scale, int | float) and 0 < scale < math.inf):
-            raise UserError(f"the scale of Poisson units must be a number above 0, got {scale!r}")
-        self.scale = float(scale)
 
     def log_partition(self, logits: Tensor) -> Tensor:
         """e^a."""
@@ -71,19 +60,3 @@ class Poisson(Units):
     def log_base(self, values: Tensor) -> Tensor:
         """-log y!."""
         return -torch.lgamma(values + 1)
-
-    def encode(self, values: Tensor) -> Tensor:
-        """h = scale y, the data."""
-        return values * self.scale
-
-    def decode(self, states: Tensor) -> Tensor:
-        """y = h / scale."""
-        return states / self.scale
-
-    def from_data(self, x: Tensor) -> Tensor:
-        """y = x / scale."""
-        return x / self.scale
-
-    def to_data(self, values: Tensor) -> Tensor:
-        """x = scale y."""
-        return values * self.scale

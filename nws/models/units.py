@@ -9,6 +9,7 @@ parent: 2 y - 1 for bipolar units. *Data* are what a data set holds, intensities
 A fifth family is one file with a subclass of `Units`; see nws/models/gaussian.py.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -129,6 +130,39 @@ class Bipolar(Binary):
     def decode(self, states: Tensor) -> Tensor:
         """y = (h + 1) / 2."""
         return (states + 1) / 2
+
+
+class Scaled(Units):
+    """Units whose values are data divided by a scale; other layers see the data themselves.
+
+    Args:
+        scale: Data of one unit of y.
+
+    Raises:
+        UserError: Unless the scale is a number above 0.
+    """
+
+    def __init__(self, scale: float = 1.0) -> None:
+        if not (isinstance(scale, int | float) and 0 < scale < math.inf):
+            name = type(self).__name__
+            raise UserError(f"the scale of {name} units must be a number above 0, got {scale!r}")
+        self.scale = float(scale)
+
+    def encode(self, values: Tensor) -> Tensor:
+        """h = scale y, the data."""
+        return values * self.scale
+
+    def decode(self, states: Tensor) -> Tensor:
+        """y = h / scale."""
+        return states / self.scale
+
+    def from_data(self, x: Tensor) -> Tensor:
+        """y = x / scale."""
+        return x / self.scale
+
+    def to_data(self, values: Tensor) -> Tensor:
+        """x = scale y."""
+        return values * self.scale
 
 
 NAMED: dict[str, Units] = {"binary": Binary(), "bipolar": Bipolar()}
