@@ -49,11 +49,8 @@ def evaluate(
     """Compute the figures of one run, unless its evaluation.json has them, and add them to it.
 
     An interrupted computation leaves a partial result in the run directory. The same request goes
-    on from there, on the CPU bit for bit as if it had never been interrupted.
-
-    Args:
-        again: Whether to compute what evaluation.json has already.
-        show: Called with the number of samples drawn so far and in all.
+    on from there, on the CPU bit for bit as if it had never been interrupted. `again` computes all
+    of it; `show` is called with the number of samples drawn so far and in all.
 
     Returns:
         The row of evaluation.json, and whether it was there already.

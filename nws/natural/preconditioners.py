@@ -83,15 +83,19 @@ def find_basis(
         vectors = _main_directions(rows, rank)
     else:
         vectors = torch.linalg.qr(covariance(last.vectors))[0]
-    try:
-        values, rotation = torch.linalg.eigh(vectors.T @ covariance(vectors))
-    except torch.linalg.LinAlgError as error:
-        raise UserError(
-            f"{name}: the covariance of n={n} rows of d={d} parents has no eigenbasis ({error});"
-            " lower optimizer.lr"
-        ) from error
+    values, rotation = _eigenpairs(
+        vectors.T @ covariance(vectors), f"{name}: the covariance of n={n} rows of d={d} parents"
+    )
     rest = (trace - values.sum()).clamp_min(0) / max(1, d - values.shape[0])
     return Basis(vectors @ rotation, values.clamp_min(0), rest)
+
+
+def _eigenpairs(matrix: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    try:
+        values, vectors = torch.linalg.eigh(matrix)
+    except torch.linalg.LinAlgError as error:
+        raise UserError(f"{name} has no eigenbasis ({error}); lower optimizer.lr") from error
+    return values, vectors
 
 
 def _main_directions(rows: Tensor, rank: int) -> Tensor:
