@@ -67,7 +67,7 @@ def find_basis(
         UserError: Where the covariance has no eigenbasis, because rows are not finite.
     """
     rows = shared.centred(centre)
-    n, d = rows.shape
+    d = rows.shape[1]
     trace = rows.square().sum()[None]
     if last is not None:
         kept = last.values.sum() + last.rest * (d - last.values.shape[0])
@@ -83,18 +83,20 @@ def find_basis(
         vectors = _main_directions(rows, rank)
     else:
         vectors = torch.linalg.qr(covariance(last.vectors))[0]
-    values, rotation = _eigenpairs(
-        vectors.T @ covariance(vectors), f"{name}: the covariance of n={n} rows of d={d} parents"
-    )
+    values, rotation = _eigenpairs(vectors.T @ covariance(vectors), rows, name)
     rest = (trace - values.sum()).clamp_min(0) / max(1, d - values.shape[0])
     return Basis(vectors @ rotation, values.clamp_min(0), rest)
 
 
-def _eigenpairs(matrix: Tensor, name: str) -> tuple[Tensor, Tensor]:
+def _eigenpairs(matrix: Tensor, rows: Tensor, name: str) -> tuple[Tensor, Tensor]:
     try:
         values, vectors = torch.linalg.eigh(matrix)
     except torch.linalg.LinAlgError as error:
-        raise UserError(f"{name} has no eigenbasis ({error}); lower optimizer.lr") from error
+        n, d = rows.shape
+        raise UserError(
+            f"{name}: the covariance of n={n} rows of d={d} parents has no eigenbasis ({error});"
+            " lower optimizer.lr"
+        ) from error
     return values, vectors
 
 
