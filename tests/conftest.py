@@ -146,6 +146,16 @@ def train(command: Command) -> Command:
 
 
 @pytest.fixture
+def sweep(command: Command) -> Command:
+    """sweep("seed=0,1", ...): train.py -m on the digits with the SMALL settings."""
+
+    def run(*arguments: str) -> Outcome:
+        return command("train.py", "-m", *SMALL, *arguments)
+
+    return run
+
+
+@pytest.fixture
 def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int | BaseException], None]:
     """interrupt(n, what): in the n-th training step from now a signal arrives (a number), or an
     exception breaks the run.
@@ -236,6 +246,11 @@ def metrics(run: Path) -> list[dict[str, str]]:
 def checkpoint(run: Path, name: str = "last.pt") -> dict[str, Any]:
     state = torch.load(run / "checkpoints" / name, weights_only=True)
     return {key: value for key, value in state.items() if key not in ("seconds", "wandb_id")}
+
+
+def complete(run: Path) -> bool:
+    """Whether a run of the SMALL settings came to its end."""
+    return checkpoint(run)["step"] == 12 and len(metrics(run)) == 2
 
 
 def flatten(value: Any, path: str = "") -> dict[str, Any]:

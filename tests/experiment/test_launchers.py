@@ -17,9 +17,9 @@ from conftest import (
     ROOT,
     SMALL,
     Command,
-    Outcome,
     assert_same_run,
     checkpoint,
+    complete,
     count_steps,
     metrics,
     only,
@@ -30,20 +30,6 @@ AUTO = "resume=auto"
 
 
 TOY = ("data=three_by_three", "trainer.batch_size=3000")
-
-
-@pytest.fixture
-def sweep(command: Command) -> Command:
-    """sweep("seed=0,1", ...): train.py -m on the digits with the SMALL settings."""
-
-    def run(*arguments: str) -> Outcome:
-        return command("train.py", "-m", *SMALL, *arguments)
-
-    return run
-
-
-def complete(run: Path) -> bool:
-    return checkpoint(run)["step"] == 12 and len(metrics(run)) == 2
 
 
 def test_a_plugin_that_is_missing(

@@ -15,6 +15,7 @@ from conftest import (
     Outcome,
     assert_same_run,
     checkpoint,
+    complete,
     count_steps,
     metrics,
     only,
@@ -22,20 +23,6 @@ from conftest import (
 )
 
 AUTO = "resume=auto"
-
-
-@pytest.fixture
-def sweep(command: Command) -> Command:
-    """sweep("seed=0,1", ...): train.py -m on the digits with the SMALL settings."""
-
-    def run(*arguments: str) -> Outcome:
-        return command("train.py", "-m", *SMALL, *arguments)
-
-    return run
-
-
-def complete(run: Path) -> bool:
-    return checkpoint(run)["step"] == 12 and len(metrics(run)) == 2
 
 
 def test_a_sweep_is_one_folder_of_complete_runs(train: Command, tmp_path: Path) -> None:
