@@ -27,6 +27,7 @@ from nws.experiment.loggers import Outputs, check_mode
 from nws.experiment.resume import Start, starting_point
 from nws.experiment.seeds import derive_seed
 from nws.experiment.sweeps import Job, program
+from nws.experiment.terminal import write_line
 from nws.experiment.trainer import Trainer, TrainerSettings
 from nws.learning import WakeSleep
 
@@ -68,7 +69,7 @@ def train(start: Start, job: Job) -> int | None:
         )
         job.best = trainer.best
         return None
-    print(start.run.path, flush=True)
+    write_line(start.run.path)
     wandb = trainer.outputs.start_wandb(state["wandb_id"] if state else None, job.group)
     exit_code = 1
     try:

@@ -25,6 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from nws.errors import Diverged, UserError
 from nws.experiment.directory import RunDirectory
 from nws.experiment.signals import StopSignals, announce
+from nws.experiment.terminal import write_line
 from nws.files import write_atomically
 
 log = logging.getLogger(__name__)
@@ -170,8 +171,8 @@ class Job:
         """Print the run's directory, and end the program or the job where a signal stopped it."""
         if stopped is not None and not self.sweep and not run.is_finished():
             command = shlex.quote(f"resume={run.path}")
-            print(f"stopped by signal {stopped}; go on with\n  python train.py {command}")
-        print(run.path, flush=True)
+            write_line(f"stopped by signal {stopped}; go on with\n  python train.py {command}")
+        write_line(run.path)
         if stopped is not None and self.in_worker:
             raise CompactHydraException(f"stopped by signal {stopped}")
         if stopped is not None:

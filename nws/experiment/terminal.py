@@ -10,6 +10,15 @@ from rich.text import Text
 REDRAW_EVERY = 0.1  # seconds
 
 
+def write_line(text: object) -> None:
+    """Write a line to standard output as one piece, which parallel jobs may share.
+
+    `print` writes the end of a line by itself where Python does not buffer its output.
+    """
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 class SpeedColumn(ProgressColumn):
     """Training steps a second."""
 
