@@ -96,12 +96,13 @@ def build_metrics(
 ) -> list[NaturalMetric]:
     """Return a metric for each network from `metric`, `solver`, `damping`; none if Euclidean.
 
-    The options of `RowOptions` say which rows a metric takes in. All others are the metric's own.
+    The options of `RowOptions` say which rows a metric takes in. The metric's own come first.
     """
     options = to_dict(config.metric)
     if options.get("_target_") is None:
         return []
-    names = [field.name for field in fields(RowOptions) if field.name in options]
+    own = signature(locate(options["_target_"], "metric")).parameters
+    names = [field.name for field in fields(RowOptions) if field.name in {*options} - {*own}]
     rows = construct(RowOptions, "metric", **{name: options.pop(name) for name in names})
     extra = {}
     if takes_solver(config):

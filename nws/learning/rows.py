@@ -1,7 +1,7 @@
 """Rows of a phase, as a metric takes them in: the states of each layer's parents, and curvature."""
 
 import math
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -16,56 +16,105 @@ def layer_rows(
 ) -> list[Rows]:
     """The rows of each layer of a network, ordered as `network.layers`.
 
-    A layer without parents needs no rows: its block A''(b_j) is exact.
+    What a metric does not ask for is not made. A layer without parents needs no rows: its block
+    A''(b_j) is exact.
 
     Args:
         network: The network that explains the trace.
         trace: Of a phase.
-        row_weights: w_k, (n,).
+        row_weights: w_k, (n,), which sum to 1.
         max_rows: At most so many rows a layer, evenly spaced; None for all. The K rows that share x
             in the first layer of recognition are one.
     """
-    means = trace.means(network)
-    parts = [units.curvature(means[:, columns]) for units, columns, _ in network.spans]
-    curvature = torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
-    curvature = curvature * row_weights[:, None]  # a family may return its argument: not in place
-    blocks = curvature.split(network.widths, dim=1)
-
-    def squared_errors(edge: Edge) -> Tensor:
-        errors = trace.errors(network).split(network.widths, dim=1)[edge.position]
-        return _reduce(
-            edge, errors.square_().mul_(row_weights[:, None]), trace, row_weights, max_rows
-        )
-
+    phase = _Phase(network, trace, row_weights, max_rows)
     rows = []
     for edge in sorted(network.edges, key=lambda edge: edge.position):
-        if edge.parent is None:
-            units = network.units[edge.child]
-            inputs = edge.layer.bias.new_ones(1, 1)
-            block = units.curvature(units.mean(edge.layer.bias.detach()))[None]
-        else:
-            block = _reduce(edge, blocks[edge.position], trace, row_weights, max_rows)
-            states = trace.inputs(edge)
-            inputs = pad(states[:: _stride(len(states), max_rows)], (0, 1), value=1.0)
         name = f"{network.name} layer {edge.position}"
-        rows.append(Rows(inputs, block, partial(squared_errors, edge), name))
+        errors = partial(phase.squared_errors, edge)
+        if edge.parent is None:  # at once: the bias is about to change
+            units, bias = network.units[edge.child], edge.layer.bias.detach()
+            block = units.curvature(units.mean(bias))[None]
+            rows.append(Rows(bias.new_ones(1, 1), block, errors, name))
+        else:
+            made = (partial(make, edge) for make in (phase.inputs, phase.curvature))
+            weights, means = (partial(make, edge) for make in (phase.weights, phase.means))
+            rows.append(Rows(*made, errors, name, weights, means))
     return rows
 
 
-def _reduce(
-    edge: Edge, block: Tensor, trace: Trace, row_weights: Tensor, max_rows: int | None
-) -> Tensor:
-    """One layer's weighted terms (n, m), for as many rows as the layer has."""
-    if edge.parent is None:  # all rows have the same parent, the bias
-        return block.sum(0, keepdim=True)
-    if edge.parent == 0:  # K rows share x: one row for all of them
-        block = block.unflatten(0, (-1, trace.samples)).sum(1)
-        row_weights = row_weights.unflatten(0, (-1, trace.samples)).sum(1)
-    stride = _stride(len(block), max_rows)
-    if stride == 1:
-        return block
-    return block[::stride] * (row_weights.sum() / row_weights[::stride].sum())
+class _Phase:
+    """What the layers of one network take from a phase, made when it is asked for."""
 
+    def __init__(
+        self, network: BeliefNetwork, trace: Trace, row_weights: Tensor, max_rows: int | None
+    ) -> None:
+        self.network, self.trace, self.row_weights = network, trace, row_weights
+        self.max_rows = max_rows
 
-def _stride(rows: int, max_rows: int | None) -> int:
-    return 1 if max_rows is None else math.ceil(rows / max_rows)
+    def inputs(self, edge: Edge) -> Tensor:
+        """H (n, d), the bias column included."""
+        states = self.trace.inputs(edge)
+        return pad(states[:: self._stride(states)], (0, 1), value=1.0)
+
+    def weights(self, edge: Edge) -> Tensor:
+        """w_k (n,), which sum to 1."""
+        weights = self._join_samples(edge, self.row_weights)
+        weights = weights[:: self._stride(weights)]
+        return weights / weights.sum()
+
+    def curvature(self, edge: Edge) -> Tensor:
+        """S (n, m), w_k A''(a_kj)."""
+        return self._reduce(edge, self._curvature[edge.position])
+
+    def squared_errors(self, edge: Edge) -> Tensor:
+        """w_k (y_kj - A'(a_kj))^2, (n, m)."""
+        errors = self.trace.errors(self.network).split(self.network.widths, dim=1)[edge.position]
+        return self._reduce(edge, errors.square_().mul_(self.row_weights[:, None]))
+
+    def means(self, edge: Edge) -> tuple[Tensor, Tensor]:
+        """c = sum_k w_k h_k (d,), and s_j = sum_k w_k A''(a_kj) (m,)."""
+        curvature, states = self._means
+        assert edge.parent is not None
+        return pad(states[edge.parent], (0, 1), value=1.0), curvature[edge.position]
+
+    @cached_property
+    def _curvature(self) -> tuple[Tensor, ...]:
+        """w_k A''(a_kj) of every layer, all rows."""
+        return self._curvatures(1).mul(self.row_weights[:, None]).split(self.network.widths, dim=1)
+
+    @cached_property
+    def _means(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Weighted means over rows: of the curvature of every layer, and of the states h^0 .. h^L."""
+        stride = self._stride(self.row_weights)
+        weights = self.row_weights[::stride]
+        weights = weights / weights.sum()
+        curvature, states = self._curvatures(stride), self.trace.states[::stride]
+        return (
+            (weights @ curvature).split(self.network.widths),
+            (weights @ states).split(self.network.sizes),
+        )
+
+    def _curvatures(self, stride: int) -> Tensor:
+        """A''(a_kj) of all layers, for one row in so many."""
+        means = self.trace.means(self.network)[::stride]
+        parts = [units.curvature(means[:, columns]) for units, columns, _ in self.network.spans]
+        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+
+    def _reduce(self, edge: Edge, block: Tensor) -> Tensor:
+        """One layer's weighted terms (n, m), for as many rows as the layer has."""
+        if edge.parent is None:  # all rows have the same parent, the bias
+            return block.sum(0, keepdim=True)
+        block = self._join_samples(edge, block)
+        stride = self._stride(block)
+        if stride == 1:
+            return block
+        weights = self._join_samples(edge, self.row_weights)
+        return block[::stride] * (weights.sum() / weights[::stride].sum())
+
+    def _join_samples(self, edge: Edge, terms: Tensor) -> Tensor:
+        """Sum the terms of K rows that share their parents: (B, ..) where these are x, else (n, ..)."""
+        shared = edge.parent == 0
+        return terms.unflatten(0, (-1, self.trace.samples)).sum(1) if shared else terms
+
+    def _stride(self, rows: Tensor) -> int:
+        return 1 if self.max_rows is None else math.ceil(len(rows) / self.max_rows)

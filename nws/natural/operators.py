@@ -18,18 +18,75 @@ from torch import Tensor
 
 from nws.errors import UserError
 
+Made = Tensor | Callable[[], Tensor]  # a tensor, or a function that makes it
 FEW = 4  # a layer with so many times more parents than rows is solved in the space of its rows
 
 
-@dataclass(frozen=True)
 class Rows:
-    """Weighted rows of one layer, which a metric takes in."""
+    """Weighted rows of one layer, which a metric takes in.
 
-    inputs: Tensor  # (n, d) H, the bias column included
-    curvature: Tensor  # (n, m) S, w_k A''(a_kj)
-    # () -> (n, m) w_k (y_kj - A'(a_kj))^2, made when called; the empirical metric alone needs it
-    squared_errors: Callable[[], Tensor] = lambda: _no_errors()
-    name: str = "layer"  # for messages
+    A function in place of a tensor is called when a metric first asks for it.
+
+    Args:
+        inputs: H (n, d), the bias column included.
+        curvature: S (n, m), w_k A''(a_kj).
+        squared_errors: Makes w_k (y_kj - A'(a_kj))^2, (n, m); the empirical metric alone needs it.
+        name: Of the layer, for messages.
+        weights: w_k (n,), which sum to 1; all alike where left out.
+        means: Makes c = sum_k w_k h_k (d,) and s_j = sum_k s_kj (m,) without the rows themselves.
+
+    Attributes:
+        name: Of the layer.
+        squared_errors: As given.
+    """
+
+    def __init__(
+        self,
+        inputs: Made,
+        curvature: Made,
+        squared_errors: Callable[[], Tensor] = lambda: _no_errors(),
+        name: str = "layer",
+        weights: Made | None = None,
+        means: Callable[[], tuple[Tensor, Tensor]] | None = None,
+    ) -> None:
+        self.name, self.squared_errors = name, squared_errors
+        self._inputs, self._curvature, self._weights, self._means = (
+            inputs, curvature, weights, means,
+        )  # fmt: skip
+
+    @cached_property
+    def inputs(self) -> Tensor:
+        """H (n, d), the bias column included."""
+        return _make(self._inputs)
+
+    @cached_property
+    def curvature(self) -> Tensor:
+        """S (n, m), w_k A''(a_kj)."""
+        return _make(self._curvature)
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """w_k (n,)."""
+        if self._weights is None:
+            return self.inputs.new_full((len(self.inputs),), 1 / len(self.inputs))
+        return _make(self._weights)
+
+    @cached_property
+    def means(self) -> tuple[Tensor, Tensor]:
+        """c = sum_k w_k h_k (d,), and s_j = sum_k s_kj (m,)."""
+        if self._means is None:
+            return self.weights @ self.inputs, self.curvature.sum(0)
+        return self._means()
+
+    @property
+    def shared(self) -> "SharedCurvature":
+        """What units have in common, by the rows' own weights."""
+        mean, scale = self.means
+        return SharedCurvature(scale, mean, self.inputs, self.weights)
+
+
+def _make(value: Made) -> Tensor:
+    return value if isinstance(value, Tensor) else value()
 
 
 def _no_errors() -> Tensor:

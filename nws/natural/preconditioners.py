@@ -4,6 +4,7 @@ Symbols: n rows, d parents with the bias, m units, r eigenpairs, alpha damping.
 Sources: Sherman & Morrison 1950; Halko, Martinsson & Tropp 2011 (subspace iteration).
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -52,6 +53,7 @@ def find_basis(
     centre: Tensor | float = 0.0,
     last: Basis | None = None,
     name: str = "layer",
+    keep: float = KEEP,
 ) -> Basis:
     """The basis of the rows' covariance about a centre, by subspace iteration.
 
@@ -59,9 +61,9 @@ def find_basis(
         shared: What the units have in common.
         rank: r, the number of eigenpairs; 0 for none.
         centre: c, (d,), or 0.
-        last: An earlier basis, to start from. The covariance is then its mean with the matrix that
-            `last` stands for, in the proportion 1 - KEEP to KEEP.
+        last: An earlier basis, to start from.
         name: Of the layer, for messages.
+        keep: Share of `last` in the covariance: of the matrix that it stands for.
 
     Raises:
         UserError: Where the covariance has no eigenbasis, because rows are not finite.
@@ -71,18 +73,20 @@ def find_basis(
     trace = rows.square().sum()[None]
     if last is not None:
         kept = last.values.sum() + last.rest * (d - last.values.shape[0])
-        trace = torch.lerp(trace, kept, KEEP)
+        trace = torch.lerp(trace, kept, keep)
 
     def covariance(vectors: Tensor) -> Tensor:
         image = rows.T @ (rows @ vectors)
-        return image if last is None else torch.lerp(image, last.matmul(vectors), KEEP)
+        return image if last is None else torch.lerp(image, last.matmul(vectors), keep)
 
     if rank == 0:
         return Basis(rows.new_zeros(d, 0), rows.new_zeros(0), trace / d)
     if last is None:
         vectors = _main_directions(rows, rank)
     else:
-        vectors = torch.linalg.qr(covariance(last.vectors))[0]
+        image = covariance(last.vectors)
+        more = rank - image.shape[1]  # fewer rows than the rank made `last`
+        vectors = torch.linalg.qr(torch.cat([image, rows.T[:, :more]], dim=1) if more else image)[0]
     values, rotation = _eigenpairs(vectors.T @ covariance(vectors), rows, name)
     rest = (trace - values.sum()).clamp_min(0) / max(1, d - values.shape[0])
     return Basis(vectors @ rotation, values.clamp_min(0), rest)
@@ -111,46 +115,66 @@ def _main_directions(rows: Tensor, rank: int) -> Tensor:
     return vectors
 
 
-class SharedInverse(NamedTuple):
-    """M_j^{-1} for all units, M_j = s_j (c c^T + Q Lambda Q^T + rho (I - Q Q^T)) + alpha I.
+class SharedInverse:
+    """M_j^{-1} for all units of some layers, M_j = s_j (c c^T + Q Lambda Q^T + rho (I - Q Q^T)) + alpha I.
 
-    Without c the inverse is P_j = p_j I + Q diag(e_j) Q^T with p_j = 1 / (s_j rho + alpha) and
+    c, Q, Lambda and rho are of the layer, s_j of the unit. Without c the inverse is
+    P_j = p_j I + Q diag(e_j) Q^T with p_j = 1 / (s_j rho + alpha) and
     e_j = 1 / (s_j Lambda + alpha) - p_j. With c it is P_j - k_j (P_j c)(P_j c)^T with
-    k_j = 1 / (1 / s_j + c . P_j c) (Sherman & Morrison 1950). P_j c lies in the span of [Q, c]. So
-    all of it is one product with [Q, c], a few numbers for each unit, and one product back.
+    k_j = s_j / (1 + s_j c . P_j c) (Sherman & Morrison 1950). P_j c lies in the span of [c, Q]. So
+    all of it is one product with [c, Q], a few numbers for each unit, and one product back.
+    These numbers lie next to each other for the units of all layers, the M rows of one matrix.
+
+    Args:
+        bases: Q, Lambda and rho of each layer.
+        widths: Units m of each layer.
     """
 
-    span: Tensor  # (r + 1, d) [Q, c]^T
-    spread: Tensor  # (m,) 1 / s_j
-    identity: Tensor  # (m, 1) p_j
-    inside: Tensor  # (m, r + 1) e_j, and 0 for c
-    mean: Tensor  # (m, r + 1) P_j c in this span, times sqrt(k_j)
+    def __init__(self, bases: Sequence[Basis], widths: Sequence[int]) -> None:
+        like = bases[0].rest
+        first = (like.new_zeros(1, len(basis.vectors)) for basis in bases)  # the place of c
+        self._spans = [torch.cat([c, b.vectors.T]) for c, b in zip(first, bases, strict=True)]
+        columns = max(len(span) for span in self._spans)
+        # Lambda of each layer, after rho, which stands for what the layer has no eigenpairs for too
+        values = torch.stack([b.rest.expand(columns) for b in bases])
+        for row, basis in zip(values, bases, strict=True):
+            row[1 : 1 + len(basis.values)] = basis.values
+        counts = torch.tensor(widths, device=like.device)
+        numbers = torch.arange(len(bases), device=like.device)
+        self._widths, self._layer = (
+            list(widths),
+            numbers.repeat_interleave(counts, output_size=sum(widths)),
+        )
+        self._values = values[self._layer]
+        self._products = like.new_zeros(len(bases), columns)
+        self._along = like.new_zeros(sum(widths), columns)
 
-    @staticmethod
-    def make(basis: Basis, scale: Tensor, damping: Tensor) -> "SharedInverse":
-        """Without c, from s_j (m,) and alpha."""
-        values = torch.cat([basis.values, basis.rest])
-        inverse = (scale[:, None] * values).add_(damping).reciprocal_()  # (m, r + 1)
-        identity, zero = inverse[:, -1:], torch.zeros_like(basis.vectors[:, :1])
-        span = torch.cat([basis.vectors, zero], dim=1).T.contiguous()
-        inside = inverse - identity
-        return SharedInverse(span, scale.reciprocal(), identity, inside, torch.zeros_like(inside))
+    def update(self, centres: Sequence[Tensor], scale: Tensor, damping: Tensor) -> None:
+        """Take in c (d,) of each layer, s_j (M,) and alpha."""
+        for span, row, centre in zip(self._spans, self._products, centres, strict=True):
+            span[0] = centre
+            torch.mv(span, centre, out=row[: len(span)])
+        products = self._products[self._layer]
+        inverse = (scale[:, None] * self._values).add_(damping).reciprocal_()  # (M, r + 1)
+        self._identity = inverse[:, :1]  # p
+        self._inside = inverse - self._identity  # e, and 0 for c
+        self._mean = self._inside * products  # P_j c in the span
+        self._mean[:, :1] = self._identity
+        self._factor = scale / (self._mean * products).sum(1).mul_(scale).add_(1)  # k
 
-    def with_mean(self, centre: Tensor) -> "SharedInverse":
-        """The same with c (d,)."""
-        span = torch.cat([self.span[:-1], centre[None]])
-        products = span @ centre  # (r + 1,) q_i . c, and c . c
-        mean = self.inside * products
-        mean[:, -1:] = self.identity
-        factor = (mean @ products).add_(self.spread).rsqrt_()
-        return self._replace(span=span, mean=mean.mul_(factor[:, None]))
-
-    def __call__(self, vectors: Tensor) -> Tensor:
-        """M_j^{-1} v_j: (m, d) from V (m, d), two products of 2 (r + 1) d m flops."""
-        inside = torch.mm(vectors, self.span.T)
-        along = vecdot(inside, self.mean)[:, None]
-        inside.mul_(self.inside).addcmul_(self.mean, along, value=-1)
-        return (vectors * self.identity).addmm_(inside, self.span)
+    def __call__(self, vectors: Sequence[Tensor]) -> list[Tensor]:
+        """M_j^{-1} v_j: (m, d) of each layer, two products of 2 (r + 1) d m flops."""
+        blocks, identities = self._along.split(self._widths), self._identity.split(self._widths)
+        for along, span, each in zip(blocks, self._spans, vectors, strict=True):
+            torch.mm(each, span.T, out=along[:, : len(span)])
+        common = vecdot(self._along, self._mean).mul_(self._factor)
+        inside = (self._along * self._inside).addcmul_(self._mean, common[:, None], value=-1)
+        return [
+            (each * identity).addmm_(along[:, : len(span)], span)
+            for each, identity, along, span in zip(
+                vectors, identities, inside.split(self._widths), self._spans, strict=True
+            )
+        ]
 
 
 class SharedPreconditioner:
@@ -168,7 +192,7 @@ class SharedPreconditioner:
         self.rank = positive_int("solver.rank", rank, minimum=0)
         self.every = positive_int("solver.preconditioner_every", every)
         self._age = 0
-        self._layer: tuple[str, int] | None = None  # name and parents of the last operator
+        self._system: tuple[CurvatureOperator, Tensor] | None = None  # the last one
         self._basis: Basis | None = None
         self._inverse: SharedInverse | None = None
 
@@ -178,25 +202,30 @@ class SharedPreconditioner:
         Raises:
             UserError: For another number of parents than before.
         """
-        shared, self._layer = operator.shared, (operator.name, operator.shape[1])
-        self._check_layer()
+        self._check_parents(operator)
+        shared, self._system = operator.shared, (operator, damping)
         if self._basis is None or self._age % self.every == 0:
             self._basis = find_basis(shared, self.rank, shared.mean, self._basis, operator.name)
-            self._inverse = SharedInverse.make(self._basis, shared.scale, damping)
+            self._inverse = None
         self._age += 1
-        assert self._inverse is not None
-        self._inverse = self._inverse.with_mean(shared.mean)
+        self._invert()
+
+    def _invert(self) -> None:
+        """Bring the inverse up to date with basis, operator and alpha."""
+        if self._basis is not None and self._system is not None:
+            operator, damping = self._system
+            if self._inverse is None:
+                self._inverse = SharedInverse([self._basis], [operator.shape[0]])
+            self._inverse.update([operator.shared.mean], operator.shared.scale, damping)
 
     def __call__(self, vectors: Tensor) -> Tensor:
         assert self._inverse is not None
-        return self._inverse(vectors)
+        return self._inverse([vectors])[0]
 
     def state_dict(self) -> State:
-        """Age, basis and inverse."""
+        """Age and basis."""
         state = {"age": torch.tensor(self._age)}
-        if self._basis is not None and self._inverse is not None:
-            state |= self._basis._asdict() | self._inverse._asdict()
-        return state
+        return state if self._basis is None else state | self._basis._asdict()
 
     def load_state_dict(self, state: State) -> None:
         """Go on from a state.
@@ -204,19 +233,20 @@ class SharedPreconditioner:
         Raises:
             UserError: For another number of parents than the last operator has.
         """
-        self._age, self._basis = int(state["age"]), None
+        self._age, self._basis, self._inverse = int(state["age"]), None, None
         if "rest" in state:
             self._basis = Basis(*(state[key] for key in Basis._fields))
-            self._inverse = SharedInverse(*(state[key] for key in SharedInverse._fields))
-            self._check_layer()
+            if self._system is not None:
+                self._check_parents(self._system[0])
+            self._invert()
 
-    def _check_layer(self) -> None:
-        if self._basis is None or self._layer is None:
+    def _check_parents(self, operator: CurvatureOperator) -> None:
+        if self._basis is None:
             return
-        width, (name, d) = self._basis.vectors.shape[0], self._layer
+        width, d = self._basis.vectors.shape[0], operator.shape[1]
         if width != d:
             raise UserError(
-                f"{name}: the preconditioner goes on from a state of {width} parents, these rows"
-                f" have {d}; a checkpoint of another version of nws may say so: start a new run, or"
-                " take another solver"
+                f"{operator.name}: the preconditioner goes on from a state of {width} parents,"
+                f" these rows have {d}; a checkpoint of another version of nws may say so: start a"
+                " new run, or take another solver"
             )

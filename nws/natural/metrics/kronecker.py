@@ -1,32 +1,103 @@
-"""One block for a whole layer, scaled for each unit, inverted in closed form."""
+"""What all units of a layer share, averaged over steps and inverted in closed form."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from nws.natural.operators import Rows, UnitFisher
-from nws.natural.preconditioners import SharedInverse, find_basis
-from nws.natural.solvers.solver import Stateless, check_system
+from nws.errors import UserError, positive_int
+from nws.natural.averages import share_of_newest
+from nws.natural.operators import Rows
+from nws.natural.preconditioners import Basis, SharedInverse, find_basis
+from nws.natural.solvers.solver import check_rows
 
 
-class Kronecker(Stateless):
-    """F_j ~ s_j sum_k w_k h_k h_k^T, s_j the unit's mean curvature (Martens & Grosse 2015).
+class Kronecker:
+    """F_j ~ s_j (c c^T + Q Lambda Q^T + rho (I - Q Q^T)): one matrix a layer, scaled for each unit.
 
-    In K-FAC's terms the factor of the outputs is diagonal by the model itself.
+    In the brackets is the second moment of the layer's parents: c is their mean row, and
+    Q Lambda Q^T + rho (I - Q Q^T) their covariance, by its r largest eigenpairs and the mean of the
+    others. s_j = E[A''(a_j)] is the unit's mean curvature. In terms of K-FAC (Martens & Grosse 2015)
+    the factor of the outputs is diagonal by the model itself. What is left out of the exact block
+    E[A''(a_j) h h^T] is how A'' and h h^T depend on each other.
+
+    c and s_j are those of the newest rows. The covariance is a running mean over steps.
+
+    Args:
+        memory: Of the covariance, in steps; 1 for the newest rows alone.
+        rank: r, at most; "full" for all eigenpairs.
+        refresh_every: Steps between rows that the covariance takes in.
+
+    Raises:
+        UserError: For numbers that are out of range.
+
+    Example:
+        >>> metric = Kronecker(memory=50, rank=31)
+        >>> metric.update([Rows(torch.ones(4, 3), torch.full((4, 2), 0.25))], torch.tensor(1.0))
+        >>> metric.direction([torch.ones(2, 3)])[0]
+        tensor([[0.2500, 0.2500, 0.2500],
+                [0.2500, 0.2500, 0.2500]])
     """
 
+    def __init__(self, memory: int = 50, rank: int | str = 31, refresh_every: int = 20) -> None:
+        self.memory = positive_int("metric.memory", memory)
+        self.refresh_every = positive_int("metric.refresh_every", refresh_every)
+        if isinstance(rank, str) and rank != "full":
+            raise UserError(f"metric.rank must be a whole number or full, got {rank!r}")
+        self.rank = rank if isinstance(rank, str) else positive_int("metric.rank", rank, minimum=0)
+        self._step = 0
+        self._means: tuple[list[Tensor], list[Tensor], Tensor] | None = None  # c, s_j and alpha
+        self._bases: list[Basis] = []
+        self._inverse: SharedInverse | None = None
+
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
-        """Take in the rows of each layer, and alpha: one eigenbasis a layer."""
-        alpha = torch.as_tensor(alpha).to(rows[0].inputs)
-        self._inverses = []
-        for layer in rows:
-            operator = UnitFisher(layer.inputs, layer.curvature, layer.name)
-            check_system(operator, alpha)
-            shared, d = operator.shared, operator.shape[1]
-            basis = find_basis(shared, rank=d, name=layer.name)
-            self._inverses.append(SharedInverse.make(basis, shared.scale, alpha))
+        """Take in the rows of each layer, and alpha."""
+        alpha = check_rows(rows, alpha)
+        centres, scales = zip(*(layer.means for layer in rows), strict=True)
+        self._means = list(centres), list(scales), alpha
+        if self._step % self.refresh_every == 0:
+            self._refresh(rows)
+        self._step += 1
+        self._invert()
+
+    def _invert(self) -> None:
+        """Bring the inverse up to date with bases, means and alpha."""
+        if self._bases and self._means is not None:
+            centres, scales, alpha = self._means
+            if self._inverse is None:
+                self._inverse = SharedInverse(self._bases, [len(scale) for scale in scales])
+            self._inverse.update(centres, torch.cat(scales), alpha)
+
+    def _refresh(self, rows: Sequence[Rows]) -> None:
+        """Take the rows into the covariances, and find their eigenpairs."""
+        terms = self._step // self.refresh_every + 1
+        memory = 1 / (1 - (1 - 1 / self.memory) ** self.refresh_every)  # in refreshes
+        keep = 1 - share_of_newest(memory, terms)
+        bases: list[Basis] = []
+        for number, layer in enumerate(rows):
+            d = layer.inputs.shape[1]
+            rank = d if self.rank == "full" else min(int(self.rank), d)
+            last = self._bases[number] if self._bases else None
+            centre = layer.means[0]
+            bases.append(find_basis(layer.shared, rank, centre, last, layer.name, keep))
+        self._bases, self._inverse = bases, None
 
     def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """(s_j A + alpha I)^{-1} g_j, (m, d) for each layer."""
-        return [inverse(g) for inverse, g in zip(self._inverses, gradients, strict=True)]
+        """(F_j + alpha I)^{-1} g_j, (m, d) for each layer."""
+        assert self._inverse is not None, "update comes first"
+        return self._inverse(gradients)
+
+    def report(self) -> dict[str, float]:
+        """Nothing."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The number of steps, and the basis of each layer."""
+        return {"step": self._step, "bases": [basis._asdict() for basis in self._bases]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self._step, self._inverse = state["step"], None
+        self._bases = [Basis(**basis) for basis in state["bases"]]
+        self._invert()

@@ -5,12 +5,14 @@ synchronisation.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from nws.errors import UserError
-from nws.natural.operators import CurvatureOperator
+from nws.natural.operators import CurvatureOperator, Rows, UnitFisher
 
 State = dict[str, Tensor]
 
@@ -73,6 +75,21 @@ def check_system(operator: CurvatureOperator, damping: Tensor, zero: bool = Fals
         )
     if not math.isfinite(float(operator.shared.mean.sum())):  # rows and weights are all in it
         raise unfactorable(operator, damping, "its rows are not finite; lower optimizer.lr")
+
+
+def check_rows(rows: Sequence[Rows], damping: Tensor | float) -> Tensor:
+    """Return alpha in the dtype of the rows; `UserError` for an alpha or rows of no use, on the CPU.
+
+    Args:
+        rows: Of each layer; only their means are looked at, unless something is wrong.
+        damping: alpha.
+    """
+    means = torch.cat([mean for layer in rows for mean in layer.means])
+    damping = torch.as_tensor(damping).to(means)
+    if means.device.type == "cpu" and not (means.sum() * damping.log()).isfinite():
+        for layer in rows:
+            check_system(UnitFisher(layer.inputs, layer.curvature, layer.name), damping)
+    return damping
 
 
 def unfactorable(operator: CurvatureOperator, damping: Tensor, reason: str) -> UserError:
