@@ -121,18 +121,33 @@ class NaturalMetric:
             self._alpha.copy_(self.damping.alpha)
             self.rows = layer_rows(self.network, *rows, self.options.max_rows)
             self.metric.update(self.rows, self._alpha)
-        gradients = [_join(layer, gradient=True) for layer in self._layers]
+        measures = self.damping.measures(self._step)
+        if hasattr(self.metric, "precondition_") and self.options.max_kl is None and not measures:
+            self.metric.precondition_(*self._gradients(), 1 + self._alpha)
+        else:
+            self._write_directions(terms, measures)
+        self._step += 1
+
+    def _gradients(self) -> tuple[list[Tensor], list[Tensor]]:
+        """`.grad` of the weights and of the biases, of each layer."""
+        parts = [(layer.weight.grad, layer.bias.grad) for layer in self._layers]
+        weights, biases = zip(*parts, strict=True)
+        return list(weights), list(biases)
+
+    def _write_directions(self, terms: Sequence[Term], measures: bool) -> None:
+        weights, biases = self._gradients()
+        gradients = [_join(*parts) for parts in zip(weights, biases, strict=True)]
         directions = self.metric.direction(gradients)
         self._check_shapes(directions, gradients)
-        if self.damping.measures(self._step):
-            before = [_join(layer) for layer in self._layers]
-            self._measured = _Step(terms, gradients, before)
+        if measures:
+            self._measured = _Step(terms, gradients, self._parameters())
         scale = self._bounded(1 + self._alpha, directions)
-        for layer, direction in zip(self._layers, directions, strict=True):
-            assert layer.weight.grad is not None and layer.bias.grad is not None
-            torch.mul(direction[:, :-1], scale, out=layer.weight.grad)
-            torch.mul(direction[:, -1], scale, out=layer.bias.grad)
-        self._step += 1
+        for weight, bias, direction in zip(weights, biases, directions, strict=True):
+            torch.mul(direction[:, :-1], scale, out=weight)
+            torch.mul(direction[:, -1], scale, out=bias)
+
+    def _parameters(self) -> list[Tensor]:
+        return [_join(layer.weight.detach(), layer.bias.detach()) for layer in self._layers]
 
     def _check_shapes(self, directions: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         """Raise `UserError` where a metric returns other shapes than those of the gradients."""
@@ -162,7 +177,7 @@ class NaturalMetric:
         if self._measured is None:
             return
         (terms, gradients, before), self._measured = self._measured, None
-        steps = [_join(layer) - old for layer, old in zip(self._layers, before, strict=True)]
+        steps = [new - old for new, old in zip(self._parameters(), before, strict=True)]
         slopes = [-(g * step).sum() for g, step in zip(gradients, steps, strict=True)]
         pairs = zip(self.fishers, steps, strict=True)
         curvature = torch.stack([fisher.quadratic(step) for fisher, step in pairs]).sum()
@@ -234,12 +249,8 @@ class _Step(NamedTuple):
     parameters: list[Tensor]  # before the step, (m, d) a layer
 
 
-def _join(layer: Layer, gradient: bool = False) -> Tensor:
-    """A layer's weights and biases, or their gradients, as one matrix (m, d)."""
-    weight, bias = layer.weight.detach(), layer.bias.detach()
-    if gradient:
-        assert layer.weight.grad is not None and layer.bias.grad is not None
-        weight, bias = layer.weight.grad, layer.bias.grad
+def _join(weight: Tensor, bias: Tensor) -> Tensor:
+    """Weights and biases as one matrix (m, d)."""
     return torch.cat([weight, bias[:, None]], dim=1)
 
 

@@ -73,9 +73,9 @@ class _Phase:
 
     def means(self, edge: Edge) -> tuple[Tensor, Tensor]:
         """c = sum_k w_k h_k (d,), and s_j = sum_k w_k A''(a_kj) (m,)."""
-        curvature, states = self._means
+        states, curvature = self._means
         assert edge.parent is not None
-        return pad(states[edge.parent], (0, 1), value=1.0), curvature[edge.position]
+        return states[edge.parent], curvature[edge.position]
 
     @cached_property
     def _curvature(self) -> tuple[Tensor, ...]:
@@ -84,15 +84,16 @@ class _Phase:
 
     @cached_property
     def _means(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Weighted means over rows: of the curvature of every layer, and of the states h^0 .. h^L."""
+        """Weighted means over rows: of h^0 .. h^L, each with a 1 at its end, and of all A''."""
         stride = self._stride(self.row_weights)
         weights = self.row_weights[::stride]
         weights = weights / weights.sum()
-        curvature, states = self._curvatures(stride), self.trace.states[::stride]
-        return (
-            (weights @ curvature).split(self.network.widths),
-            (weights @ states).split(self.network.sizes),
-        )
+        states = (weights @ self.trace.states[::stride]).split(self.network.sizes)
+        one = weights.new_ones(1)
+        joined = torch.cat([part for mean in states for part in (mean, one)])
+        curvature = weights @ self._curvatures(stride)
+        sizes = [size + 1 for size in self.network.sizes]
+        return joined.split(sizes), curvature.split(self.network.widths)
 
     def _curvatures(self, stride: int) -> Tensor:
         """A''(a_kj) of all layers, for one row in so many."""

@@ -145,9 +145,9 @@ class SharedCurvature(NamedTuple):
     inputs: Tensor  # (n, d) H
     weights: Tensor  # (n,) w_k
 
-    def centred(self, centre: Tensor | float) -> Tensor:
-        """X (n, d) with X^T X = sum_k w_k (h_k - c)(h_k - c)^T, from a centre c (d,) or 0."""
-        return (self.inputs - centre) * self.weights.sqrt()[:, None]
+    def centred(self) -> Tensor:
+        """X (n, d) with X^T X = sum_k w_k (h_k - c)(h_k - c)^T."""
+        return (self.inputs - self.mean) * self.weights.sqrt()[:, None]
 
 
 @dataclass(frozen=True)

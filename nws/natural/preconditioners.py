@@ -35,11 +35,11 @@ class Preconditioner(Protocol):
 
 
 class Basis(NamedTuple):
-    """The r largest eigenpairs of a covariance (d, d), and the mean of its other eigenvalues."""
+    """The r largest eigenpairs of the parents' covariance, and the mean of its other eigenvalues."""
 
-    vectors: Tensor  # (d, r) Q
+    vectors: Tensor  # (d - 1, r) Q; the bias does not vary
     values: Tensor  # (r,) Lambda
-    rest: Tensor  # (1,) rho, mean of the other d - r eigenvalues
+    rest: Tensor  # (1,) rho, mean of the other d - 1 - r eigenvalues
 
     def matmul(self, vectors: Tensor) -> Tensor:
         """(Q Lambda Q^T + rho (I - Q Q^T)) V: (d, v) from V (d, v)."""
@@ -50,17 +50,15 @@ class Basis(NamedTuple):
 def find_basis(
     shared: SharedCurvature,
     rank: int,
-    centre: Tensor | float = 0.0,
     last: Basis | None = None,
     name: str = "layer",
     keep: float = KEEP,
 ) -> Basis:
-    """The basis of the rows' covariance about a centre, by subspace iteration.
+    """The basis of the covariance of the rows' parents, by subspace iteration.
 
     Args:
         shared: What the units have in common.
-        rank: r, the number of eigenpairs; 0 for none.
-        centre: c, (d,), or 0.
+        rank: r, the number of eigenpairs, at most; 0 for none.
         last: An earlier basis, to start from.
         name: Of the layer, for messages.
         keep: Share of `last` in the covariance: of the matrix that it stands for.
@@ -68,8 +66,9 @@ def find_basis(
     Raises:
         UserError: Where the covariance has no eigenbasis, because rows are not finite.
     """
-    rows = shared.centred(centre)
+    rows = shared.centred()[:, :-1]  # the bias does not vary
     d = rows.shape[1]
+    rank = min(rank, d)
     trace = rows.square().sum()[None]
     if last is not None:
         kept = last.values.sum() + last.rest * (d - last.values.shape[0])
@@ -80,7 +79,7 @@ def find_basis(
         return image if last is None else torch.lerp(image, last.matmul(vectors), keep)
 
     if rank == 0:
-        return Basis(rows.new_zeros(d, 0), rows.new_zeros(0), trace / d)
+        return Basis(rows.new_zeros(d, 0), rows.new_zeros(0), trace / max(1, d))
     if last is None:
         vectors = _main_directions(rows, rank)
     else:
@@ -118,7 +117,7 @@ def _main_directions(rows: Tensor, rank: int) -> Tensor:
 class SharedInverse:
     """M_j^{-1} for all units of some layers, M_j = s_j (c c^T + Q Lambda Q^T + rho (I - Q Q^T)) + alpha I.
 
-    c, Q, Lambda and rho are of the layer, s_j of the unit. Without c the inverse is
+    c, Q, Lambda and rho are of the layer, s_j of the unit. The bias, 1 in all rows, is in c alone. Without c the inverse is
     P_j = p_j I + Q diag(e_j) Q^T with p_j = 1 / (s_j rho + alpha) and
     e_j = 1 / (s_j Lambda + alpha) - p_j. With c it is P_j - k_j (P_j c)(P_j c)^T with
     k_j = s_j / (1 + s_j c . P_j c) (Sherman & Morrison 1950). P_j c lies in the span of [c, Q]. So
@@ -134,26 +133,26 @@ class SharedInverse:
         like = bases[0].rest
         first = (like.new_zeros(1, len(basis.vectors)) for basis in bases)  # the place of c
         self._spans = [torch.cat([c, b.vectors.T]) for c, b in zip(first, bases, strict=True)]
+        self._places = [span[0] for span in self._spans]
         columns = max(len(span) for span in self._spans)
-        # Lambda of each layer, after rho, which stands for what the layer has no eigenpairs for too
-        values = torch.stack([b.rest.expand(columns) for b in bases])
+        # rho, then Lambda; rho again where a layer has fewer eigenpairs
+        values = torch.stack([basis.rest.expand(columns) for basis in bases])
         for row, basis in zip(values, bases, strict=True):
             row[1 : 1 + len(basis.values)] = basis.values
-        counts = torch.tensor(widths, device=like.device)
-        numbers = torch.arange(len(bases), device=like.device)
-        self._widths, self._layer = (
-            list(widths),
-            numbers.repeat_interleave(counts, output_size=sum(widths)),
-        )
+        self._widths = list(widths)
+        counts, numbers = torch.tensor(self._widths), torch.arange(len(bases))
+        self._layer = numbers.repeat_interleave(counts).to(like.device)  # of each unit
         self._values = values[self._layer]
         self._products = like.new_zeros(len(bases), columns)
-        self._along = like.new_zeros(sum(widths), columns)
+        self._along = like.new_zeros(len(self._layer), columns)
 
     def update(self, centres: Sequence[Tensor], scale: Tensor, damping: Tensor) -> None:
         """Take in c (d,) of each layer, s_j (M,) and alpha."""
-        for span, row, centre in zip(self._spans, self._products, centres, strict=True):
-            span[0] = centre
+        hidden = [centre[:-1] for centre in centres]
+        torch._foreach_copy_(self._places, hidden)
+        for span, row, centre in zip(self._spans, self._products, hidden, strict=True):
             torch.mv(span, centre, out=row[: len(span)])
+        self._products[:, 0] += 1  # the bias
         products = self._products[self._layer]
         inverse = (scale[:, None] * self._values).add_(damping).reciprocal_()  # (M, r + 1)
         self._identity = inverse[:, :1]  # p
@@ -162,19 +161,35 @@ class SharedInverse:
         self._mean[:, :1] = self._identity
         self._factor = scale / (self._mean * products).sum(1).mul_(scale).add_(1)  # k
 
-    def __call__(self, vectors: Sequence[Tensor]) -> list[Tensor]:
-        """M_j^{-1} v_j: (m, d) of each layer, two products of 2 (r + 1) d m flops."""
-        blocks, identities = self._along.split(self._widths), self._identity.split(self._widths)
-        for along, span, each in zip(blocks, self._spans, vectors, strict=True):
+    def apply_(
+        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor | float = 1.0
+    ) -> None:
+        """Multiply V by scale M_j^{-1} in place: two products of 2 (r + 1) d m flops a layer.
+
+        Args:
+            weights: The columns of V (m, d) that belong to the parents, (m, d - 1), of each layer.
+            biases: Its last column (m,).
+            scale: A factor.
+        """
+        bias, blocks = torch.cat(list(biases)), self._along.split(self._widths)
+        for along, span, each in zip(blocks, self._spans, weights, strict=True):
             torch.mm(each, span.T, out=along[:, : len(span)])
+        self._along[:, 0] += bias
         common = vecdot(self._along, self._mean).mul_(self._factor)
         inside = (self._along * self._inside).addcmul_(self._mean, common[:, None], value=-1)
-        return [
-            (each * identity).addmm_(along[:, : len(span)], span)
-            for each, identity, along, span in zip(
-                vectors, identities, inside.split(self._widths), self._spans, strict=True
-            )
-        ]
+        inside.mul_(scale)
+        identity = self._identity * scale
+        changed = torch.addcmul(inside[:, 0], bias, identity[:, 0])
+        torch._foreach_copy_(list(biases), list(changed.split(self._widths)))
+        parts = zip(weights, identity.split(self._widths), inside.split(self._widths), strict=True)
+        for (each, own, along), span in zip(parts, self._spans, strict=True):
+            each.mul_(own).addmm_(along[:, : len(span)], span)
+
+    def __call__(self, vectors: Sequence[Tensor]) -> list[Tensor]:
+        """M_j^{-1} v_j: (m, d) of each layer from V (m, d)."""
+        found = [each.clone() for each in vectors]
+        self.apply_([each[:, :-1] for each in found], [each[:, -1] for each in found])
+        return found
 
 
 class SharedPreconditioner:
@@ -205,7 +220,7 @@ class SharedPreconditioner:
         self._check_parents(operator)
         shared, self._system = operator.shared, (operator, damping)
         if self._basis is None or self._age % self.every == 0:
-            self._basis = find_basis(shared, self.rank, shared.mean, self._basis, operator.name)
+            self._basis = find_basis(shared, self.rank, self._basis, operator.name)
             self._inverse = None
         self._age += 1
         self._invert()

@@ -33,14 +33,14 @@ class Kronecker:
         UserError: For numbers that are out of range.
 
     Example:
-        >>> metric = Kronecker(memory=50, rank=31)
+        >>> metric = Kronecker(memory=50, rank=15)
         >>> metric.update([Rows(torch.ones(4, 3), torch.full((4, 2), 0.25))], torch.tensor(1.0))
         >>> metric.direction([torch.ones(2, 3)])[0]
         tensor([[0.2500, 0.2500, 0.2500],
                 [0.2500, 0.2500, 0.2500]])
     """
 
-    def __init__(self, memory: int = 50, rank: int | str = 31, refresh_every: int = 20) -> None:
+    def __init__(self, memory: int = 50, rank: int | str = 15, refresh_every: int = 20) -> None:
         self.memory = positive_int("metric.memory", memory)
         self.refresh_every = positive_int("metric.refresh_every", refresh_every)
         if isinstance(rank, str) and rank != "full":
@@ -76,17 +76,28 @@ class Kronecker:
         keep = 1 - share_of_newest(memory, terms)
         bases: list[Basis] = []
         for number, layer in enumerate(rows):
-            d = layer.inputs.shape[1]
-            rank = d if self.rank == "full" else min(int(self.rank), d)
+            rank = layer.inputs.shape[1] if self.rank == "full" else int(self.rank)
             last = self._bases[number] if self._bases else None
-            centre = layer.means[0]
-            bases.append(find_basis(layer.shared, rank, centre, last, layer.name, keep))
+            bases.append(find_basis(layer.shared, rank, last, layer.name, keep))
         self._bases, self._inverse = bases, None
 
     def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """(F_j + alpha I)^{-1} g_j, (m, d) for each layer."""
         assert self._inverse is not None, "update comes first"
         return self._inverse(gradients)
+
+    def precondition_(
+        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor
+    ) -> None:
+        """Multiply gradients by scale (F_j + alpha I)^{-1} in place, which saves three copies.
+
+        Args:
+            weights: Gradients of the weights of each layer, (m, d - 1).
+            biases: Gradients of the biases, (m,).
+            scale: A factor.
+        """
+        assert self._inverse is not None, "update comes first"
+        self._inverse.apply_(weights, biases, scale)
 
     def report(self) -> dict[str, float]:
         """Nothing."""
