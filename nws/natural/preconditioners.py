@@ -258,7 +258,7 @@ class SharedPreconditioner:
     def _check_parents(self, operator: CurvatureOperator) -> None:
         if self._basis is None:
             return
-        width, d = self._basis.vectors.shape[0], operator.shape[1]
+        width, d = 1 + len(self._basis.vectors), operator.shape[1]
         if width != d:
             raise UserError(
                 f"{operator.name}: the preconditioner goes on from a state of {width} parents,"

@@ -1,25 +1,53 @@
-"""The diagonal of the exact Fisher blocks, inverted in closed form."""
+"""The diagonal of the exact Fisher blocks, averaged over steps and inverted in closed form."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from nws.errors import positive_int
+from nws.natural.averages import share_of_newest
 from nws.natural.operators import Rows, UnitFisher
-from nws.natural.solvers.solver import Stateless, check_system
+from nws.natural.solvers.solver import Stateless, check_rows
 
 
 class Diagonal(Stateless):
-    """F_j ~ diag(F_j)."""
+    """F_j ~ diag(F_j), a running mean over steps.
+
+    Args:
+        memory: In steps; 1 for the newest rows alone.
+
+    Raises:
+        UserError: For a memory below 1.
+    """
+
+    def __init__(self, memory: int = 50) -> None:
+        self.memory = positive_int("metric.memory", memory)
+        self._steps = 0
+        self._diagonals: list[Tensor] = []
+        self._alpha: Tensor | None = None
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
         """Take in the rows of each layer, and alpha."""
-        alpha = torch.as_tensor(alpha).to(rows[0].inputs)
-        operators = [UnitFisher(layer.inputs, layer.curvature, layer.name) for layer in rows]
-        for operator in operators:
-            check_system(operator, alpha)
-        self._damped = [operator.diagonal() + alpha for operator in operators]
+        self._alpha = check_rows(rows, alpha).clone()
+        newest = [UnitFisher(layer.inputs, layer.curvature).diagonal() for layer in rows]
+        self._steps += 1
+        share = share_of_newest(self.memory, self._steps)
+        pairs = zip(self._diagonals or newest, newest, strict=True)
+        self._diagonals = [torch.lerp(old, new, share) for old, new in pairs]
 
     def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """g_j / (diag(F_j) + alpha), (m, d) for each layer."""
-        return [g / damped for g, damped in zip(gradients, self._damped, strict=True)]
+        assert self._alpha is not None, "update comes first"
+        pairs = zip(gradients, self._diagonals, strict=True)
+        return [g / (diagonal + self._alpha) for g, diagonal in pairs]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The number of steps, and the diagonals."""
+        return {"steps": self._steps, "diagonals": self._diagonals}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state; one of version 0.1 has none."""
+        if "steps" in state:
+            self._steps, self._diagonals = state["steps"], list(state["diagonals"])

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nws.errors import UserError
+from nws.errors import UserError, positive_int
 from nws.natural.operators import Rows, UnitFisher
 from nws.natural.solvers import ConjugateGradient, Solver
 
@@ -16,6 +16,10 @@ class Fisher:
 
     Args:
         solver: Makes the solver of one layer.
+        memory: Updates whose rows make the matrix, all alike: the newest, and those before it.
+
+    Raises:
+        UserError: For a memory below 1.
 
     Example:
         >>> rows = Rows(torch.ones(4, 3), torch.full((4, 2), 0.25), lambda: torch.zeros(4, 2))
@@ -26,9 +30,11 @@ class Fisher:
                 [0.2500, 0.2500, 0.2500]])
     """
 
-    def __init__(self, solver: Callable[[], Solver] = ConjugateGradient) -> None:
-        self._make_solver = solver
+    def __init__(self, solver: Callable[[], Solver] = ConjugateGradient, memory: int = 1) -> None:
+        self._make_solver, self.memory = solver, positive_int("metric.memory", memory)
         self.solvers: list[Solver] = []
+        self._past: list[list[tuple[Tensor, Tensor]]] = []  # of each update: H and S of each layer
+        self._system: tuple[list[str], Tensor] | None = None  # the layers' names, and alpha
 
     def curvature(self, rows: Rows) -> Tensor:
         """What each row adds to each unit's block: (n, m)."""
@@ -37,9 +43,23 @@ class Fisher:
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
         """Take in the rows of each layer, and alpha: one solver a layer factors its blocks."""
         alpha = torch.as_tensor(alpha).to(rows[0].inputs)
+        newest = [(layer.inputs, self.curvature(layer)) for layer in rows]
+        self._past = [*self._past, newest][-self.memory :]
+        self._system = [layer.name for layer in rows], alpha
         self.solvers = self.solvers or [self._make_solver() for _ in rows]
-        for solver, layer in zip(self.solvers, rows, strict=True):
-            solver.factor(UnitFisher(layer.inputs, self.curvature(layer), layer.name), alpha)
+        self._factor()
+
+    def _factor(self) -> None:
+        """Give the solvers the rows of all updates that are remembered."""
+        if self._system is not None:
+            names, alpha = self._system
+            layers = zip(self.solvers, names, zip(*self._past, strict=True), strict=True)
+            for solver, name, parts in layers:
+                inputs, curvatures = (
+                    torch.cat(each) if len(parts) > 1 else each[0]
+                    for each in zip(*parts, strict=True)
+                )
+                solver.factor(UnitFisher(inputs, curvatures / len(parts), name), alpha)
 
     def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """(F_j + alpha I)^{-1} g_j, (m, d) for each layer."""
@@ -53,8 +73,9 @@ class Fisher:
         return {key: max(each[key] for each in reports if key in each) for key in keys}
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of each layer's solver."""
-        return {"solvers": [getattr(solver, "state_dict", dict)() for solver in self.solvers]}
+        """The state of each layer's solver; and rows, where they are remembered."""
+        solvers = [getattr(solver, "state_dict", dict)() for solver in self.solvers]
+        return {"solvers": solvers} | ({"past": self._past} if self.memory > 1 else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state.
@@ -70,6 +91,9 @@ class Fisher:
                 " expected: another version of nws wrote it; take another solver or metric, or"
                 " start a new run"
             )
+        if self.memory > 1 and "past" in state:
+            self._past = [list(map(tuple, layers)) for layers in state["past"]]
+            self._factor()
         for solver, each in zip(self.solvers, states, strict=True):
             if hasattr(solver, "load_state_dict"):
                 solver.load_state_dict(each)

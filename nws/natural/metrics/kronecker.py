@@ -53,7 +53,7 @@ class Kronecker:
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
         """Take in the rows of each layer, and alpha."""
-        alpha = check_rows(rows, alpha)
+        alpha = check_rows(rows, alpha).clone()
         centres, scales = zip(*(layer.means for layer in rows), strict=True)
         self._means = list(centres), list(scales), alpha
         if self._step % self.refresh_every == 0:
@@ -108,7 +108,9 @@ class Kronecker:
         return {"step": self._step, "bases": [basis._asdict() for basis in self._bases]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Go on from a state; one of version 0.1 has none."""
+        if "step" not in state:
+            return
         self._step, self._inverse = state["step"], None
         self._bases = [Basis(**basis) for basis in state["bases"]]
         self._invert()

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from nws.natural.operators import Rows, UnitFisher
-from nws.natural.solvers.solver import Stateless, check_system
+from nws.natural.operators import Rows
+from nws.natural.solvers.solver import Stateless, check_rows
 
 
 class Mean(Stateless):
@@ -19,17 +18,13 @@ class Mean(Stateless):
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
         """Take in the rows of each layer, and alpha."""
-        alpha = torch.as_tensor(alpha).to(rows[0].inputs)
-        operators = [UnitFisher(layer.inputs, layer.curvature, layer.name) for layer in rows]
-        for operator in operators:
-            check_system(operator, alpha)
-        self._shared, self._alpha = [operator.shared for operator in operators], alpha.clone()
+        self._alpha = check_rows(rows, alpha).clone()
+        self._means = [layer.means for layer in rows]
 
     def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """(s_j c c^T + alpha I)^{-1} g_j, (m, d) for each layer."""
         directions = []
-        for g, shared in zip(gradients, self._shared, strict=True):
-            c, s = shared.mean, shared.scale
+        for g, (c, s) in zip(gradients, self._means, strict=True):
             along = (g @ c) * s / (self._alpha + s * (c @ c))  # (m,)
             directions.append((g - along[:, None] * c) / self._alpha)
         return directions
