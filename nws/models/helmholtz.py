@@ -183,9 +183,7 @@ class HelmholtzMachine(nn.Module):
         return trace
 
     @torch.no_grad()
-    def dream(
-        self, rows: int, rng: torch.Generator | None = None, evaluate: bool = True
-    ) -> Trace:
+    def dream(self, rows: int, rng: torch.Generator | None = None, evaluate: bool = True) -> Trace:
         """Sleep phase: independent draws of (x, h) downward from p.
 
         Args:

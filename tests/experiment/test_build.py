@@ -59,6 +59,7 @@ def test_every_torch_optimizer_trains(train: Command) -> None:
         options = (
             f"optimizer._target_=torch.optim.{name}",
             "~optimizer.betas",
+            "~optimizer.fused",
             "trainer.epochs=0.5",
             f"hydra.run.dir={name}",
         )

@@ -370,7 +370,9 @@ def test_statistics_are_losses_bound_and_effective_sample_size(case: Case, rule_
     ratios = (p.log_prob(wake) - q.log_prob(wake)).exp().view(case.batch, case.samples)
     expected = {
         "wake_loss": -(weights * p.log_prob(wake).view_as(weights)).sum(1).mean(),
-        "dream_loss": -q.log_prob(dream).mean() if rule.recognition_dream else x.new_tensor(math.nan),
+        "dream_loss": -q.log_prob(dream).mean()
+        if rule.recognition_dream
+        else x.new_tensor(math.nan),
         "log_likelihood": ratios.mean(1).log().mean(),
         "ess": (ratios.sum(1) ** 2 / (ratios**2).sum(1)).mean(),
     }
