@@ -17,7 +17,12 @@ from nws.data import Dataset
 from nws.errors import UserError, positive_int
 from nws.experiment.batches import Batches, steps_per_epoch
 from nws.experiment.checks import (
-    EVALUATION_SEED, DivergenceCheck, Row, dream_loss, validate, warn_of_a_bad_end,
+    EVALUATION_SEED,
+    DivergenceCheck,
+    Row,
+    dream_loss,
+    validate,
+    warn_of_a_bad_end,
 )  # fmt: skip
 from nws.experiment.directory import load_parameters
 from nws.experiment.images import progress_grids

@@ -25,8 +25,8 @@ class Rule:
         dreams: Dream rows for each data point; None for K of them.
 
     Raises:
-        UserError: For K < 1 or less than one dream, shares that are negative or not finite, or a weighting that is no
-            function or returns something else than weights.
+        UserError: For less than one sample or dream, shares that are negative or not finite, or a
+            weighting that is no function or returns something else than weights.
     """
 
     name: str

@@ -27,12 +27,12 @@ class StepResult(NamedTuple):
     """What one step saw, as tensors on the device; reading them is a synchronisation."""
 
     statistics: (
-        # (4,) as STATISTICS says; losses and the K-sample bound in nats a data point. The dream loss
-        # is nan where q does not learn from dreams.
+        # (4,) as STATISTICS says; losses and the K-sample bound in nats a data point. The dream
+        # loss is nan where q does not learn from dreams.
         Tensor
     )
-    # (layers of p, then of q): shares of the wake and of the dream loss; where q does not learn from
-    # dreams, its shares are those of -log q in wake
+    # (layers of p, then of q): shares of the wake and of the dream loss. Where q does not learn
+    # from dreams, its shares are those of -log q in wake.
     layer_losses: Tensor
 
 
