@@ -23,8 +23,8 @@ from torch.optim import Optimizer
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmark_peers import pyro_step, torch_step
-from benchmark_solvers import SOLVERS, Row, benchmark_solvers, interleaved, reference
+from benchmarks.peers import pyro_step, torch_step
+from benchmarks.solvers import SOLVERS, Row, benchmark_solvers, interleaved, reference
 
 from nws.analysis.tables import print_table
 from nws.errors import UserError

@@ -43,7 +43,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 
     def run(*arguments: str) -> Report:
         module = load_script("benchmark")
-        monkeypatch.setattr(sys.modules["benchmark_solvers"], "SHAPES", [(60, 40, 7), (20, 33, 6)])
+        monkeypatch.setattr(sys.modules["benchmarks.solvers"], "SHAPES", [(60, 40, 7), (20, 33, 6)])
         monkeypatch.setattr(sys, "argv", ["benchmark.py", *arguments, *TINY, "--json"])
         module.main()
         report = json.loads(capsys.readouterr().out)
@@ -119,7 +119,7 @@ def test_peers(bench: Bench) -> None:
 def test_the_plain_torch_step_takes_the_same_gradients(dream_share: float) -> None:
     """On the states that a step of nws drew, in float64: sums of some ten terms, so 1e-12."""
     load_script("benchmark")
-    peers = sys.modules["benchmark_peers"]
+    peers = sys.modules["benchmarks.peers"]
     machine, samples = HelmholtzMachine((6, 4, 3, 2)).double(), 5
     for parameter in machine.parameters():
         torch.nn.init.normal_(parameter, std=0.5, generator=torch.Generator().manual_seed(1))
