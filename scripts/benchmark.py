@@ -1,69 +1,58 @@
-"""Time nws on this machine: a training step, the solvers, or one large layer.
+"""Time nws on this machine: a training step, the solvers, one large layer, or its peers.
 
 Every figure is a median over repeats in one process. What is compared takes turns: a busy machine
-slows all of it alike, so the ratios are what to read. Needs only torch, rich and nws.
+slows all of it alike, so the ratios are what to read. Needs only torch, rich and nws;
+`peers` times Pyro too where it is installed.
 """
 
 import argparse
+import copy
 import json
 import resource
 import statistics
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.peers import pyro_step, torch_step
+from benchmarks.solvers import SOLVERS, Row, benchmark_solvers, interleaved, reference
 
 from nws.analysis.tables import print_table
 from nws.errors import UserError
 from nws.experiment.hardware import device_name
-from nws.learning import NaturalMetric, Rule, WakeSleep, uniform
+from nws.learning import NaturalMetric, Rule, WakeSleep, tempered, uniform
 from nws.models import BeliefNetwork, HelmholtzMachine
-from nws.natural import Damping, UnitFisher, solvers
-from nws.natural.metrics import Fisher
-from nws.natural.solvers import Cholesky, Solver, Woodbury
+from nws.natural import Damping, Rows
+from nws.natural.metrics import Diagonal, Fisher, Kronecker, Stateless
 
 LAYERS = [784, 300, 200, 100, 75, 50, 35, 30, 25, 20, 15, 10, 10]
-RULES = {"ws": Rule("ws", 1, uniform, 1.0, 0.0, 1.0, baseline=False), "rws": Rule("rws", 10)}
-SOLVERS: dict[str, Callable[..., Solver]] = {
-    "pcg": solvers.ConjugateGradient,
-    "cholesky": Cholesky,
-    "woodbury": Woodbury,
-    "sherman_morrison": solvers.sherman_morrison,
-    "auto": solvers.AutoSolver,
+RULES = {
+    "ws": Rule("ws", 1, uniform, 1.0, 0.0, 1.0, baseline=False),
+    "rws": Rule("rws", 10),
+    "bihm": Rule("bihm", 10, partial(tempered, exponent=0.5), 1.0, 1.0, 0.0),
 }
-SHAPES = [(320, 301, 784), (320, 785, 300), (320, 201, 300)]  # n, d, m
-Row = dict[str, Any]
-
-
-def interleaved(
-    tasks: dict[str, Callable[[], object]], repeats: int, device: torch.device
-) -> dict[str, list[float]]:
-    """Milliseconds of `repeats` calls of each task, taking turns, after a warm-up of each."""
-    times: dict[str, list[float]] = {name: [] for name in tasks}
-    wait = torch.cuda.synchronize if device.type == "cuda" else lambda device: None
-    for turn in range(-max(1, repeats // 10), repeats):
-        for name, task in tasks.items():
-            wait(device)
-            start = time.perf_counter()
-            task()
-            wait(device)
-            if turn >= 0:
-                times[name].append(1e3 * (time.perf_counter() - start))
-    return times
+METRICS: dict[str, Callable[..., Any]] = {
+    "fisher": Fisher,
+    "kronecker": lambda solver: Kronecker(),
+    "diagonal": lambda solver: Diagonal(),
+}
+RATE = 1e-9  # of the optimizers: what is timed hardly moves
 
 
 def step_products(machine: HelmholtzMachine, rule: Rule, batch: int) -> Callable[[], None]:
     """The matrix products of one plain step, on tensors of the shapes that the step gives them.
 
-    Wake: logits of q and p, gradients of p (and of q). Dream: logits of p and q, gradients of q.
+    Wake: logits of q and p, gradients of p (and of q). Dream, where the rule has one: logits of p
+    and q, gradients of q.
     The first recognition layer sees each data point once in the wake phase, not once a sample.
     """
     like = next(machine.parameters())
@@ -71,7 +60,7 @@ def step_products(machine: HelmholtzMachine, rule: Rule, batch: int) -> Callable
     for network in machine.networks:
         for edge in network.edges:
             units, parents = edge.layer.weight.shape
-            for phase in ("wake", "dream"):
+            for phase in ("wake", "dream") if rule.recognition_dream else ("wake",):
                 rows = batch if edge.parent == 0 and phase == "wake" else batch * rule.samples
                 inputs, targets = (torch.rand(rows, width).to(like) for width in (parents, units))
                 weight = edge.layer.weight.detach()
@@ -86,7 +75,9 @@ def step_products(machine: HelmholtzMachine, rule: Rule, batch: int) -> Callable
     return run
 
 
-def make_learner(arguments: argparse.Namespace, name: str) -> tuple[WakeSleep, Tensor]:
+def make_learner(
+    arguments: argparse.Namespace, name: str, metric: str | None = None
+) -> tuple[WakeSleep, Tensor]:
     """A learner on a machine that has seen some steps, and a batch of images with structure."""
     device, dtype = torch.device(arguments.device), getattr(torch, arguments.dtype)
     rng = torch.Generator().manual_seed(0)
@@ -98,17 +89,45 @@ def make_learner(arguments: argparse.Namespace, name: str) -> tuple[WakeSleep, T
         return (torch.rand(logits.shape, generator=rng) < torch.sigmoid(logits)).to(device, dtype)
 
     rule, draws = RULES[name.removeprefix("n")], torch.Generator(device).manual_seed(0)
-    optimizer = torch.optim.Adam([p for p in machine.parameters() if p.numel()], lr=3e-3)
+    optimizer = make_optimizer("adam", machine, 3e-3)
     teacher = WakeSleep(machine, rule, draws)
     for _ in range(100):
         teacher.step(images())
         optimizer.step()
     metrics = []
-    if name not in RULES:
-        solver = partial(SOLVERS[arguments.solver], **arguments.options)
-        damping = arguments.damping
-        metrics = [NaturalMetric(n, Fisher(solver), Damping(damping)) for n in machine.networks]
+    if metric is not None:
+        make = partial(METRICS[metric], partial(SOLVERS[arguments.solver], **arguments.options))
+        metrics = [NaturalMetric(n, make(), Damping(arguments.damping)) for n in machine.networks]
     return WakeSleep(machine, rule, draws, metrics), images()
+
+
+def make_optimizer(name: str, machine: HelmholtzMachine, rate: float = RATE) -> Optimizer:
+    """An optimizer as in conf/optimizer/."""
+    parameters = [parameter for parameter in machine.parameters() if parameter.numel()]
+    if name == "adam":
+        return torch.optim.Adam(parameters, lr=rate, fused=True)
+    return torch.optim.SGD(parameters, lr=rate)
+
+
+def full_step(learner: WakeSleep, x: Tensor, optimizer: str) -> Callable[[], None]:
+    """A whole training step on one batch."""
+    follower = make_optimizer(optimizer, learner.machine)
+
+    def run() -> None:
+        learner.step(x)
+        follower.step()
+
+    return run
+
+
+class Euclidean(Stateless):
+    """The metric that leaves gradients as they are."""
+
+    def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
+        pass
+
+    def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        return list(gradients)
 
 
 def direction_error(learner: WakeSleep, x: Tensor) -> float:
@@ -116,14 +135,17 @@ def direction_error(learner: WakeSleep, x: Tensor) -> float:
     state = learner.rng.get_state()
     learner.step(x)
     found = [(metric, gradients(metric.network)) for metric in learner.metrics]
-    learner.rng.set_state(state)  # the plain gradient comes from the same draws
-    WakeSleep(learner.machine, learner.rule, learner.rng).step(x)
+    learner.rng.set_state(state)  # (1 + alpha) times the plain gradient, from the same draws
+    plain_metrics = [
+        NaturalMetric(metric.network, Euclidean(), Damping(float(metric.damping.alpha)))
+        for metric in learner.metrics
+    ]
+    WakeSleep(learner.machine, learner.rule, learner.rng, plain_metrics).step(x)
     wrong = right = 0.0
     for metric, directions in found:
         plain = gradients(metric.network)
         for fisher, direction, gradient in zip(metric.fishers, directions, plain, strict=True):
-            alpha = metric.damping.alpha.double()
-            expected = (1 + alpha) * reference(fisher, alpha, gradient)
+            expected = reference(fisher, metric.damping.alpha.double(), gradient)
             wrong += float((direction - expected).square().sum())
             right += float(expected.square().sum())
     return (wrong / right) ** 0.5
@@ -136,96 +158,60 @@ def gradients(network: BeliefNetwork) -> list[Tensor]:
     return [torch.cat([found[f"{i}.weight"], found[f"{i}.bias"][:, None]], 1) for i in numbers]
 
 
-def reference(fisher: UnitFisher, alpha: Tensor, gradient: Tensor) -> Tensor:
-    """The exact solution in float64 on the same rows, by the smaller of both factorings."""
-    n, d = fisher.inputs.shape
-    exact = (Cholesky if d <= n else Woodbury)(max_bytes=2**29)
-    double = UnitFisher(fisher.inputs.double(), fisher.weights.double(), fisher.name)
-    return solve(exact, double, alpha.double(), gradient.double())
-
-
 def benchmark_step(arguments: argparse.Namespace) -> list[Row]:
     device = torch.device(arguments.device)
-    learners = {name: make_learner(arguments, name) for name in arguments.algorithms}
+    cases = [
+        (name, metric)
+        for name in arguments.algorithms
+        for metric in ([None] if name in RULES else arguments.metrics)
+    ]
+    learners = {" ".join(filter(None, case)): make_learner(arguments, *case) for case in cases}
     tasks: dict[str, Callable[[], object]] = {}
     for name, (learner, x) in learners.items():
-        tasks[name] = partial(learner.step, x)
+        tasks[name] = full_step(learner, x, arguments.optimizer)
         products = step_products(learner.machine, learner.rule, arguments.batch)
         tasks[f"{name} products"] = torch.no_grad()(products)
     times = interleaved(tasks, arguments.repeats, device)
     median = {name: statistics.median(values) for name, values in times.items()}
     rows = []
-    for name, (learner, x) in learners.items():
+    for (algorithm, metric), (name, (learner, x)) in zip(cases, learners.items(), strict=True):
         rows.append({
-            "algorithm": name,
+            "algorithm": algorithm,
+            "metric": metric,
             "ms": median[name],
             "ms_quartiles": statistics.quantiles(times[name], n=4)[::2],
             "matmul_ms": median[f"{name} products"],
             "ratio_to_matmul": median[name] / median[f"{name} products"],
             "ratio_to_rws": median[name] / median["rws"] if "rws" in median else None,
-            "direction_error": direction_error(learner, x) if learner.metrics else None,
+            "direction_error": direction_error(learner, x) if metric == "fisher" else None,
         })  # fmt: skip
     return rows
 
 
-def make_system(
-    n: int, d: int, m: int, device: torch.device, dtype: torch.dtype
-) -> tuple[UnitFisher, Tensor]:
-    """A layer's Fisher matrix and gradient: binary parents, curvature spread over 3 decades."""
-    rng = torch.Generator().manual_seed(0)
-
-    def normal(*size: int) -> Tensor:
-        return torch.randn(*size, generator=rng)
-
-    logits = normal(n, 8) @ normal(8, d - 1) + normal(d - 1)
-    parents = (torch.rand(n, d - 1, generator=rng) < torch.sigmoid(logits)).float()
-    inputs = torch.cat([parents, torch.ones(n, 1)], dim=1)
-    biases = torch.linspace(-9, 0, m)
-    means = torch.sigmoid(inputs @ normal(m, d).T / d**0.5 + biases)
-    chance = 0.5 * (means + torch.rand(m, generator=rng))
-    values = (torch.rand(n, m, generator=rng) < chance).float()
-    weights = means * (1 - means) / n
-    gradient = (values - means).T @ inputs / n
-    fisher = UnitFisher(inputs.to(device, dtype), weights.to(device, dtype))
-    return fisher, gradient.to(device, dtype)
-
-
-def benchmark_solvers(arguments: argparse.Namespace) -> list[Row]:
-    device, dtype = torch.device(arguments.device), getattr(torch, arguments.dtype)
-    rank = arguments.rank
-    options: list[tuple[str, dict[str, Any]]] = [
-        *(("pcg", {"iterations": k, "rank": rank}) for k in (1, 2, 3, 4, 5, 6, 8)),
-        *(("pcg", {"accuracy": error, "rank": rank}) for error in (1e-2, 1e-3)),
-        ("cholesky", {}), ("woodbury", {}), ("sherman_morrison", {"block": 32}),
-    ]  # fmt: skip
-    turns = max(5, arguments.repeats // 20)  # the direct solvers take seconds on a CPU
+def benchmark_peers(arguments: argparse.Namespace) -> list[Row]:
+    """Steps with Adam of nws, plain torch and Pyro, with dreams (rws) and without (wake)."""
+    learner, x = make_learner(arguments, "rws")
+    machine, samples = learner.machine, learner.rule.samples
+    wake = Rule("wake", samples, recognition_wake=1.0, recognition_dream=0.0)
+    copies = {rule.name: (copy.deepcopy(machine), rule) for rule in (learner.rule, wake)}
+    tasks: dict[str, Callable[[], object]] = {}
+    for name, (machine, rule) in copies.items():
+        tasks[f"nws {name}"] = full_step(WakeSleep(machine, rule, learner.rng), x, "adam")
+        tasks[f"torch {name}"] = torch_step(machine, x, samples, rule.recognition_dream, RATE)
+    pyro = pyro_step(machine, x, samples, RATE)
+    if pyro is not None:
+        tasks["pyro rws"] = pyro
+    times = interleaved(tasks, arguments.repeats, torch.device(arguments.device))
+    median = {name: statistics.median(values) for name, values in times.items()}
     rows = []
-    for (n, d, m), damping in product(SHAPES, (0.2, 0.05)):
-        fisher, gradient = make_system(n, d, m, device, dtype)
-        alpha = torch.tensor(damping, device=device, dtype=dtype)
-        expected = reference(fisher, alpha, gradient)
-        made = [SOLVERS[name](**chosen) for name, chosen in options]
-        tasks: dict[str, Callable[[], object]] = {
-            str(i): partial(solve, each, fisher, alpha, gradient) for i, each in enumerate(made)
-        }
-        times = interleaved(tasks, turns, device)
-        for i, ((name, chosen), solver) in enumerate(zip(options, made, strict=True)):
-            wrong = solve(solver, fisher, alpha, gradient).double() - expected
-            units = wrong.norm(dim=1) / expected.norm(dim=1).clamp_min(1e-300)
-            rows.append({
-                "solver": name, "n": n, "d": d, "m": m, "damping": damping,
-                "iterations": solver.report().get("iterations"),
-                "accuracy": chosen.get("accuracy"), "ms": statistics.median(times[str(i)]),
-                "relative_error": float(wrong.norm() / expected.norm()),
-                "worst_unit_error": float(units.max()),
-            })  # fmt: skip
+    for task, values in times.items():
+        peer, update = task.split()
+        rows.append({
+            "peer": peer, "update": update, "ms": median[task],
+            "ms_quartiles": statistics.quantiles(values, n=4)[::2],
+            "ratio_to_nws": median[task] / median[f"nws {update}"],
+        })  # fmt: skip
     return rows
-
-
-def solve(solver: Solver, fisher: UnitFisher, alpha: Tensor, gradient: Tensor) -> Tensor:
-    """One fresh solve of a layer, the factoring included."""
-    solver.factor(fisher, alpha)
-    return solver.solve(gradient)
 
 
 def benchmark_scale(arguments: argparse.Namespace) -> list[Row]:
@@ -234,7 +220,7 @@ def benchmark_scale(arguments: argparse.Namespace) -> list[Row]:
     rows = []
     for visible in arguments.visible:
         arguments.layers = [visible, 300, 100]
-        learner, x = make_learner(arguments, "nrws")
+        learner, x = make_learner(arguments, "nrws", "fisher")
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         times = interleaved({"": partial(learner.step, x)}, 15, device)[""]
@@ -256,6 +242,10 @@ def cell(value: object) -> str:
     return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
+def words(text: str) -> list[str]:
+    return text.split(",")
+
+
 def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
@@ -263,14 +253,16 @@ def numbers(text: str) -> list[int]:
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Time nws on this machine.")
     add = parser.add_argument
-    add("what", choices=["step", "solvers", "scale"])
+    add("what", choices=["step", "peers", "solvers", "scale"])
     add("--device", default="cpu", help="cpu or cuda (default cpu)")
     add("--dtype", default="float32", choices=["float32", "float64"])
     add("--threads", type=int, help="CPU threads (default: torch's)")
     add("--repeats", type=int, default=200, help="of what is timed (default 200)")
     add("--layers", type=numbers, default=LAYERS, help="sizes, the visible layer first")
     add("--batch", type=int, default=32, help="data points B (default 32)")
-    add("--algorithms", type=lambda text: text.split(","), default=["ws", "rws", "nws", "nrws"])
+    add("--algorithms", type=words, default=["ws", "rws", "nws", "nrws"])
+    add("--metrics", type=words, default=["fisher"], help="of the natural rules (default fisher)")
+    add("--optimizer", choices=["sgd", "adam"], default="sgd", help="of step (default sgd)")
     add("--damping", type=float, default=0.2, help="of the natural rules (default 0.2)")
     add("--solver", choices=list(SOLVERS), default="pcg", help="of the natural rules (default pcg)")
     add("--iterations", type=int, help="of pcg (default: its own)")
@@ -286,17 +278,25 @@ def read_arguments() -> argparse.Namespace:
         arguments.options["iterations"] = arguments.iterations
     if arguments.device.startswith("cuda") and not torch.cuda.is_available():
         raise UserError("--device cuda, but torch sees no CUDA device; use --device cpu")
-    unknown = [name for name in arguments.algorithms if name.removeprefix("n") not in RULES]
-    if unknown:
-        raise UserError(f"--algorithms takes ws, rws, nws, nrws, got {', '.join(unknown)}")
+    check_names("--algorithms", arguments.algorithms, [*RULES, *(f"n{name}" for name in RULES)])
+    check_names("--metrics", arguments.metrics, [*METRICS])
     return arguments
+
+
+def check_names(option: str, found: list[str], names: list[str]) -> None:
+    unknown = [name for name in found if name not in names]
+    if unknown:
+        raise UserError(f"{option} takes {', '.join(names)}, got {', '.join(unknown)}")
 
 
 def main() -> None:
     arguments = read_arguments()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    benchmarks = {"step": benchmark_step, "solvers": benchmark_solvers, "scale": benchmark_scale}
+    benchmarks = {
+        "step": benchmark_step, "peers": benchmark_peers, "solvers": benchmark_solvers,
+        "scale": benchmark_scale,
+    }  # fmt: skip
     rows = benchmarks[arguments.what](arguments)
     device, threads = device_name(arguments.device), torch.get_num_threads()
     if arguments.json:

@@ -14,7 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import ROOT, load_script
+
+from nws.errors import UserError
+from nws.learning import Rule, WakeSleep
+from nws.models import HelmholtzMachine
 
 Report = dict[str, Any]
 Bench = Callable[..., Report]
@@ -38,7 +43,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 
     def run(*arguments: str) -> Report:
         module = load_script("benchmark")
-        monkeypatch.setattr(module, "SHAPES", [(60, 40, 7), (20, 33, 6)])
+        monkeypatch.setattr(sys.modules["benchmarks.solvers"], "SHAPES", [(60, 40, 7), (20, 33, 6)])
         monkeypatch.setattr(sys, "argv", ["benchmark.py", *arguments, *TINY, "--json"])
         module.main()
         report = json.loads(capsys.readouterr().out)
@@ -60,8 +65,100 @@ def test_step(bench: Bench) -> None:
         assert row["ratio_to_rws"] == pytest.approx(row["ms"] / rows["rws"]["ms"])
         assert row["ms_quartiles"][0] <= row["ms"] <= row["ms_quartiles"][1]
         assert (row["direction_error"] is not None) == name.startswith("n")
+    assert {name: row["metric"] for name, row in rows.items()} == {
+        "ws": None, "rws": None, "nws": "fisher", "nrws": "fisher"
+    }  # fmt: skip
     # The accuracy of 0.01 is one in the norm of the matrix; this is the Euclidean one.
     assert 1e-9 < rows["nrws"]["direction_error"] < 2e-2
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_step_of_each_metric(bench: Bench, optimizer: str) -> None:
+    wanted = ("--algorithms", "rws,bihm,nrws,nbihm", "--metrics", "fisher,kronecker,diagonal")
+    rows = bench("step", *wanted, "--optimizer", optimizer)["rows"]
+    assert [(row["algorithm"], row["metric"]) for row in rows] == [
+        ("rws", None), ("bihm", None),
+        ("nrws", "fisher"), ("nrws", "kronecker"), ("nrws", "diagonal"),
+        ("nbihm", "fisher"), ("nbihm", "kronecker"), ("nbihm", "diagonal"),
+    ]  # fmt: skip
+    for row in rows:
+        assert row["ratio_to_rws"] == pytest.approx(row["ms"] / rows[0]["ms"])
+        exact = row["metric"] == "fisher"
+        assert 1e-9 < row["direction_error"] < 2e-2 if exact else row["direction_error"] is None
+
+
+@pytest.mark.parametrize(
+    "options", [("--metrics", "fisher,nope"), ("--algorithms", "nope")], ids=lambda each: each[0]
+)
+def test_unknown_names_are_refused(bench: Bench, options: tuple[str, str]) -> None:
+    with pytest.raises(UserError, match=f"{options[0]} takes .*, got nope"):
+        bench("step", *options)
+
+
+def test_the_optimizer_takes_its_step_in_what_is_timed() -> None:
+    module = load_script("benchmark")
+    for name in ("sgd", "adam"):
+        machine = HelmholtzMachine((4, 3, 2)).double()
+        before = [each.detach().clone() for each in machine.parameters()]
+        rng = torch.Generator().manual_seed(0)
+        module.full_step(WakeSleep(machine, Rule("rws", 3), rng), torch.ones(2, 4), name)()
+        pairs = [pair for pair in zip(before, machine.parameters(), strict=True) if pair[0].numel()]
+        assert not any(torch.equal(old, new) for old, new in pairs)
+        assert all((old - new).abs().max() < 1e-7 for old, new in pairs)  # hardly
+
+
+def test_peers(bench: Bench) -> None:
+    rows = bench("peers")["rows"]
+    found = {(row["peer"], row["update"]): row for row in rows}
+    assert {("nws", "rws"), ("torch", "rws"), ("nws", "wake"), ("torch", "wake")} <= {*found}
+    for (_, update), row in found.items():
+        assert row["ratio_to_nws"] == pytest.approx(row["ms"] / found["nws", update]["ms"])
+
+
+@pytest.mark.parametrize("dream_share", [0.5, 0.0])
+def test_the_plain_torch_step_takes_the_same_gradients(dream_share: float) -> None:
+    """On the states that a step of nws drew, in float64: sums of some ten terms, so 1e-12."""
+    load_script("benchmark")
+    peers = sys.modules["benchmarks.peers"]
+    machine, samples = HelmholtzMachine((6, 4, 3, 2)).double(), 5
+    for parameter in machine.parameters():
+        torch.nn.init.normal_(parameter, std=0.5, generator=torch.Generator().manual_seed(1))
+    x = torch.rand(3, 6, generator=torch.Generator().manual_seed(2)).double().round()
+    options = {"recognition_wake": 1 - dream_share, "recognition_dream": dream_share}
+    rule, rng = Rule("mine", samples, **options), torch.Generator().manual_seed(0)
+    WakeSleep(machine, rule, rng).step(x)
+    rng.manual_seed(0)
+    bits = list(machine.wake(x, samples, rng).value_blocks[1:])
+    if dream_share:
+        bits += reversed(machine.dream(len(x) * samples, rng).value_blocks)
+
+    def gradients(samples: int, dream_share: float) -> dict[str, torch.Tensor]:
+        peer, states = peers.TorchMachine(machine), iter(bits)
+        peer.loss(x, samples, dream_share, lambda probabilities: next(states)).backward()
+        assert next(states, None) is None  # all were used
+        return {
+            **{f"generator.{i}": each.weight.grad for i, each in enumerate(peer.p)},
+            **{f"recognition.{i}": each.weight.grad for i, each in enumerate(peer.q)},
+            "generator.bias": peer.p[0].bias.grad, "recognition.bias": peer.q[0].bias.grad,
+            "generator.top": peer.top.grad,
+        }  # fmt: skip
+
+    p, q = (network.layers for network in machine.networks)
+    expected = {
+        **{f"generator.{i}": p[i].weight.grad for i in range(3)},
+        **{f"recognition.{i}": q[i].weight.grad for i in range(3)},
+        "generator.bias": p[0].bias.grad, "recognition.bias": q[0].bias.grad,
+        "generator.top": p[3].bias.grad,
+    }  # fmt: skip
+    torch.testing.assert_close(gradients(samples, dream_share), expected, rtol=1e-12, atol=1e-12)
+    # the control: another share of the wake phase
+    wrong = dream_share + 0.1 if dream_share else None
+    if wrong:
+        with pytest.raises(AssertionError):
+            torch.testing.assert_close(gradients(samples, wrong), expected, rtol=0.01, atol=1e-4)
+    bits[0] = 1 - bits[0]  # and other states
+    with pytest.raises(AssertionError):
+        torch.testing.assert_close(gradients(samples, dream_share), expected, rtol=0.01, atol=1e-4)
 
 
 def test_the_error_of_a_direction_follows_the_options_of_its_solver(bench: Bench) -> None:

@@ -286,7 +286,7 @@ def test_benchmarks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
     benchmark = load_script("benchmark")
-    monkeypatch.setattr(benchmark, "SHAPES", [(8, 5, 3)])
+    monkeypatch.setattr(sys.modules["benchmarks.solvers"], "SHAPES", [(8, 5, 3)])
     small = ["--layers", "12,6,3", "--batch", "4", "--repeats", "2"]
     small += ["--visible", "12,16"] if "scale" in text else []
     monkeypatch.setattr(sys, "argv", ["benchmark.py", *arguments(text), *small])

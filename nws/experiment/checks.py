@@ -77,6 +77,13 @@ def validate(machine: HelmholtzMachine, data: Dataset, samples: int, points: int
     return row
 
 
+def dream_loss(machine: HelmholtzMachine, rows: int, seed: int) -> float:
+    """Return -log q of so many dreams, in nats: their mean, from random numbers of the seed."""
+    rng = torch.Generator(next(machine.parameters()).device).manual_seed(seed)
+    log_probs = machine.dream(rows, rng).layer_log_probs(machine.recognition).sum(0)
+    return -float(log_probs.mean())
+
+
 def warn_of_a_bad_end(machine: HelmholtzMachine, mean: float) -> None:
     """Warn where a run on bits ends far below what a fair coin for each pixel reaches."""
     coins = -math.log(2) * machine.sizes[0]

@@ -16,7 +16,14 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from nws.data import Dataset
 from nws.errors import UserError, positive_int
 from nws.experiment.batches import Batches, steps_per_epoch
-from nws.experiment.checks import EVALUATION_SEED, DivergenceCheck, Row, validate, warn_of_a_bad_end
+from nws.experiment.checks import (
+    EVALUATION_SEED,
+    DivergenceCheck,
+    Row,
+    dream_loss,
+    validate,
+    warn_of_a_bad_end,
+)  # fmt: skip
 from nws.experiment.directory import load_parameters
 from nws.experiment.images import progress_grids
 from nws.experiment.loggers import MetricsFile, Outputs
@@ -169,6 +176,10 @@ class Trainer:
         samples, points = settings.evaluation_samples, settings.evaluation_points
         valid = validate(self.machine, self.data, samples, points)
         train = dict(zip(STATISTICS, (self.sums / self.count).tolist(), strict=True))
+        if not self.learner.rule.recognition_dream:  # the steps need no dreams
+            rows = settings.batch_size * self.learner.rule.dream_rows
+            seed = derive_seed(self.seed, 4, self.step)
+            train["dream_loss"] = dream_loss(self.machine, rows, seed)
         self.sums.zero_()
         self.count = 0
         epoch, seconds = self.step / self.steps_per_epoch, round(self.seconds, 3)

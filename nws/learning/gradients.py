@@ -16,12 +16,13 @@ from nws.models import BeliefNetwork, Trace
 Term = tuple[Trace, Tensor]  # rows of a phase and their weights (n,) in a network's objective
 
 
-def write_gradients(network: BeliefNetwork, terms: Sequence[Term]) -> None:
+def write_gradients(network: BeliefNetwork, terms: Sequence[Term], add: bool = False) -> None:
     """Write the gradient of -sum over terms of sum_k w_k log p(y_k | h_k) to `.grad`.
 
     Args:
-        network: Whose parameters' `.grad` is written (not added to).
+        network: Whose parameters' `.grad` is written.
         terms: Traces and their row weights (n,).
+        add: Whether to add to what `.grad` is, in place of writing over it.
     """
     for parameter in network.parameters():
         if parameter.grad is None:
@@ -36,7 +37,7 @@ def write_gradients(network: BeliefNetwork, terms: Sequence[Term]) -> None:
                 block = block.unflatten(0, (-1, trace.samples)).sum(1)
             weight, bias = edge.layer.weight.grad, edge.layer.bias.grad
             assert weight is not None and bias is not None
-            if number == 0:
+            if number == 0 and not add:
                 torch.mm(block.T, inputs, out=weight)
                 bias.copy_(bias_blocks[edge.position])
             else:

@@ -22,10 +22,11 @@ class Rule:
         recognition_dream: Share of the sleep phase in it.
         baseline: Whether 1/K is subtracted from the weights of recognition's wake gradient.
         bidirectional: Whether the model of the data is p*, the geometric mean of both networks.
+        dreams: Dream rows for each data point; None for K of them.
 
     Raises:
-        UserError: For K < 1, shares that are negative or not finite, or a weighting that is no
-            function or returns something else than weights.
+        UserError: For less than one sample or dream, shares that are negative or not finite, or a
+            weighting that is no function or returns something else than weights.
     """
 
     name: str
@@ -36,9 +37,12 @@ class Rule:
     recognition_dream: float = 0.5
     baseline: bool = True
     bidirectional: bool = False
+    dreams: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "samples", positive_int("algorithm.samples", self.samples))
+        if self.dreams is not None:
+            object.__setattr__(self, "dreams", positive_int("algorithm.dreams", self.dreams))
         if not callable(self.weighting):
             raise UserError(
                 "algorithm.weighting must name a function of log p and log q by _target_, with"
@@ -55,6 +59,11 @@ class Rule:
                 "algorithm.recognition_wake and recognition_dream are both 0: nothing would train"
                 " recognition"
             )
+
+    @property
+    def dream_rows(self) -> int:
+        """Dream rows for each data point."""
+        return self.samples if self.dreams is None else self.dreams
 
     def _try_weighting(self) -> None:
         """Find a wrong weighting before the first step."""

@@ -17,22 +17,30 @@ from nws.models import BeliefNetwork, HelmholtzMachine, Trace
 from nws.models.likelihood import effective_sample_size
 
 STATISTICS = ("wake_loss", "dream_loss", "log_likelihood", "ess")
+CACHED = 2**20  # unit states of a phase, at most, that a plain step on a CPU works on at once
+
+
+Terms = dict[BeliefNetwork, list[Term]]  # of the gradient of each network
 
 
 class StepResult(NamedTuple):
     """What one step saw, as tensors on the device; reading them is a synchronisation."""
 
     statistics: (
-        Tensor  # (4,) as STATISTICS says; losses and the K-sample bound in nats a data point
+        # (4,) as STATISTICS says; losses and the K-sample bound in nats a data point. The dream
+        # loss is nan where q does not learn from dreams.
+        Tensor
     )
-    layer_losses: Tensor  # (layers of p, then of q): shares of the wake and of the dream loss
+    # (layers of p, then of q): shares of the wake and of the dream loss. Where q does not learn
+    # from dreams, its shares are those of -log q in wake.
+    layer_losses: Tensor
 
 
 class MetricRows(NamedTuple):
     """For each choice of rows that a metric can take: a trace, and its row weights (n,)."""
 
     recognition: Term  # wake rows, all alike
-    model: Term  # dreams, all alike
+    model: Term | None  # dreams, all alike; None where no metric takes them in this step
     posterior: Term  # wake rows by their importance
 
 
@@ -72,6 +80,9 @@ class WakeSleep:
     def step(self, x: Tensor, other: Tensor | None = None) -> StepResult:
         """Write the gradients of one batch to `.grad`.
 
+        A phase that nothing needs is not run. On a CPU a large batch comes in parts that fit a
+        cache, unless there are metrics; each part is sampled and weighed by itself.
+
         Reads nothing from the device, but for a metric's solver where it looks at numbers.
 
         Args:
@@ -82,29 +93,23 @@ class WakeSleep:
         Returns:
             Losses, the K-sample bound and the effective sample size.
         """
-        rule, (p, q) = self.rule, self.machine.networks
-        wake = self.machine.wake(x, rule.samples, self.rng)
-        dream = self.machine.dream(len(wake.values), self.rng)
-        wake_p, wake_q, dream_q = (
-            trace.layer_log_probs(network) for trace, network in ((wake, p), (wake, q), (dream, q))
-        )
-        log_p, log_q = (part.sum(0).unflatten(0, (-1, rule.samples)) for part in (wake_p, wake_q))
-        weights_p, weights_q = (part.flatten() / len(x) for part in rule.weighting(log_p, log_q))
-        uniform = torch.full_like(weights_p, 1 / len(weights_p))
+        dreams = bool(self.rule.recognition_dream) or self._takes_dreams(other is None)
+        results: list[StepResult] = []
+        for part in x.chunk(self._parts(x)):
+            results.append(self._step_part(part, other, len(x), dreams, add=bool(results)))
+        statistics, layer_losses = zip(*results, strict=True)
+        return StepResult(torch.stack(statistics).sum(0), torch.stack(layer_losses).sum(0))
 
-        terms: dict[BeliefNetwork, list[Term]] = {p: [(wake, rule.generator_wake * weights_p)]}
-        terms[q] = []
-        if rule.recognition_wake:
-            centred = weights_q - uniform if rule.baseline else weights_q
-            terms[q].append((wake, rule.recognition_wake * centred))
-        if rule.recognition_dream:
-            terms[q].append((dream, rule.recognition_dream * uniform))
-        for network, parts in terms.items():
-            write_gradients(network, parts)
+    def _step_part(
+        self, x: Tensor, other: Tensor | None, points: int, dreams: bool, add: bool
+    ) -> StepResult:
+        """Write, or add, what some of a batch's `points` give to `.grad`."""
+        terms, rows, result = self._phases(x, points, dreams)
+        for network, each in terms.items():
+            write_gradients(network, each, add)
         if self.metrics:
-            rows = MetricRows((wake, uniform), (dream, uniform), (wake, weights_p))
             self._precondition(terms, rows, other)
-        return _result(log_p - log_q, wake_p @ weights_p, dream_q.mean(1))
+        return result
 
     @torch.no_grad()
     def after_step(self) -> None:
@@ -116,14 +121,59 @@ class WakeSleep:
         """What the metrics say of the last step, for the log."""
         return {key: value for metric in self.metrics for key, value in metric.report().items()}
 
-    def _precondition(
-        self, terms: dict[BeliefNetwork, list[Term]], rows: MetricRows, other: Tensor | None
-    ) -> None:
+    def _takes_dreams(self, own: bool) -> bool:
+        """Whether a metric takes in dreams at this step: this batch's own, or those of another."""
+        own = own or any(metric.options.batch == "unlabeled" for metric in self.metrics)
+        return own and any(_takes_dreams(metric) for metric in self.metrics)
+
+    def _parts(self, x: Tensor) -> int:
+        """In how many parts a batch comes."""
+        if self.metrics or x.device.type != "cpu":
+            return 1
+        rows = len(x) * max(self.rule.samples, self.rule.dream_rows)
+        return max(1, math.ceil(rows * sum(self.machine.sizes) / CACHED))
+
+    def _phases(self, x: Tensor, points: int, dreams: bool) -> tuple[Terms, MetricRows, StepResult]:
+        """Run the phases of some of a batch's `points`: terms, rows, and their shares of the sums.
+
+        With `dreams`, dreams are drawn for the gradient or for a metric.
+        """
+        rule, (p, q) = self.rule, self.machine.networks
+        wake = self.machine.wake(x, rule.samples, self.rng)
+        wake_p, wake_q = (wake.layer_log_probs(network) for network in (p, q))
+        log_p, log_q = (part.sum(0).unflatten(0, (-1, rule.samples)) for part in (wake_p, wake_q))
+        weights_p, weights_q = (part.flatten() / points for part in rule.weighting(log_p, log_q))
+        uniform = _uniform(wake, points * rule.samples)
+        terms: Terms = {p: [(wake, rule.generator_wake * weights_p)], q: []}
+        if rule.recognition_wake:
+            centred = weights_q - uniform if rule.baseline else weights_q
+            terms[q].append((wake, rule.recognition_wake * centred))
+        dream, losses, dream_loss = None, -wake_q @ uniform, wake_p.new_tensor(math.nan)
+        if dreams:
+            dream = self._dream(len(x), points)
+        if dream is not None and rule.recognition_dream:
+            trace, shares = dream
+            terms[q].append((trace, rule.recognition_dream * shares))
+            losses = -trace.layer_log_probs(q) @ shares
+            dream_loss = losses.sum()
+        wake_losses = -wake_p @ weights_p
+        sums = torch.stack([wake_losses.sum(), dream_loss, *_bound_and_ess(log_p - log_q, points)])
+        result = StepResult(sums, torch.cat([wake_losses, losses]))
+        return terms, MetricRows((wake, uniform), dream, (wake, weights_p)), result
+
+    def _dream(self, count: int, points: int) -> Term:
+        """Dreams of `count` of a batch's `points`, all alike."""
+        evaluate = bool(self.rule.recognition_dream)
+        trace = self.machine.dream(count * self.rule.dream_rows, self.rng, evaluate)
+        return trace, _uniform(trace, points * self.rule.dream_rows)
+
+    def _precondition(self, terms: Terms, rows: MetricRows, other: Tensor | None) -> None:
         if other is not None and any(metric.refreshes for metric in self.metrics):
             rows = self._other_rows(rows, other)
         for metric in self.metrics:
-            dreams = metric.options.generator_rows == "model"
-            generator = rows.model if dreams else rows.posterior
+            generator = rows.posterior
+            if rows.model is not None and metric.options.generator_rows == "model":
+                generator = rows.model
             network = metric.network
             metric.precondition(rows.recognition if network.upward else generator, terms[network])
 
@@ -131,12 +181,15 @@ class WakeSleep:
         """Rows from another batch than the gradient's, `own` where they stay."""
         rule = self.rule
         wake = self.machine.wake(x, rule.samples, self.rng)
-        uniform = own.model[1].new_full((len(wake.values),), 1 / len(wake.values))
+        uniform = _uniform(wake, len(wake.values))
         if any(metric.options.batch == "unlabeled" for metric in self.metrics):
             return own._replace(recognition=(wake, uniform))
-        dream = self.machine.dream(len(wake.values), self.rng)
+        dream = None
+        if any(_takes_dreams(metric) for metric in self.metrics):
+            trace = self.machine.dream(len(x) * rule.dream_rows, self.rng, False)
+            dream = (trace, _uniform(trace, len(trace.values)))
         weights = rule.weighting(*self._log_probs(wake))[0].flatten() / len(x)
-        return MetricRows((wake, uniform), (dream, uniform), (wake, weights))
+        return MetricRows((wake, uniform), dream, (wake, weights))
 
     def _log_probs(self, wake: Trace) -> tuple[Tensor, Tensor]:
         """log p(x, h_k) and log q(h_k | x), (B, K) each."""
@@ -144,9 +197,23 @@ class WakeSleep:
         return p.unflatten(0, (-1, wake.samples)), q.unflatten(0, (-1, wake.samples))
 
 
-def _result(log_weights: Tensor, wake_p: Tensor, dream_q: Tensor) -> StepResult:
-    """From log weights (B, K) and each layer's weighted log-probability in wake and in dreams."""
-    bound = (torch.logsumexp(log_weights, dim=1) - math.log(log_weights.shape[1])).mean()
-    ess = effective_sample_size(log_weights).mean()
-    statistics = torch.stack([-wake_p.sum(), -dream_q.sum(), bound, ess])
-    return StepResult(statistics, -torch.cat([wake_p, dream_q]))
+def _takes_dreams(metric: NaturalMetric) -> bool:
+    """Whether a metric takes in dreams at this step."""
+    dreams = metric.options.generator_rows == "model" and not metric.network.upward
+    return dreams and metric.refreshes
+
+
+def _uniform(trace: Trace, rows: int) -> Tensor:
+    """The same weight for each row of a trace: 1 / rows."""
+    return trace.values.new_full((len(trace.values),), 1 / rows)
+
+
+def _bound_and_ess(log_weights: Tensor, points: int) -> tuple[Tensor, Tensor]:
+    """Sums over data points of the K-sample bound and the effective sample size, over `points`.
+
+    Args:
+        log_weights: (B, K).
+        points: What the sums are divided by.
+    """
+    bound = torch.logsumexp(log_weights, dim=1) - math.log(log_weights.shape[1])
+    return bound.sum() / points, effective_sample_size(log_weights).sum() / points

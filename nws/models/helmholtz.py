@@ -6,7 +6,7 @@ Sources: Hinton et al. 1995 (wake-sleep); Dayan et al. 1995 (Helmholtz machine).
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -183,15 +183,25 @@ class HelmholtzMachine(nn.Module):
         return trace
 
     @torch.no_grad()
-    def dream(self, rows: int, rng: torch.Generator | None = None) -> Trace:
-        """Sleep phase: independent draws of (x, h) downward from p, `rows` of them.
+    def dream(self, rows: int, rng: torch.Generator | None = None, evaluate: bool = True) -> Trace:
+        """Sleep phase: independent draws of (x, h) downward from p.
+
+        Args:
+            rows: How many draws.
+            rng: Generator of the draws.
+            evaluate: Whether recognition is evaluated on them. Without it, the logits and means of
+                recognition have no rows.
 
         Returns:
             The trace of n = rows rows, with K = 1.
         """
         trace = self._allocate(rows, 1)
+        if not evaluate:
+            none = trace.recognition_logits[:0]
+            trace = replace(trace, recognition_logits=none, recognition_means=none)
         self._sample(trace, self.generator, rng)
-        self._evaluate(trace, self.recognition)
+        if evaluate:
+            self._evaluate(trace, self.recognition)
         return trace
 
     @torch.no_grad()

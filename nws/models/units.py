@@ -116,7 +116,7 @@ class Binary(Units):
 
         The logarithm is of a number between 1/2 and 1, so it loses nothing where p saturates.
         """
-        log_probs = torch.maximum(means, 1 - means).log_()
+        log_probs = (means - 0.5).abs_().add_(0.5).log_()  # max(p, 1 - p) = |p - 1/2| + 1/2
         return log_probs.sub_(torch.relu(logits)).addcmul_(values, logits)
 
 

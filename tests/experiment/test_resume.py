@@ -27,6 +27,9 @@ from conftest import (
 from nws.experiment.build import load_machine
 
 RESUMABLE = {
+    "one_dream": ("algorithm.dreams=1", "optimizer=momentum"),
+    "no_dreams": ("algorithm=bihm",),
+    "dreams_of_a_metric": ("algorithm=nbihm", "algorithm.dreams=3", "metric.refresh_every=4"),
     "momentum_linear": ("optimizer=momentum", "scheduler=linear"),
     "adam_cosine": ("optimizer=adam", "scheduler=cosine"),
     "nadam_plateau": ("optimizer=nadam", "scheduler=plateau", "scheduler.patience=0"),
@@ -51,6 +54,7 @@ RESUMABLE = {
         "optimizer._target_=torch.optim.LBFGS",
         "optimizer.lr=0.01",
         "~optimizer.betas",
+        "~optimizer.fused",
         "+optimizer.max_iter=3",
     ),
 }

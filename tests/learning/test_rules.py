@@ -39,6 +39,17 @@ def test_bad_sample_counts_are_refused(samples: Any) -> None:
         make_rule("rws", samples)
 
 
+@pytest.mark.parametrize("dreams", [0, -1, 2.5, "3", True])
+def test_bad_dream_counts_are_refused(dreams: Any) -> None:
+    with pytest.raises(UserError, match=r"algorithm\.dreams must be a whole number of at least 1"):
+        make_rule("rws", 3, dreams=dreams)
+
+
+def test_there_are_as_many_dreams_as_samples_unless_another_number_is_given() -> None:
+    counts = [make_rule("rws", 3, dreams=dreams).dream_rows for dreams in (None, 1, 8, 2.0)]
+    assert counts == [3, 1, 8, 2]
+
+
 @pytest.mark.parametrize("name", ["generator_wake", "recognition_wake", "recognition_dream"])
 @pytest.mark.parametrize("value", [-0.5, math.nan, math.inf, "1", None, True])
 def test_bad_factors_are_refused_by_name(name: str, value: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,7 @@ from torch import Tensor
 from nws.learning import Rule, StepResult, WakeSleep, importance, uniform
 from nws.learning.step import STATISTICS
 from nws.models import HelmholtzMachine
+from nws.models.likelihood import effective_sample_size
 
 SEED = 11
 
@@ -38,10 +40,10 @@ def step(case: Case, machine: HelmholtzMachine, rule: Rule, x: Tensor) -> StepRe
 def traces_of_step(
     case: Case, machine: HelmholtzMachine, rule: Rule, x: Tensor
 ) -> tuple[reference.Bits, reference.Bits]:
-    """The states of a step seeded as above: wake comes first, then as many rows of dreams."""
+    """The states of a step seeded as above: wake comes first, then the dreams."""
     rng = case.rng(SEED)
     wake = machine.wake(x, rule.samples, rng)
-    return reference.bits_of(wake), reference.bits_of(machine.dream(len(wake.values), rng))
+    return reference.bits_of(wake), reference.bits_of(machine.dream(len(x) * rule.dream_rows, rng))
 
 
 def gradients(machine: HelmholtzMachine) -> tuple[Tensor, Tensor]:
@@ -131,6 +133,63 @@ def test_generators_gradient_is_that_of_the_log_likelihood_where_recognition_is_
     # each entry of grad log p(x, h) takes two values, at most 2 apart: its mean has a standard
     # error below 1 / sqrt(K)
     assert (gradients(machine)[0] + expected).abs().max() < 5 / samples**0.5
+
+
+@pytest.mark.parametrize("dreams", [1, 2, 7])
+@pytest.mark.parametrize("rule_name", ["ws", "rws"])
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_are_those_of_as_many_dreams_as_are_asked_for(
+    case: Case, rule_name: str, dreams: int
+) -> None:
+    machine, x = case.machine(), case.data()
+    rule = make_rule(rule_name, case.samples, dreams=dreams)
+    result = step(case, machine, rule, x)
+    wake, dream = traces_of_step(case, machine, rule, x)
+    assert len(dream[0]) == dreams * case.batch
+    expected = reference.rule_gradients(machine, rule, wake, dream)
+    for actual, gradient in zip(gradients(machine), expected, strict=True):
+        assert_close(actual, gradient, case.tolerance)
+    loss = -reference.recognition(machine).log_prob(dream).mean()
+    assert_close(result.statistics[STATISTICS.index("dream_loss")], loss, case.tolerance)
+    if dreams > 1:  # the control: the mean of some of the dreams is another
+        some = [layer[:-1] for layer in dream]
+        wrong = reference.rule_gradients(machine, rule, wake, some)[1]
+        assert not torch.allclose(gradients(machine)[1].double(), wrong, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("rule_name", ["rws", "bihm"])
+@pytest.mark.parametrize(("rows", "sizes"), [(1, [1, 1, 1, 1, 1]), (8, [2, 2, 1]), (20, [5])])
+def test_a_batch_in_parts_gives_the_mean_of_all_of_it(
+    rule_name: str, rows: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most so many rows at once; each part has its phases, in this order of draws."""
+    case = Case((3, 4, 2), 4, 5, "bipolar")
+    monkeypatch.setattr("nws.learning.step.CACHED", rows * sum(case.sizes))
+    machine, x, rule = case.machine(), case.data(), make_rule(rule_name, case.samples)
+    result = step(case, machine, rule, x)
+    rng, phases = case.rng(SEED), []
+    for part in x.split(sizes):
+        wake = reference.bits_of(machine.wake(part, 4, rng))
+        dream = machine.dream(4 * len(part), rng) if rule.recognition_dream else None
+        phases.append((wake, wake if dream is None else reference.bits_of(dream)))
+    wake, dream = (
+        [torch.cat(layer) for layer in zip(*each, strict=True)]
+        for each in zip(*phases, strict=True)
+    )
+    expected = reference.rule_gradients(machine, rule, wake, dream)
+    for actual, gradient in zip(gradients(machine), expected, strict=True):
+        assert_close(actual, gradient)
+    p, q = reference.generator(machine), reference.recognition(machine)
+    log_weights = (p.log_prob(wake) - q.log_prob(wake)).view(5, 4)
+    assert_close(result.statistics[2], (log_weights.logsumexp(1) - math.log(4)).mean())
+    assert_close(result.statistics[3], effective_sample_size(log_weights).mean())
+    weights = reference.importance_weights(machine, wake, 4, exponent_of(rule)).flatten() / 5
+    losses = [-p.layer_log_probs(wake) @ weights, -q.layer_log_probs(dream).mean(1)]
+    assert_close(result.layer_losses, torch.cat(losses))
+    # the control: gradients of a part are others
+    some = ([layer[:4] for layer in each] for each in (wake, dream))
+    first = reference.rule_gradients(machine, rule, *some)
+    assert not torch.allclose(gradients(machine)[0], first[0], rtol=1e-3, atol=1e-3)
 
 
 # --- weights of other kinds than a softmax --------------------------------------------------------
@@ -311,15 +370,20 @@ def test_statistics_are_losses_bound_and_effective_sample_size(case: Case, rule_
     ratios = (p.log_prob(wake) - q.log_prob(wake)).exp().view(case.batch, case.samples)
     expected = {
         "wake_loss": -(weights * p.log_prob(wake).view_as(weights)).sum(1).mean(),
-        "dream_loss": -q.log_prob(dream).mean(),
+        "dream_loss": -q.log_prob(dream).mean()
+        if rule.recognition_dream
+        else x.new_tensor(math.nan),
         "log_likelihood": ratios.mean(1).log().mean(),
         "ess": (ratios.sum(1) ** 2 / (ratios**2).sum(1)).mean(),
     }
     assert tuple(expected) == STATISTICS
-    assert_close(result.statistics, torch.stack(list(expected.values())), case.tolerance)
+    torch.testing.assert_close(
+        result.statistics.double().cpu(), torch.stack(list(expected.values())).double().cpu(),
+        rtol=case.tolerance, atol=case.tolerance, equal_nan=True,
+    )  # fmt: skip
     layers = [
         -p.layer_log_probs(wake) @ weights.flatten() / case.batch,
-        -q.layer_log_probs(dream).mean(1),
+        -q.layer_log_probs(dream if rule.recognition_dream else wake).mean(1),
     ]
     assert_close(result.layer_losses, torch.cat(layers), case.tolerance)
 
