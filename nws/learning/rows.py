@@ -36,9 +36,9 @@ def layer_rows(
             block = units.curvature(units.mean(bias))[None]
             rows.append(Rows(bias.new_ones(1, 1), block, errors, name))
         else:
-            made = (partial(make, edge) for make in (phase.inputs, phase.curvature))
-            weights, means = (partial(make, edge) for make in (phase.weights, phase.means))
-            rows.append(Rows(*made, errors, name, weights, means))
+            inputs, curvature = partial(phase.inputs, edge), partial(phase.curvature, edge)
+            weights, means = partial(phase.weights, edge), partial(phase.means, edge)
+            rows.append(Rows(inputs, curvature, errors, name, weights, means))
     return rows
 
 
@@ -113,7 +113,7 @@ class _Phase:
         return block[::stride] * (weights.sum() / weights[::stride].sum())
 
     def _join_samples(self, edge: Edge, terms: Tensor) -> Tensor:
-        """Sum the terms of K rows that share their parents: (B, ..) where these are x, else (n, ..)."""
+        """Sum the terms of rows that share their parents: (B, ..) where these are x, else (n, ..)."""
         shared = edge.parent == 0
         return terms.unflatten(0, (-1, self.trace.samples)).sum(1) if shared else terms
 

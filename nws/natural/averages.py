@@ -1,7 +1,5 @@
 """Running means over steps, which are right from the first step on."""
 
-from torch import Tensor
-
 
 def share_of_newest(memory: float, count: int) -> float:
     """The weight of the newest of `count` terms in a running mean: (1 - beta) / (1 - beta^count).

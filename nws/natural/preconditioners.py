@@ -35,7 +35,7 @@ class Preconditioner(Protocol):
 
 
 class Basis(NamedTuple):
-    """The r largest eigenpairs of the parents' covariance, and the mean of its other eigenvalues."""
+    """The r largest eigenpairs of the parents' covariance, and the mean of its others."""
 
     vectors: Tensor  # (d - 1, r) Q; the bias does not vary
     values: Tensor  # (r,) Lambda
@@ -115,10 +115,12 @@ def _main_directions(rows: Tensor, rank: int) -> Tensor:
 
 
 class SharedInverse:
-    """M_j^{-1} for all units of some layers, M_j = s_j (c c^T + Q Lambda Q^T + rho (I - Q Q^T)) + alpha I.
+    """M_j^{-1} for all units of some layers.
 
-    c, Q, Lambda and rho are of the layer, s_j of the unit. The bias, 1 in all rows, is in c alone. Without c the inverse is
-    P_j = p_j I + Q diag(e_j) Q^T with p_j = 1 / (s_j rho + alpha) and
+        M_j = s_j (c c^T + Q Lambda Q^T + rho (I - Q Q^T)) + alpha I
+
+    c, Q, Lambda and rho are of the layer, s_j of the unit. The bias, 1 in all rows, is in c alone.
+    Without c the inverse is P_j = p_j I + Q diag(e_j) Q^T with p_j = 1 / (s_j rho + alpha) and
     e_j = 1 / (s_j Lambda + alpha) - p_j. With c it is P_j - k_j (P_j c)(P_j c)^T with
     k_j = s_j / (1 + s_j c . P_j c) (Sherman & Morrison 1950). P_j c lies in the span of [c, Q]. So
     all of it is one product with [c, Q], a few numbers for each unit, and one product back.

@@ -53,13 +53,13 @@ class Fisher:
         """Give the solvers the rows of all updates that are remembered."""
         if self._system is not None:
             names, alpha = self._system
-            layers = zip(self.solvers, names, zip(*self._past, strict=True), strict=True)
-            for solver, name, parts in layers:
-                inputs, curvatures = (
-                    torch.cat(each) if len(parts) > 1 else each[0]
-                    for each in zip(*parts, strict=True)
-                )
-                solver.factor(UnitFisher(inputs, curvatures / len(parts), name), alpha)
+            for number, (solver, name) in enumerate(zip(self.solvers, names, strict=True)):
+                inputs, curvature = self._past[-1][number]
+                if len(self._past) > 1:
+                    inputs = torch.cat([layers[number][0] for layers in self._past])
+                    curvature = torch.cat([layers[number][1] for layers in self._past])
+                    curvature /= len(self._past)
+                solver.factor(UnitFisher(inputs, curvature, name), alpha)
 
     def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """(F_j + alpha I)^{-1} g_j, (m, d) for each layer."""

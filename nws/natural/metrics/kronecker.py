@@ -18,11 +18,12 @@ class Kronecker:
 
     In the brackets is the second moment of the layer's parents: c is their mean row, and
     Q Lambda Q^T + rho (I - Q Q^T) their covariance, by its r largest eigenpairs and the mean of the
-    others. s_j = E[A''(a_j)] is the unit's mean curvature. In terms of K-FAC (Martens & Grosse 2015)
-    the factor of the outputs is diagonal by the model itself. What is left out of the exact block
-    E[A''(a_j) h h^T] is how A'' and h h^T depend on each other.
+    others. s_j = E[A''(a_j)] is the unit's mean curvature. In terms of K-FAC (Martens & Grosse
+    2015) the factor of the outputs is diagonal by the model itself. What is left out of the exact
+    block E[A''(a_j) h h^T] is how A'' and h h^T depend on each other.
 
-    c and s_j are those of the newest rows. The covariance is a running mean over steps.
+    c and s_j are those of the newest rows: a step moves c, and one that is some steps old costs
+    nats. The covariance is a running mean over steps.
 
     Args:
         memory: Of the covariance, in steps; 1 for the newest rows alone.

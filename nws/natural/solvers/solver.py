@@ -78,7 +78,7 @@ def check_system(operator: CurvatureOperator, damping: Tensor, zero: bool = Fals
 
 
 def check_rows(rows: Sequence[Rows], damping: Tensor | float) -> Tensor:
-    """Return alpha in the dtype of the rows; `UserError` for an alpha or rows of no use, on the CPU.
+    """Return alpha in the dtype of the rows; `UserError` for alpha or rows of no use (CPU only).
 
     Args:
         rows: Of each layer; only their means are looked at, unless something is wrong.
