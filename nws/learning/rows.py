@@ -113,7 +113,7 @@ class _Phase:
         return block[::stride] * (weights.sum() / weights[::stride].sum())
 
     def _join_samples(self, edge: Edge, terms: Tensor) -> Tensor:
-        """Sum the terms of rows that share their parents: (B, ..) where these are x, else (n, ..)."""
+        """Sum the terms of rows that share their parents: (B, ..) for x, else (n, ..)."""
         shared = edge.parent == 0
         return terms.unflatten(0, (-1, self.trace.samples)).sum(1) if shared else terms
 

@@ -74,6 +74,7 @@ class Fisher:
 
     def state_dict(self) -> dict[str, Any]:
         """The state of each layer's solver; and rows, where they are remembered."""
+        solvers: list[dict[str, Any]]
         solvers = [getattr(solver, "state_dict", dict)() for solver in self.solvers]
         return {"solvers": solvers} | ({"past": self._past} if self.memory > 1 else {})
 
