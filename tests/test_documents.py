@@ -442,7 +442,8 @@ def test_every_option_named_exists() -> None:
 def test_every_option_is_documented() -> None:
     """In docs/configuration.md, or its parent there (algorithm.weighting and all below it)."""
     described = set(re.findall(r"`([\w.]+)`", PAGES["docs/configuration.md"]))
-    asked = re.compile(r"(algorithm|metric|solver|damping|model|data|trainer|logger)\.[a-z]")
+    groups = "algorithm|metric|solver|damping|model|data|trainer|optimizer|logger"
+    asked = re.compile(rf"({groups})\.[a-z]")
     missing = {
         key
         for key in options()
@@ -494,6 +495,7 @@ def test_every_column_of_metrics_exists(train: Command) -> None:
         "damping=levenberg_marquardt",
         "model=toy",
         "trainer.epochs=0.1",
+        "optimizer.recognition_lr=0.05",
     )
     assert named == set((outcome.run / "metrics.csv").read_text().splitlines()[0].split(","))
 

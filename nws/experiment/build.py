@@ -17,6 +17,7 @@ from nws.data import Dataset, load_dataset
 from nws.errors import UserError
 from nws.experiment.configuration import check_groups, construct, instantiate, locate, to_dict
 from nws.experiment.directory import RunDirectory, load_checkpoint, load_parameters, open_run
+from nws.experiment.rates import parameter_groups
 from nws.experiment.resume import override_key
 from nws.experiment.seeds import derive_seed
 from nws.learning import NaturalMetric, RowOptions, Rule
@@ -84,9 +85,14 @@ def build_rule(config: DictConfig) -> Rule:
 
 def _build(config: DictConfig, group: str, total_steps: int, *arguments: Any) -> Any:
     """Return the object of a group; `UserError` where it is not what the group is for."""
-    made, (kind, expected) = instantiate(config[group], total_steps, *arguments), KINDS[group]
+    return _make(group, to_dict(config[group]), total_steps, *arguments)
+
+
+def _make(group: str, options: dict[str, Any], total_steps: int, *arguments: Any) -> Any:
+    """Return the object of a group from its options."""
+    made, (kind, expected) = instantiate(options, total_steps, *arguments), KINDS[group]
     if not isinstance(made, kind) or isinstance(made, SparseAdam):
-        found = config[group]._target_
+        found = options["_target_"]
         raise UserError(f"{group}._target_ must be {expected}, got {found}; see conf/{group}/")
     return made
 
@@ -136,10 +142,13 @@ def unused_options(config: DictConfig, overrides: Sequence[str]) -> list[str]:
 
 
 def build_optimizer(config: DictConfig, total_steps: int, machine: HelmholtzMachine) -> Optimizer:
-    """Return the `optimizer` group's optimizer of all parameters."""
-    # The top layer has only biases, so its weight is empty.
-    parameters = [parameter for parameter in machine.parameters() if parameter.numel()]
-    return _build(config, "optimizer", total_steps, parameters)
+    """Return the `optimizer` group's optimizer of all parameters.
+
+    It has one group of parameters, or where the networks' rates differ one for each network.
+    """
+    options = to_dict(config.optimizer)
+    groups = parameter_groups(machine, options)
+    return _make("optimizer", options, total_steps, groups)
 
 
 def build_scheduler(

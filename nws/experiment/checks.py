@@ -35,10 +35,10 @@ class DivergenceCheck:
         bad = ~layer_losses.isfinite() & (self._first_bad < 0)
         self._first_bad.masked_fill_(bad, step)
 
-    def check(self, step: int, rate: float, kept: str) -> None:
+    def check(self, step: int, rates: object, kept: str) -> None:
         """Raise `Diverged` where a loss or, at this `step`, a parameter is not finite.
 
-        The message names the first step and layer, the learning `rate`, and the checkpoint `kept`.
+        The message names the first step and layer, the learning `rates`, and the checkpoint `kept`.
         """
         names, parameters = zip(*self.machine.named_parameters(), strict=True)
         finite = torch.stack([parameter.isfinite().all() for parameter in parameters])
@@ -50,7 +50,7 @@ class DivergenceCheck:
         if bad:
             first, what = min(bad, key=lambda pair: pair[0])  # a loss before a parameter
             raise Diverged(
-                f"step {first}: {what} is not finite, with a learning rate of {rate:g};"
+                f"step {first}: {what} is not finite, with a learning rate of {rates};"
                 f" lower optimizer.lr, or start from smaller weights (model.weight_scale); {kept}"
             )
 

@@ -3,7 +3,6 @@
 import logging
 import math
 import time
-import warnings
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,6 +19,7 @@ from nws.experiment.checks import EVALUATION_SEED, DivergenceCheck, Row, validat
 from nws.experiment.directory import load_parameters
 from nws.experiment.images import progress_grids
 from nws.experiment.loggers import MetricsFile, Outputs
+from nws.experiment.rates import are_apart, learning_rates, restore
 from nws.experiment.seeds import derive_seed
 from nws.experiment.signals import StopSignals, announce
 from nws.experiment.terminal import Terminal
@@ -123,8 +123,9 @@ class Trainer:
     def _train_until_due(self, terminal: Terminal, stop: StopSignals) -> None:
         """Take steps up to the next evaluation or image, the end, or a signal."""
         while True:
+            rates = learning_rates(self.optimizer)
             for metric in self.learner.metrics:
-                metric.learning_rate.fill_(self._learning_rate())
+                metric.learning_rate.fill_(rates[metric.network.upward])
             batches = self.batches.at(self.step, self.learner.rng)
             self.optimizer.step(partial(self._loss, *batches))  # type: ignore[arg-type]
             self.learner.after_step()
@@ -154,14 +155,11 @@ class Trainer:
         every = max(1, round(epochs * self.steps_per_epoch))
         return self.step % every == 0 or self.step == self.total_steps
 
-    def _learning_rate(self) -> float:
-        return self.optimizer.param_groups[0]["lr"]
-
     def _check(self) -> None:
         kept = f"{self.outputs.run.last} (step {self.saved_step}) is the last good checkpoint"
         if not self.saved_step:
             kept = "no checkpoint was written yet"
-        self.divergence.check(self.step, self._learning_rate(), kept)
+        self.divergence.check(self.step, learning_rates(self.optimizer), kept)
 
     def _evaluate(self) -> str:
         """Write one row of metrics and the checkpoints. Return the row as a line."""
@@ -176,7 +174,10 @@ class Trainer:
         losses = ("wake_loss", "dream_loss", "log_likelihood")
         row |= {f"train/{name}": train[name] for name in losses}
         row["valid/log_likelihood"] = mean = valid.pop("valid/log_likelihood")
-        row |= {"train/ess": train["ess"]} | valid | {"learning_rate": self._learning_rate()}
+        rates = learning_rates(self.optimizer)
+        row |= {"train/ess": train["ess"]} | valid | {"learning_rate": rates.generator}
+        if are_apart(self.optimizer):
+            row["recognition/learning_rate"] = rates.recognition
         row |= self.learner.report()
         if self.plateau:
             self.scheduler.step(mean)  # type: ignore[arg-type]
@@ -233,24 +234,12 @@ class Trainer:
         self.outputs.metrics = MetricsFile(self.outputs.run.metrics, self.step)
 
     def _load_optimizer(self, state: dict[str, Any], changed: set[str]) -> None:
-        """Restore optimizer and scheduler.
-
-        With new options, or another number of steps, the schedule is followed again from step 0.
-        What the optimizer has gathered stays, unless it is another optimizer.
-        """
+        """Restore both; with new options, or another number of steps, the schedule from step 0."""
+        steps = None
         longer = state["total_steps"] != self.total_steps and not self.plateau
-        saved = dict(state["optimizer"])
         if longer or changed & {"optimizer", "scheduler"}:
             steps = 0 if self.plateau else min(self.step, self.total_steps)
-            with warnings.catch_warnings():  # torch warns that the optimizer has not stepped
-                warnings.simplefilter("ignore", UserWarning)
-                for _ in range(steps):
-                    self.scheduler.step()  # type: ignore[call-arg]
-            saved["param_groups"] = self.optimizer.state_dict()["param_groups"]
-        else:
-            self.scheduler.load_state_dict(state["scheduler"])
-        if state["optimizer_class"] == type(self.optimizer).__name__:
-            self.optimizer.load_state_dict(saved)
+        restore(self.optimizer, self.scheduler, state, steps)
 
     def summary(self) -> Row:
         """Return the run in a few numbers, for Weights & Biases."""

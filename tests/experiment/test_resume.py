@@ -294,3 +294,28 @@ def test_a_run_of_version_0_1_says_that_it_cannot_go_on(train: Command) -> None:
     (run / ".hydra" / "config.yaml").write_text(yaml.safe_dump(config))
     assert "version 0.1" in train(f"resume={run}", "trainer.epochs=2").message()
     load_machine(run, "best", torch.device("cpu"))  # it can be looked at
+
+
+#: Options that came later, and what a run without them does.
+LATER = {"optimizer.generator_lr": None, "optimizer.recognition_lr": None}
+
+
+@pytest.mark.parametrize("resume", ["resume=auto", "resume=old"])
+def test_a_run_goes_on_whose_configuration_lacks_later_options(
+    train: Command, command: Command, interrupt: Interrupt, resume: str
+) -> None:
+    whole = train("hydra.run.dir=whole").run
+    interrupt(8, signal.SIGTERM)
+    run = train("hydra.run.dir=old").run
+    file = run / ".hydra" / "config.yaml"
+    config = yaml.safe_load(file.read_text())
+    for key, value in LATER.items():
+        group, name = key.split(".")
+        assert config[group].pop(name, "missing") == value, key
+    file.write_text(yaml.safe_dump(config))
+    given = ("hydra.run.dir=old", *SMALL) if resume == "resume=auto" else ()
+    outcome = command("train.py", resume, *given)
+    assert outcome.code == 0 and outcome.run == run, outcome.err
+    assert_same_run(whole, run)
+    longer = train("resume=old", "trainer.epochs=3", "optimizer.recognition_lr=0.1")
+    assert longer.code == 0 and len(metrics(run)) == 3, longer.err
