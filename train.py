@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 
 from nws.experiment.arguments import rewrite_arguments
 from nws.experiment.build import (
+    build_average,
     build_data,
     build_machine,
     build_metrics,
@@ -26,9 +27,10 @@ from nws.experiment.hardware import pick_device
 from nws.experiment.loggers import Outputs, check_mode
 from nws.experiment.resume import Start, starting_point
 from nws.experiment.seeds import derive_seed
+from nws.experiment.settings import TrainerSettings
 from nws.experiment.sweeps import Job, program
 from nws.experiment.terminal import write_line
-from nws.experiment.trainer import Trainer, TrainerSettings
+from nws.experiment.trainer import Trainer
 from nws.learning import WakeSleep
 
 log = logging.getLogger(__name__)
@@ -50,8 +52,9 @@ def build_trainer(start: Start, choices: dict[str, str]) -> Trainer:
     learner = WakeSleep(machine, rule, rng, build_metrics(config, total_steps, machine))
     optimizer = build_optimizer(config, total_steps, machine)
     scheduler = build_scheduler(config, total_steps, optimizer)
+    average = build_average(config, total_steps, machine)
     outputs = Outputs(start.run, config, choices)
-    trainer = Trainer(settings, data, learner, optimizer, scheduler, outputs)
+    trainer = Trainer(settings, data, learner, optimizer, scheduler, outputs, average)
     if start.state is not None:
         trainer.load_state_dict(start.state, start.changed)
     return trainer

@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from nws.data import Dataset, load_dataset
 from nws.errors import UserError
+from nws.experiment.averaging import Average
 from nws.experiment.configuration import check_groups, construct, instantiate, locate, to_dict
 from nws.experiment.directory import RunDirectory, load_checkpoint, load_parameters, open_run
 from nws.experiment.rates import parameter_groups
@@ -30,6 +31,7 @@ KINDS: dict[str, tuple[Any, str]] = {
     "algorithm": (Rule, "nws.learning.Rule"),
     "damping": (Damping, "a class of nws.natural.damping"),
     "optimizer": (Optimizer, "a torch optimizer that takes dense gradients"),
+    "average": (Average, "nws.experiment.averaging.Average"),
     "scheduler": (LRScheduler | ReduceLROnPlateau, "one of torch.optim.lr_scheduler"),
 }
 
@@ -158,15 +160,39 @@ def build_scheduler(
     return _build(config, "scheduler", total_steps, optimizer)
 
 
+def build_average(
+    config: DictConfig, total_steps: int, machine: HelmholtzMachine
+) -> Average | None:
+    """Return the average of a machine's weights that the `average` group asks for, if any."""
+    if (config.get("average") or {}).get("_target_") is None:  # runs of earlier versions have none
+        return None
+    average: Average = _build(config, "average", total_steps, machine, total_steps)
+    return average
+
+
 def load_machine(
-    path: str | Path, checkpoint: str, device: torch.device
+    path: str | Path, checkpoint: str, device: torch.device, weights: str = "plain"
 ) -> tuple[RunDirectory, DictConfig, Dataset, HelmholtzMachine]:
-    """Return a run, its configuration, data set and machine; the checkpoint is `best` or `last`."""
+    """Return a run, its configuration, data set and machine.
+
+    Args:
+        path: The run directory.
+        checkpoint: `best` or `last`.
+        device: Where data and machine are to be.
+        weights: `plain`, or `average` for those that the run averaged.
+    """
     run, config = open_run(path)
     check_groups(config)
     file = run.best if checkpoint == "best" else run.last
     state = load_checkpoint(file)
     data = build_data(config, device)
     machine = build_machine(config, data)
+    if weights == "average":
+        state = state.get("average") or {"count": 0}
+        if not state["count"]:
+            raise UserError(
+                f"{file} has no averaged weights; a run has them with average=exponential or"
+                " average=tail, from average.start on"
+            )
     load_parameters(machine, state["machine"], file)
     return run, config, data, machine.to(device)

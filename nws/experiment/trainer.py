@@ -3,24 +3,25 @@
 import logging
 import math
 import time
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from nws.data import Dataset
-from nws.errors import UserError, positive_int
-from nws.experiment.batches import Batches, steps_per_epoch
+from nws.errors import UserError
+from nws.experiment.averaging import Average
+from nws.experiment.batches import Batches
 from nws.experiment.checks import EVALUATION_SEED, DivergenceCheck, Row, validate, warn_of_a_bad_end
 from nws.experiment.directory import load_parameters
 from nws.experiment.images import progress_grids
 from nws.experiment.loggers import MetricsFile, Outputs
-from nws.experiment.rates import are_apart, learning_rates, restore
+from nws.experiment.rates import Scheduler, are_apart, learning_rates, restore
 from nws.experiment.seeds import derive_seed
+from nws.experiment.settings import TrainerSettings
 from nws.experiment.signals import StopSignals, announce
 from nws.experiment.terminal import Terminal
 from nws.learning.step import STATISTICS, WakeSleep
@@ -28,38 +29,6 @@ from nws.learning.step import STATISTICS, WakeSleep
 log = logging.getLogger(__name__)
 
 PLAIN_STATE = ("step", "total_steps", "seconds", "best", "sums", "count")
-
-
-@dataclass(frozen=True)
-class TrainerSettings:
-    """The `trainer` group; conf/config.yaml says what each option means."""
-
-    epochs: float
-    batch_size: int
-    evaluate_every: float
-    images_every: float
-    check_every: int
-    evaluation_samples: int
-    evaluation_points: int | None
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "evaluate_every", "images_every"):
-            value = getattr(self, name)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not 0 < value < math.inf:
-                raise UserError(f"trainer.{name} must be a number of epochs above 0, got {value!r}")
-        for name in ("batch_size", "check_every", "evaluation_samples", "evaluation_points"):
-            value = getattr(self, name)
-            if value is not None or name != "evaluation_points":  # 32.0 becomes 32
-                object.__setattr__(self, name, positive_int(f"trainer.{name}", value))
-
-    def steps_per_epoch(self, images: int) -> int:
-        """Return the whole batches in a pass over the training images."""
-        return steps_per_epoch(self.batch_size, images, "training")
-
-    def total_steps(self, images: int) -> int:
-        """Return the number of steps of a run on so many training images."""
-        return max(1, round(self.epochs * self.steps_per_epoch(images)))
 
 
 class Trainer:
@@ -72,15 +41,16 @@ class Trainer:
         optimizer: It follows the gradients that the learner writes.
         scheduler: Stepped once a training step; ReduceLROnPlateau once an evaluation.
         outputs: Where rows, images and checkpoints go.
+        average: Of the weights, if any; it is evaluated and saved beside them.
     """
 
     def __init__(
         self, settings: TrainerSettings, data: Dataset, learner: WakeSleep, optimizer: Optimizer,
-        scheduler: LRScheduler | ReduceLROnPlateau, outputs: Outputs,
+        scheduler: Scheduler, outputs: Outputs, average: Average | None = None,
     ) -> None:  # fmt: skip
         self.settings, self.data, self.learner = settings, data, learner
         self.machine, self.outputs = learner.machine, outputs
-        self.optimizer, self.scheduler = optimizer, scheduler
+        self.optimizer, self.scheduler, self.average = optimizer, scheduler, average
         self.plateau = isinstance(scheduler, ReduceLROnPlateau)
         self.device = data.train.bytes.device
         self.steps_per_epoch = settings.steps_per_epoch(len(data.train))
@@ -132,6 +102,8 @@ class Trainer:
             if not self.plateau:
                 self.scheduler.step()  # type: ignore[call-arg]
             self.step += 1
+            if self.average is not None:
+                self.average.update(self.machine, self.step)
             terminal.show_step(self.step, self.step / self.steps_per_epoch)
             if self.step % self.settings.check_every == 0:
                 self._check()
@@ -178,6 +150,10 @@ class Trainer:
         row |= {"train/ess": train["ess"]} | valid | {"learning_rate": rates.generator}
         if are_apart(self.optimizer):
             row["recognition/learning_rate"] = rates.recognition
+        if self.average is not None and self.average.count:
+            averaged = validate(self.average.machine, self.data, samples, points)
+            row |= {f"average/{key.split('/')[1]}": value for key, value in averaged.items()}
+            del row["average/samples"]
         row |= self.learner.report()
         if self.plateau:
             self.scheduler.step(mean)  # type: ignore[arg-type]
@@ -205,6 +181,7 @@ class Trainer:
             "metrics": [metric.state_dict() for metric in self.learner.metrics],
             "rng": self.learner.rng.get_state(),
             "rng_device": self.learner.rng.device.type,
+            "average": self.average.state_dict() if self.average is not None else None,
         }
 
     def load_state_dict(self, state: dict[str, Any], changed: set[str]) -> None:
@@ -217,6 +194,9 @@ class Trainer:
         self.seconds, self.best, self.count = state["seconds"], state["best"], state["count"]
         self.sums.copy_(state["sums"])
         self._load_optimizer(state, changed)
+        averaged = None if "average" in changed else state.get("average")
+        if self.average is not None and averaged is not None:
+            self.average.load_state_dict(averaged, self.outputs.run.last)
         fresh_solvers = bool(changed & {"metric", "solver"})
         for metric, saved in zip(self.learner.metrics, state["metrics"], strict=False):
             metric.load_state_dict(saved, "damping" in changed, fresh_solvers)

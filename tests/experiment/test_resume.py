@@ -297,7 +297,11 @@ def test_a_run_of_version_0_1_says_that_it_cannot_go_on(train: Command) -> None:
 
 
 #: Options that came later, and what a run without them does.
-LATER = {"optimizer.generator_lr": None, "optimizer.recognition_lr": None}
+LATER = {
+    "optimizer.generator_lr": None,
+    "optimizer.recognition_lr": None,
+    "average": {"_target_": None},
+}
 
 
 @pytest.mark.parametrize("resume", ["resume=auto", "resume=old"])
@@ -310,12 +314,14 @@ def test_a_run_goes_on_whose_configuration_lacks_later_options(
     file = run / ".hydra" / "config.yaml"
     config = yaml.safe_load(file.read_text())
     for key, value in LATER.items():
-        group, name = key.split(".")
-        assert config[group].pop(name, "missing") == value, key
+        group, _, name = key.rpartition(".")
+        assert (config[group] if group else config).pop(name, "missing") == value, key
     file.write_text(yaml.safe_dump(config))
     given = ("hydra.run.dir=old", *SMALL) if resume == "resume=auto" else ()
     outcome = command("train.py", resume, *given)
     assert outcome.code == 0 and outcome.run == run, outcome.err
     assert_same_run(whole, run)
-    longer = train("resume=old", "trainer.epochs=3", "optimizer.recognition_lr=0.1")
+    later = ("optimizer.recognition_lr=0.1", "average=exponential")
+    longer = train("resume=old", "trainer.epochs=3", *later)
     assert longer.code == 0 and len(metrics(run)) == 3, longer.err
+    assert checkpoint(run)["average"]["count"] == 6
