@@ -65,11 +65,9 @@ def train(start: Start, job: Job) -> int | None:
     trainer, state = build_trainer(start, job.choices), start.state
     if state is None:
         start.run.claim(start.config, job.choices, start.again)
-    elif trainer.step >= trainer.total_steps:
-        print(
-            f"nothing to do: step {trainer.step} of {trainer.total_steps};"
-            f" go on with trainer.epochs=N, N > {trainer.step / trainer.steps_per_epoch:g}"
-        )
+    elif trainer.finished:
+        where = f"step {trainer.step} of {trainer.total_steps}"
+        print(f"nothing to do: {where}; go on with {trainer.way_on}")
         job.best = trainer.best
         return None
     write_line(start.run.path)

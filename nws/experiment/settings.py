@@ -18,6 +18,7 @@ class TrainerSettings:
     check_every: int
     evaluation_samples: int
     evaluation_points: int | None
+    patience: int | None = None  # runs of earlier versions lack what has a default
 
     def __post_init__(self) -> None:
         for name in ("epochs", "evaluate_every", "images_every"):
@@ -25,9 +26,10 @@ class TrainerSettings:
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if not number or not 0 < value < math.inf:
                 raise UserError(f"trainer.{name} must be a number of epochs above 0, got {value!r}")
-        for name in ("batch_size", "check_every", "evaluation_samples", "evaluation_points"):
+        optional = ("evaluation_points", "patience")
+        for name in ("batch_size", "check_every", "evaluation_samples", *optional):
             value = getattr(self, name)
-            if value is not None or name != "evaluation_points":  # 32.0 becomes 32
+            if value is not None or name not in optional:  # 32.0 becomes 32
                 object.__setattr__(self, name, positive_int(f"trainer.{name}", value))
 
     def steps_per_epoch(self, images: int) -> int:

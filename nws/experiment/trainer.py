@@ -28,7 +28,7 @@ from nws.learning.step import STATISTICS, WakeSleep
 
 log = logging.getLogger(__name__)
 
-PLAIN_STATE = ("step", "total_steps", "seconds", "best", "sums", "count")
+PLAIN_STATE = ("step", "total_steps", "seconds", "best", "waited", "finished", "sums", "count")
 
 
 class Trainer:
@@ -61,8 +61,27 @@ class Trainer:
         self.divergence = DivergenceCheck(self.machine)
         self.step, self.seconds, self.saved_step = 0, 0.0, 0
         self.best = -math.inf  # validation log-likelihood, in nats
+        self.waited = 0  # evaluations since then
         # Sums over the `count` steps since the last evaluation, on the device.
         self.sums, self.count = torch.zeros(len(STATISTICS), device=self.device), 0
+
+    @property
+    def out_of_patience(self) -> bool:
+        """Whether as many evaluations as `trainer.patience` brought nothing better."""
+        patience = self.settings.patience
+        return patience is not None and self.waited >= patience
+
+    @property
+    def finished(self) -> bool:
+        """Whether this was the last step, or patience has come to its end."""
+        return self.step >= self.total_steps or self.out_of_patience
+
+    @property
+    def way_on(self) -> str:
+        """The option with which a finished run goes on."""
+        if self.out_of_patience:
+            return f"trainer.patience=N, N > {self.waited}"
+        return f"trainer.epochs=N, N > {self.step / self.steps_per_epoch:g}"
 
     def fit(self) -> int | None:
         """Train to the last step, or until a signal, whose number is returned.
@@ -72,7 +91,7 @@ class Trainer:
         stop = StopSignals(partial(announce, "after this step"))
         show = self.outputs.config.progress
         with stop, Terminal(show, self.step, self.total_steps, self.settings.epochs) as terminal:
-            while self.step < self.total_steps and stop.caught is None:
+            while not self.finished and stop.caught is None:
                 started = time.perf_counter()
                 try:
                     self._train_until_due(terminal, stop)
@@ -135,6 +154,26 @@ class Trainer:
 
     def _evaluate(self) -> str:
         """Write one row of metrics and the checkpoints. Return the row as a line."""
+        row = self._row()
+        mean = row["valid/log_likelihood"]
+        if self.plateau:
+            self.scheduler.step(mean)  # type: ignore[arg-type]
+        line = self.outputs.row(row)
+        if self.step == self.total_steps:
+            warn_of_a_bad_end(self.machine, mean)
+        better = mean > self.best
+        if better:  # max() would keep a mean that is no number
+            self.best = mean
+        self.waited = 0 if better else self.waited + 1
+        self._save(better)
+        if self.out_of_patience and self.step < self.total_steps:
+            reason = f"trainer.patience={self.waited}, no better valid/log_likelihood since"
+            where = f"step {self.step} of {self.total_steps}"
+            log.warning(f"the run ends at {where}: {reason} {self.best:.3f} nats")
+        return line
+
+    def _row(self) -> Row:
+        """Return the row of metrics of this step, and start the sums of the next."""
         settings = self.settings
         samples, points = settings.evaluation_samples, settings.evaluation_points
         valid = validate(self.machine, self.data, samples, points)
@@ -145,7 +184,7 @@ class Trainer:
         row: Row = {"epoch": epoch, "step": self.step, "seconds": seconds}
         losses = ("wake_loss", "dream_loss", "log_likelihood")
         row |= {f"train/{name}": train[name] for name in losses}
-        row["valid/log_likelihood"] = mean = valid.pop("valid/log_likelihood")
+        row["valid/log_likelihood"] = valid.pop("valid/log_likelihood")
         rates = learning_rates(self.optimizer)
         row |= {"train/ess": train["ess"]} | valid | {"learning_rate": rates.generator}
         if are_apart(self.optimizer):
@@ -154,17 +193,7 @@ class Trainer:
             averaged = validate(self.average.machine, self.data, samples, points)
             row |= {f"average/{key.split('/')[1]}": value for key, value in averaged.items()}
             del row["average/samples"]
-        row |= self.learner.report()
-        if self.plateau:
-            self.scheduler.step(mean)  # type: ignore[arg-type]
-        line = self.outputs.row(row)
-        if self.step == self.total_steps:
-            warn_of_a_bad_end(self.machine, mean)
-        better = mean > self.best
-        if better:  # max() would keep a mean that is no number
-            self.best = mean
-        self._save(better)
-        return line
+        return row | self.learner.report()
 
     def _save(self, best: bool) -> None:
         self.outputs.checkpoint(self.state_dict(), best)
@@ -192,6 +221,7 @@ class Trainer:
         load_parameters(self.machine, state["machine"], self.outputs.run.last)
         self.step = self.saved_step = state["step"]
         self.seconds, self.best, self.count = state["seconds"], state["best"], state["count"]
+        self.waited = state.get("waited", 0)
         self.sums.copy_(state["sums"])
         self._load_optimizer(state, changed)
         averaged = None if "average" in changed else state.get("average")
