@@ -78,11 +78,13 @@ def mean_image_bias(data: Dataset, units: Units) -> Tensor:
     return units.link(units.from_data((white + 1) / (len(data.train) + 2)))
 
 
-def build_rule(config: DictConfig) -> Rule:
+def build_rule(config: DictConfig, total_steps: int = 1) -> Rule:
     """Return the learning rule of the `algorithm` group."""
     if "_target_" not in config.algorithm:
         raise UserError("this run is of version 0.1, which can be looked at but not gone on with")
-    return _build(config, "algorithm", 1)
+    rule: Rule = _build(config, "algorithm", total_steps)
+    rule.try_step(total_steps - 1)  # a schedule that leaves its range is found here
+    return rule
 
 
 def _build(config: DictConfig, group: str, total_steps: int, *arguments: Any) -> Any:

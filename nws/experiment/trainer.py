@@ -115,6 +115,7 @@ class Trainer:
             rates = learning_rates(self.optimizer)
             for metric in self.learner.metrics:
                 metric.learning_rate.fill_(rates[metric.network.upward])
+            self.learner.start_step(self.step)
             batches = self.batches.at(self.step, self.learner.rng)
             self.optimizer.step(partial(self._loss, *batches))  # type: ignore[arg-type]
             self.learner.after_step()

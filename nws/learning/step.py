@@ -64,9 +64,17 @@ class WakeSleep:
         metrics: Sequence[NaturalMetric] = (),
     ) -> None:
         self.machine, self.rule, self.rng, self.metrics = machine, rule, rng, tuple(metrics)
+        self.start_step(0)
         # glibc returns large freed blocks to the system, and page faults then cost as much as the
         # arithmetic. It keeps them once a block of nearly 32 MiB, its limit, has been freed.
         torch.empty(31 * 2**20, dtype=torch.uint8)
+
+    def start_step(self, step: int) -> None:
+        """Take the next batch as that of a step, counted from 0: it says how many samples to draw.
+
+        Needed where the rule has a `samples_schedule`, without which it changes nothing.
+        """
+        self.samples = self.rule.samples_at(step)
 
     @torch.no_grad()
     def step(self, x: Tensor, other: Tensor | None = None) -> StepResult:
@@ -83,12 +91,12 @@ class WakeSleep:
             Losses, the K-sample bound and the effective sample size.
         """
         rule, (p, q) = self.rule, self.machine.networks
-        wake = self.machine.wake(x, rule.samples, self.rng)
+        wake = self.machine.wake(x, self.samples, self.rng)
         dream = self.machine.dream(len(wake.values), self.rng)
         wake_p, wake_q, dream_q = (
             trace.layer_log_probs(network) for trace, network in ((wake, p), (wake, q), (dream, q))
         )
-        log_p, log_q = (part.sum(0).unflatten(0, (-1, rule.samples)) for part in (wake_p, wake_q))
+        log_p, log_q = (part.sum(0).unflatten(0, (-1, self.samples)) for part in (wake_p, wake_q))
         weights_p, weights_q = (part.flatten() / len(x) for part in rule.weighting(log_p, log_q))
         uniform = torch.full_like(weights_p, 1 / len(weights_p))
 
@@ -113,8 +121,9 @@ class WakeSleep:
             metric.after_step(self.machine)
 
     def report(self) -> dict[str, float]:
-        """What the metrics say of the last step, for the log."""
-        return {key: value for metric in self.metrics for key, value in metric.report().items()}
+        """What the metrics say of the last step, for the log; and K where it is on a schedule."""
+        own = {"train/samples": float(self.samples)} if self.rule.samples_schedule else {}
+        return own | {key: value for each in self.metrics for key, value in each.report().items()}
 
     def _precondition(
         self, terms: dict[BeliefNetwork, list[Term]], rows: MetricRows, other: Tensor | None
@@ -130,7 +139,7 @@ class WakeSleep:
     def _other_rows(self, own: MetricRows, x: Tensor) -> MetricRows:
         """Rows from another batch than the gradient's, `own` where they stay."""
         rule = self.rule
-        wake = self.machine.wake(x, rule.samples, self.rng)
+        wake = self.machine.wake(x, self.samples, self.rng)
         uniform = own.model[1].new_full((len(wake.values),), 1 / len(wake.values))
         if any(metric.options.batch == "unlabeled" for metric in self.metrics):
             return own._replace(recognition=(wake, uniform))

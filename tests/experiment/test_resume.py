@@ -301,6 +301,7 @@ LATER = {
     "optimizer.generator_lr": None,
     "optimizer.recognition_lr": None,
     "trainer.patience": None,
+    "algorithm.samples_schedule": None,
     "average": {"_target_": None},
 }
 LATER_STATE = ("waited", "finished", "average")
