@@ -495,6 +495,7 @@ def test_every_column_of_metrics_exists(train: Command) -> None:
         "trainer.epochs=0.1",
         "optimizer.recognition_lr=0.05",
         "average=exponential",
+        "trainer.noise_batches=2",
         "algorithm.samples_schedule={_target_: nws.schedules.constant, _partial_: true}",
     )
     assert named == set((outcome.run / "metrics.csv").read_text().splitlines()[0].split(","))

@@ -8,6 +8,9 @@ from torch import Tensor
 
 from nws.data import Dataset
 from nws.errors import Diverged
+from nws.experiment.batches import Batches
+from nws.learning import WakeSleep
+from nws.learning.gradient_noise import gradient_noise
 from nws.models.helmholtz import HelmholtzMachine
 from nws.models.likelihood import kl_divergence, log_likelihood
 
@@ -75,6 +78,19 @@ def validate(machine: HelmholtzMachine, data: Dataset, samples: int, points: int
     if data.distribution is not None:
         row["exact/kl"] = kl_divergence(machine, *data.distribution)
     return row
+
+
+def noise_scales(learner: WakeSleep, batches: Batches, step: int, count: int) -> Row:
+    """Return the noise scale of each network's plain gradient, in data points.
+
+    It takes the halves of the next `count` batches of training, and draws of its own.
+    """
+    rng = torch.Generator(learner.rng.device).manual_seed(EVALUATION_SEED)
+    size = max(1, batches.size // 2)
+    ahead = [batches.at(step + each, rng)[0] for each in range(count)]
+    halves = [half for batch in ahead for half in batch.split(size)[:2]]
+    noise = gradient_noise(learner.machine, learner.rule, halves, rng, step)
+    return {f"noise_scale/{name}": each.scale for name, each in noise.items()}
 
 
 def warn_of_a_bad_end(machine: HelmholtzMachine, mean: float) -> None:

@@ -102,7 +102,7 @@ def left_state(run: RunDirectory, config: DictConfig) -> dict[str, Any] | None:
 def first_difference(config: DictConfig, saved: DictConfig) -> tuple[str, str, str] | None:
     """Return the first key, `resume` aside, in which two configurations differ, and both values.
 
-    An option that a run of an earlier version lacks is no difference where it is off.
+    An option that a run of an earlier version lacks is no difference where it is null.
     """
     config = config.copy()
     resolve_paths(config)
@@ -110,7 +110,7 @@ def first_difference(config: DictConfig, saved: DictConfig) -> tuple[str, str, s
     here = flatten_config(OmegaConf.to_container(as_saved))
     there = flatten_config(OmegaConf.to_container(saved))
     for key in [*here, *there]:
-        if key not in there and (here[key] is None or here[key] is False):
+        if key not in there and here[key] is None:
             continue
         if key != "resume" and (key not in here or key not in there or here[key] != there[key]):
             asked, found = (repr(flat[key]) if key in flat else "none" for flat in (here, there))

@@ -18,7 +18,9 @@ class TrainerSettings:
     check_every: int
     evaluation_samples: int
     evaluation_points: int | None
-    patience: int | None = None  # runs of earlier versions lack what has a default
+    # Runs of earlier versions lack what has a default.
+    patience: int | None = None
+    noise_batches: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("epochs", "evaluate_every", "images_every"):
@@ -26,11 +28,12 @@ class TrainerSettings:
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if not number or not 0 < value < math.inf:
                 raise UserError(f"trainer.{name} must be a number of epochs above 0, got {value!r}")
-        optional = ("evaluation_points", "patience")
+        optional = ("evaluation_points", "patience", "noise_batches")
         for name in ("batch_size", "check_every", "evaluation_samples", *optional):
             value = getattr(self, name)
             if value is not None or name not in optional:  # 32.0 becomes 32
-                object.__setattr__(self, name, positive_int(f"trainer.{name}", value))
+                least = 2 if name == "noise_batches" else 1
+                object.__setattr__(self, name, positive_int(f"trainer.{name}", value, least))
 
     def steps_per_epoch(self, images: int) -> int:
         """Return the whole batches in a pass over the training images."""

@@ -15,7 +15,14 @@ from nws.data import Dataset
 from nws.errors import UserError
 from nws.experiment.averaging import Average
 from nws.experiment.batches import Batches
-from nws.experiment.checks import EVALUATION_SEED, DivergenceCheck, Row, validate, warn_of_a_bad_end
+from nws.experiment.checks import (
+    EVALUATION_SEED,
+    DivergenceCheck,
+    Row,
+    noise_scales,
+    validate,
+    warn_of_a_bad_end,
+)
 from nws.experiment.directory import load_parameters
 from nws.experiment.images import progress_grids
 from nws.experiment.loggers import MetricsFile, Outputs
@@ -194,6 +201,9 @@ class Trainer:
             averaged = validate(self.average.machine, self.data, samples, points)
             row |= {f"average/{key.split('/')[1]}": value for key, value in averaged.items()}
             del row["average/samples"]
+        if settings.noise_batches is not None:
+            count = settings.noise_batches
+            row |= noise_scales(self.learner, self.batches, self.step, count)
         return row | self.learner.report()
 
     def _save(self, best: bool) -> None:

@@ -301,6 +301,7 @@ LATER = {
     "optimizer.generator_lr": None,
     "optimizer.recognition_lr": None,
     "trainer.patience": None,
+    "trainer.noise_batches": None,
     "algorithm.samples_schedule": None,
     "average": {"_target_": None},
 }
