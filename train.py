@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 
 from nws.experiment.arguments import rewrite_arguments
 from nws.experiment.build import (
+    build_average,
     build_data,
     build_machine,
     build_metrics,
@@ -26,9 +27,10 @@ from nws.experiment.hardware import pick_device
 from nws.experiment.loggers import Outputs, check_mode
 from nws.experiment.resume import Start, starting_point
 from nws.experiment.seeds import derive_seed
+from nws.experiment.settings import TrainerSettings
 from nws.experiment.sweeps import Job, program
 from nws.experiment.terminal import write_line
-from nws.experiment.trainer import Trainer, TrainerSettings
+from nws.experiment.trainer import Trainer
 from nws.learning import WakeSleep
 
 log = logging.getLogger(__name__)
@@ -41,17 +43,18 @@ def build_trainer(start: Start, choices: dict[str, str]) -> Trainer:
     resolve_paths(config)
     device = pick_device(config.device)
     settings = construct(TrainerSettings, "trainer", **to_dict(config.trainer))
-    rule = build_rule(config)
     check_mode(config.logger.get("mode"))
     data = build_data(config, device)
-    machine = build_machine(config, data).to(device)
     total_steps = settings.total_steps(len(data.train))
+    rule = build_rule(config, total_steps)
+    machine = build_machine(config, data).to(device)
     rng = torch.Generator(device).manual_seed(derive_seed(config.seed, 1))
     learner = WakeSleep(machine, rule, rng, build_metrics(config, total_steps, machine))
     optimizer = build_optimizer(config, total_steps, machine)
     scheduler = build_scheduler(config, total_steps, optimizer)
+    average = build_average(config, total_steps, machine)
     outputs = Outputs(start.run, config, choices)
-    trainer = Trainer(settings, data, learner, optimizer, scheduler, outputs)
+    trainer = Trainer(settings, data, learner, optimizer, scheduler, outputs, average)
     if start.state is not None:
         trainer.load_state_dict(start.state, start.changed)
     return trainer
@@ -62,11 +65,9 @@ def train(start: Start, job: Job) -> int | None:
     trainer, state = build_trainer(start, job.choices), start.state
     if state is None:
         start.run.claim(start.config, job.choices, start.again)
-    elif trainer.step >= trainer.total_steps:
-        print(
-            f"nothing to do: step {trainer.step} of {trainer.total_steps};"
-            f" go on with trainer.epochs=N, N > {trainer.step / trainer.steps_per_epoch:g}"
-        )
+    elif trainer.finished:
+        where = f"step {trainer.step} of {trainer.total_steps}"
+        print(f"nothing to do: {where}; go on with {trainer.way_on}")
         job.best = trainer.best
         return None
     write_line(start.run.path)

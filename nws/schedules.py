@@ -28,3 +28,15 @@ def cosine(step: int, total_steps: int, final: float = 0.0, warmup_steps: int = 
 def exponential(step: int, half_life: float, final: float = 0.0, warmup_steps: int = 0) -> float:
     """1 towards `final`, half of the way every `half_life` steps."""
     return constant(step, warmup_steps) * (final + (1 - final) * 0.5 ** (step / half_life))
+
+
+def warmup_stable_decay(
+    step: int, total_steps: int, decay: float = 0.2, final: float = 0.0, warmup_steps: int = 0
+) -> float:
+    """1, and over the last share `decay` of `total_steps` a straight line to `final`.
+
+    Source: Hu et al. 2024 (MiniCPM), section 4.
+    """
+    left, span = max(0, total_steps - step), decay * total_steps
+    share = 1.0 if left >= span else left / span
+    return constant(step, warmup_steps) * (final + (1 - final) * share)

@@ -46,6 +46,10 @@ def read_arguments() -> argparse.Namespace:
     add("--data-points", type=int, help="only the first so many images (default: all)")
     add("--seed", type=int, default=0, help="of the samples, the same for every run (default 0)")
     add("--checkpoint", choices=["best", "last"], default="best", help="default: best")
+    add(
+        "--weights", choices=["plain", "average"], default="plain",
+        help="average: those that a run with average=exponential or tail averaged (default plain)",
+    )  # fmt: skip
     add("--device", default="auto", help="auto, cpu or cuda (default auto)")
     add("--batch", type=int, help="data points at once (default: by a bound on memory)")
     add(
@@ -108,7 +112,8 @@ def report(request: Request, done: list[Evaluation]) -> None:
     print_table(*table(done))
     print(
         f"nats per data point, mean ± standard error over the data points; importance samples, "
-        f"seed {request.seed}, {request.checkpoint} checkpoint; batch: data points at once"
+        f"seed {request.seed}, {request.checkpoint} checkpoint"
+        f"{', averaged weights' * (request.weights == 'average')}; batch: data points at once"
     )
     for path, row, _ in done:
         if not is_resolved(row):

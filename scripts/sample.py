@@ -63,6 +63,8 @@ def read_arguments() -> argparse.Namespace:
     add("--binary", action="store_true", help="binary draws instead of the pixels' probabilities")
     add("--columns", type=int, help="of the grid (default: as square as can be)")
     add("--checkpoint", choices=["best", "last"], default="best", help="default: best")
+    averaged = "average: those that a run with average=exponential or tail averaged (default plain)"
+    add("--weights", choices=["plain", "average"], default="plain", help=averaged)
     written = "file to write (default: RUN/images/, named after WHAT, the seed and these options)"
     add("--output", type=Path, help=written)
     add("--wandb", choices=["online", "offline"], help="add it to the run's W&B run too")
@@ -77,6 +79,7 @@ def named(arguments: argparse.Namespace) -> tuple[str, str]:
     parts = [kind] + [Path(arguments.mask).stem] * (what == "inpaint")
     parts += [] if arguments.steps is None else [f"{arguments.steps}_steps"]
     others = {"auto": arguments.chain, "test": arguments.split, "best": arguments.checkpoint}
+    others["plain"] = arguments.weights
     parts += [other for usual, other in others.items() if other != usual]
     return kind, f"{'_'.join(parts)}_seed_{arguments.seed}{'.gif' if what == 'chain' else '.png'}"
 
@@ -196,7 +199,8 @@ def main() -> None:
     kind, name = named(arguments)
     fill_in(arguments)
     what, device = arguments.what, pick_device(arguments.device)
-    run, config, data, machine = load_machine(arguments.run, arguments.checkpoint, device)
+    source = arguments.checkpoint, device, arguments.weights
+    run, config, data, machine = load_machine(arguments.run, *source)
     gibbs = is_bidirectional(config) if arguments.chain == "auto" else arguments.chain == "gibbs"
     if arguments.binary and machine.units[0].support is None:
         raise UserError("--binary needs units that are binary, those of this run's pixels are not")
@@ -207,8 +211,9 @@ def main() -> None:
         save_gif(frames, path)
     else:
         save_png(frames[0], path)
-    source = f"seed {arguments.seed}, {arguments.checkpoint} checkpoint"
-    print(f"{what}: {describe(arguments, task, gibbs)}, {source}: {path}")
+    drawn = f"seed {arguments.seed}, {arguments.checkpoint} checkpoint"
+    drawn += ", averaged weights" * (arguments.weights == "average")
+    print(f"{what}: {describe(arguments, task, gibbs)}, {drawn}: {path}")
     if arguments.wandb:
         state = load_checkpoint(run.best if arguments.checkpoint == "best" else run.last)
         options = to_dict(config.logger) | {"mode": arguments.wandb}

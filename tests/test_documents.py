@@ -205,10 +205,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finished(train: Command, kept: Path, tmp_path: Path) -> Path:
     """A run of one epoch, trained once and copied for each test."""
     if not (kept / "run").exists():
-        assert (
-            train(f"hydra.run.dir={kept / 'run'}", "trainer.epochs=1", "logger=wandb_offline").code
-            == 0
-        )
+        options = ("trainer.epochs=1", "logger=wandb_offline", "average=exponential")
+        assert train(f"hydra.run.dir={kept / 'run'}", *options).code == 0
     return shutil.copytree(kept / "run", tmp_path / "run", symlinks=True)
 
 
@@ -442,7 +440,8 @@ def test_every_option_named_exists() -> None:
 def test_every_option_is_documented() -> None:
     """In docs/configuration.md, or its parent there (algorithm.weighting and all below it)."""
     described = set(re.findall(r"`([\w.]+)`", PAGES["docs/configuration.md"]))
-    asked = re.compile(r"(algorithm|metric|solver|damping|model|data|trainer|logger)\.[a-z]")
+    groups = "algorithm|metric|solver|damping|model|data|trainer|optimizer|average|logger"
+    asked = re.compile(rf"({groups})\.[a-z]")
     missing = {
         key
         for key in options()
@@ -494,6 +493,10 @@ def test_every_column_of_metrics_exists(train: Command) -> None:
         "damping=levenberg_marquardt",
         "model=toy",
         "trainer.epochs=0.1",
+        "optimizer.recognition_lr=0.05",
+        "average=exponential",
+        "trainer.noise_batches=2",
+        "algorithm.samples_schedule={_target_: nws.schedules.constant, _partial_: true}",
     )
     assert named == set((outcome.run / "metrics.csv").read_text().splitlines()[0].split(","))
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from nws.schedules import constant, cosine, exponential, linear
+from nws.schedules import constant, cosine, exponential, linear, warmup_stable_decay
 
 Schedule = Callable[[int], float]
 
@@ -25,6 +25,15 @@ Schedule = Callable[[int], float]
             {0: 1, 25: (1 + 0.5**0.5) / 2, 50: 0.5, 75: (1 - 0.5**0.5) / 2, 100: 0, 500: 0},
         ),
         (partial(cosine, total_steps=100, final=0.2), {0: 1, 50: 0.6, 100: 0.2, 1000: 0.2}),
+        (
+            partial(warmup_stable_decay, total_steps=100),
+            {0: 1, 50: 1, 80: 1, 85: 0.75, 90: 0.5, 99: 0.05, 100: 0, 10**9: 0},
+        ),
+        (
+            partial(warmup_stable_decay, total_steps=100, decay=0.5, final=0.2),
+            {0: 1, 50: 1, 75: 0.6, 100: 0.2, 10**9: 0.2},
+        ),
+        (partial(warmup_stable_decay, total_steps=100, decay=0), {0: 1, 99: 1, 100: 1, 101: 1}),
         (partial(exponential, half_life=10), {0: 1, 10: 0.5, 20: 0.25, 40: 0.0625}),
         (partial(exponential, half_life=10, final=0.2), {0: 1, 10: 0.6, 20: 0.4, 10**6: 0.2}),
     ],
@@ -34,7 +43,13 @@ def test_values(schedule: Schedule, values: dict[int, float]) -> None:
 
 
 @pytest.mark.parametrize(
-    "schedule", [constant, partial(linear, total_steps=100), partial(cosine, total_steps=100)]
+    "schedule",
+    [
+        constant,
+        partial(linear, total_steps=100),
+        partial(cosine, total_steps=100),
+        partial(warmup_stable_decay, total_steps=100),
+    ],
 )
 def test_warm_up_rises_in_equal_steps_to_the_schedule_without_it(
     schedule: Callable[..., float],
@@ -50,6 +65,7 @@ def test_warm_up_rises_in_equal_steps_to_the_schedule_without_it(
     [
         partial(linear, total_steps=50),
         partial(cosine, total_steps=50),
+        partial(warmup_stable_decay, total_steps=50, decay=0.9),
         partial(exponential, half_life=9),
     ],
 )
@@ -57,3 +73,9 @@ def test_factors_fall_from_one_and_stay_in_range(schedule: Schedule) -> None:
     values = [schedule(step) for step in range(60)]
     assert values[0] == 1 and min(values) >= 0
     assert all(later <= earlier for earlier, later in pairwise(values))
+
+
+def test_a_decay_over_the_whole_run_is_a_straight_line() -> None:
+    for step in (0, 1, 33, 99, 100, 101):
+        whole = warmup_stable_decay(step, 100, decay=1.0, final=0.1, warmup_steps=5)
+        assert whole == pytest.approx(linear(step, 100, final=0.1, warmup_steps=5))

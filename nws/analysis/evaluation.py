@@ -21,6 +21,7 @@ from nws.models.helmholtz import HelmholtzMachine
 from nws.models.likelihood import MAX_ELEMENTS, Z_SAMPLES, resolves, rows_at_once
 
 Row = dict[str, Any]  # one entry of evaluation.json
+EARLY: Row = {"weights": "plain"}  # what rows of earlier versions do not say
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Request:
     data_points: int | None = None  # the first so many images; None: all
     seed: int = 0
     checkpoint: str = "best"
+    weights: str = "plain"  # or those that the run averaged: average
     batch: int | None = None  # images at once; None: as many as MAX_ELEMENTS allows
     p_star: bool | None = None  # log p* too; None: where the run's rule is bidirectional
     z_samples: int = Z_SAMPLES  # dreams for log Z
@@ -58,7 +60,7 @@ def evaluate(
     Raises:
         UserError: This is no run, a file is damaged, or the figures are not finite.
     """
-    run, config, data, machine = load_machine(path, request.checkpoint, device)
+    run, config, data, machine = load_machine(path, request.checkpoint, device, request.weights)
     rows = read_rows(run.path)
     step = load_checkpoint(run.best if request.checkpoint == "best" else run.last)["step"]
     images = (data.test if request.split == "test" else data.valid).batch()[: request.data_points]
@@ -70,7 +72,7 @@ def evaluate(
     del asked["p_star"], asked["z_samples"]  # a row with log p* answers a request without
     key = asked | {"step": step, "fingerprint": fingerprint(machine, images)}
     for row in [] if again else rows:
-        if row.items() >= key.items() and z_samples in (0, row.get("z_samples")):
+        if is_of(row, key) and z_samples in (0, row.get("z_samples")):
             return row, True
     if not os.access(run.path, os.W_OK):
         place = f"{run.path}, where evaluation.json belongs, cannot be written to"
@@ -104,10 +106,15 @@ def _add(path: Path, row: Row, asked: Row) -> None:
     rows = [
         other
         for other in read_rows(path)
-        if any(other.get(name, value) != value for name, value in asked.items())
+        if any((EARLY | other).get(name, value) != value for name, value in asked.items())
         or other.get("z_samples") not in (None, row.get("z_samples"))
     ]
     write_atomically(path / "evaluation.json", json.dumps([*rows, row], indent=2).encode())
+
+
+def is_of(row: Row, wanted: Row) -> bool:
+    """Whether a row of evaluation.json has the wanted values."""
+    return (EARLY | row).items() >= wanted.items()
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -15,8 +15,10 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from nws.data import Dataset, load_dataset
 from nws.errors import UserError
+from nws.experiment.averaging import Average
 from nws.experiment.configuration import check_groups, construct, instantiate, locate, to_dict
 from nws.experiment.directory import RunDirectory, load_checkpoint, load_parameters, open_run
+from nws.experiment.rates import parameter_groups
 from nws.experiment.resume import override_key
 from nws.experiment.seeds import derive_seed
 from nws.learning import NaturalMetric, RowOptions, Rule
@@ -29,6 +31,7 @@ KINDS: dict[str, tuple[Any, str]] = {
     "algorithm": (Rule, "nws.learning.Rule"),
     "damping": (Damping, "a class of nws.natural.damping"),
     "optimizer": (Optimizer, "a torch optimizer that takes dense gradients"),
+    "average": (Average, "nws.experiment.averaging.Average"),
     "scheduler": (LRScheduler | ReduceLROnPlateau, "one of torch.optim.lr_scheduler"),
 }
 
@@ -75,18 +78,25 @@ def mean_image_bias(data: Dataset, units: Units) -> Tensor:
     return units.link(units.from_data((white + 1) / (len(data.train) + 2)))
 
 
-def build_rule(config: DictConfig) -> Rule:
+def build_rule(config: DictConfig, total_steps: int = 1) -> Rule:
     """Return the learning rule of the `algorithm` group."""
     if "_target_" not in config.algorithm:
         raise UserError("this run is of version 0.1, which can be looked at but not gone on with")
-    return _build(config, "algorithm", 1)
+    rule: Rule = _build(config, "algorithm", total_steps)
+    rule.try_step(total_steps - 1)  # a schedule that leaves its range is found here
+    return rule
 
 
 def _build(config: DictConfig, group: str, total_steps: int, *arguments: Any) -> Any:
     """Return the object of a group; `UserError` where it is not what the group is for."""
-    made, (kind, expected) = instantiate(config[group], total_steps, *arguments), KINDS[group]
+    return _make(group, to_dict(config[group]), total_steps, *arguments)
+
+
+def _make(group: str, options: dict[str, Any], total_steps: int, *arguments: Any) -> Any:
+    """Return the object of a group from its options."""
+    made, (kind, expected) = instantiate(options, total_steps, *arguments), KINDS[group]
     if not isinstance(made, kind) or isinstance(made, SparseAdam):
-        found = config[group]._target_
+        found = options["_target_"]
         raise UserError(f"{group}._target_ must be {expected}, got {found}; see conf/{group}/")
     return made
 
@@ -137,10 +147,13 @@ def unused_options(config: DictConfig, overrides: Sequence[str]) -> list[str]:
 
 
 def build_optimizer(config: DictConfig, total_steps: int, machine: HelmholtzMachine) -> Optimizer:
-    """Return the `optimizer` group's optimizer of all parameters."""
-    # The top layer has only biases, so its weight is empty.
-    parameters = [parameter for parameter in machine.parameters() if parameter.numel()]
-    return _build(config, "optimizer", total_steps, parameters)
+    """Return the `optimizer` group's optimizer of all parameters.
+
+    It has one group of parameters, or where the networks' rates differ one for each network.
+    """
+    options = to_dict(config.optimizer)
+    groups = parameter_groups(machine, options)
+    return _make("optimizer", options, total_steps, groups)
 
 
 def build_scheduler(
@@ -150,15 +163,39 @@ def build_scheduler(
     return _build(config, "scheduler", total_steps, optimizer)
 
 
+def build_average(
+    config: DictConfig, total_steps: int, machine: HelmholtzMachine
+) -> Average | None:
+    """Return the average of a machine's weights that the `average` group asks for, if any."""
+    if (config.get("average") or {}).get("_target_") is None:  # runs of earlier versions have none
+        return None
+    average: Average = _build(config, "average", total_steps, machine, total_steps)
+    return average
+
+
 def load_machine(
-    path: str | Path, checkpoint: str, device: torch.device
+    path: str | Path, checkpoint: str, device: torch.device, weights: str = "plain"
 ) -> tuple[RunDirectory, DictConfig, Dataset, HelmholtzMachine]:
-    """Return a run, its configuration, data set and machine; the checkpoint is `best` or `last`."""
+    """Return a run, its configuration, data set and machine.
+
+    Args:
+        path: The run directory.
+        checkpoint: `best` or `last`.
+        device: Where data and machine are to be.
+        weights: `plain`, or `average` for those that the run averaged.
+    """
     run, config = open_run(path)
     check_groups(config)
     file = run.best if checkpoint == "best" else run.last
     state = load_checkpoint(file)
     data = build_data(config, device)
     machine = build_machine(config, data)
+    if weights == "average":
+        state = state.get("average") or {"count": 0}
+        if not state["count"]:
+            raise UserError(
+                f"{file} has no averaged weights; a run has them with average=exponential or"
+                " average=tail, from average.start on"
+            )
     load_parameters(machine, state["machine"], file)
     return run, config, data, machine.to(device)

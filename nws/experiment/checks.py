@@ -8,6 +8,9 @@ from torch import Tensor
 
 from nws.data import Dataset
 from nws.errors import Diverged
+from nws.experiment.batches import Batches
+from nws.learning import WakeSleep
+from nws.learning.gradient_noise import gradient_noise
 from nws.models.helmholtz import HelmholtzMachine
 from nws.models.likelihood import kl_divergence, log_likelihood
 
@@ -35,10 +38,10 @@ class DivergenceCheck:
         bad = ~layer_losses.isfinite() & (self._first_bad < 0)
         self._first_bad.masked_fill_(bad, step)
 
-    def check(self, step: int, rate: float, kept: str) -> None:
+    def check(self, step: int, rates: object, kept: str) -> None:
         """Raise `Diverged` where a loss or, at this `step`, a parameter is not finite.
 
-        The message names the first step and layer, the learning `rate`, and the checkpoint `kept`.
+        The message names the first step and layer, the learning `rates`, and the checkpoint `kept`.
         """
         names, parameters = zip(*self.machine.named_parameters(), strict=True)
         finite = torch.stack([parameter.isfinite().all() for parameter in parameters])
@@ -50,7 +53,7 @@ class DivergenceCheck:
         if bad:
             first, what = min(bad, key=lambda pair: pair[0])  # a loss before a parameter
             raise Diverged(
-                f"step {first}: {what} is not finite, with a learning rate of {rate:g};"
+                f"step {first}: {what} is not finite, with a learning rate of {rates};"
                 f" lower optimizer.lr, or start from smaller weights (model.weight_scale); {kept}"
             )
 
@@ -82,6 +85,19 @@ def dream_loss(machine: HelmholtzMachine, rows: int, seed: int) -> float:
     rng = torch.Generator(next(machine.parameters()).device).manual_seed(seed)
     log_probs = machine.dream(rows, rng).layer_log_probs(machine.recognition).sum(0)
     return -float(log_probs.mean())
+
+
+def noise_scales(learner: WakeSleep, batches: Batches, step: int, count: int) -> Row:
+    """Return the noise scale of each network's plain gradient, in data points.
+
+    It takes the halves of the next `count` batches of training, and draws of its own.
+    """
+    rng = torch.Generator(learner.rng.device).manual_seed(EVALUATION_SEED)
+    size = max(1, batches.size // 2)
+    ahead = [batches.at(step + each, rng)[0] for each in range(count)]
+    halves = [half for batch in ahead for half in batch.split(size)[:2]]
+    noise = gradient_noise(learner.machine, learner.rule, halves, rng, step)
+    return {f"noise_scale/{name}": each.scale for name, each in noise.items()}
 
 
 def warn_of_a_bad_end(machine: HelmholtzMachine, mean: float) -> None:

@@ -17,8 +17,10 @@ from nws.errors import UserError
 #: The groups of options that every run has.
 GROUPS = (
     "trainer", "algorithm", "data", "model", "metric", "solver", "damping", "optimizer",
-    "scheduler", "logger",
+    "scheduler", "average", "logger",
 )  # fmt: skip
+#: Those of them that runs of earlier versions lack.
+LATER = ("average",)
 #: The keys beside the groups.
 KEYS = ("name", "seed", "device", "progress", "resume", "experiment", "debug", "tuned")
 
@@ -33,7 +35,7 @@ def check_groups(config: DictConfig) -> None:
         )
     for name in GROUPS:
         found = OmegaConf.select(config, name)
-        if not isinstance(found, DictConfig):
+        if not (isinstance(found, DictConfig) or (name in LATER and found is None)):
             raise UserError(f"the configuration needs a group of options {name}, got {found!r}")
 
 

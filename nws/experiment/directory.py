@@ -65,10 +65,10 @@ class RunDirectory:
         return dict(saved)
 
     def is_finished(self) -> bool:
-        """Return whether last.pt is that of the last step; False where it is damaged."""
+        """Return whether last.pt is that of a run's end; False where it is damaged."""
         try:
             state = load_checkpoint(self.last)
-            return bool(state["step"] >= state["total_steps"])
+            return bool(state.get("finished", state["step"] >= state["total_steps"]))
         except UserError:
             return False
 

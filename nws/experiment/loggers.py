@@ -153,6 +153,8 @@ class Outputs:
         self.metrics.write(row)
         self.wandb.write(row)
         exact = f"  KL {row['exact/kl']:.3f}" if "exact/kl" in row else ""
+        if "average/log_likelihood" in row:
+            exact += f"  average {row['average/log_likelihood']:9.3f}"
         line = (
             f"epoch {row['epoch']:7.2f}  step {row['step']:7d}"
             f"  valid {row['valid/log_likelihood']:9.3f} ± {row['valid/standard_error']:.3f} nats"

@@ -3,70 +3,40 @@
 import logging
 import math
 import time
-import warnings
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from nws.data import Dataset
-from nws.errors import UserError, positive_int
-from nws.experiment.batches import Batches, steps_per_epoch
+from nws.errors import UserError
+from nws.experiment.averaging import Average
+from nws.experiment.batches import Batches
 from nws.experiment.checks import (
     EVALUATION_SEED,
     DivergenceCheck,
     Row,
     dream_loss,
+    noise_scales,
     validate,
     warn_of_a_bad_end,
-)  # fmt: skip
+)
 from nws.experiment.directory import load_parameters
 from nws.experiment.images import progress_grids
 from nws.experiment.loggers import MetricsFile, Outputs
+from nws.experiment.rates import Scheduler, are_apart, learning_rates, restore
 from nws.experiment.seeds import derive_seed
+from nws.experiment.settings import TrainerSettings
 from nws.experiment.signals import StopSignals, announce
 from nws.experiment.terminal import Terminal
 from nws.learning.step import STATISTICS, WakeSleep
 
 log = logging.getLogger(__name__)
 
-PLAIN_STATE = ("step", "total_steps", "seconds", "best", "sums", "count")
-
-
-@dataclass(frozen=True)
-class TrainerSettings:
-    """The `trainer` group; conf/config.yaml says what each option means."""
-
-    epochs: float
-    batch_size: int
-    evaluate_every: float
-    images_every: float
-    check_every: int
-    evaluation_samples: int
-    evaluation_points: int | None
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "evaluate_every", "images_every"):
-            value = getattr(self, name)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not 0 < value < math.inf:
-                raise UserError(f"trainer.{name} must be a number of epochs above 0, got {value!r}")
-        for name in ("batch_size", "check_every", "evaluation_samples", "evaluation_points"):
-            value = getattr(self, name)
-            if value is not None or name != "evaluation_points":  # 32.0 becomes 32
-                object.__setattr__(self, name, positive_int(f"trainer.{name}", value))
-
-    def steps_per_epoch(self, images: int) -> int:
-        """Return the whole batches in a pass over the training images."""
-        return steps_per_epoch(self.batch_size, images, "training")
-
-    def total_steps(self, images: int) -> int:
-        """Return the number of steps of a run on so many training images."""
-        return max(1, round(self.epochs * self.steps_per_epoch(images)))
+PLAIN_STATE = ("step", "total_steps", "seconds", "best", "waited", "finished", "sums", "count")
 
 
 class Trainer:
@@ -79,15 +49,16 @@ class Trainer:
         optimizer: It follows the gradients that the learner writes.
         scheduler: Stepped once a training step; ReduceLROnPlateau once an evaluation.
         outputs: Where rows, images and checkpoints go.
+        average: Of the weights, if any; it is evaluated and saved beside them.
     """
 
     def __init__(
         self, settings: TrainerSettings, data: Dataset, learner: WakeSleep, optimizer: Optimizer,
-        scheduler: LRScheduler | ReduceLROnPlateau, outputs: Outputs,
+        scheduler: Scheduler, outputs: Outputs, average: Average | None = None,
     ) -> None:  # fmt: skip
         self.settings, self.data, self.learner = settings, data, learner
         self.machine, self.outputs = learner.machine, outputs
-        self.optimizer, self.scheduler = optimizer, scheduler
+        self.optimizer, self.scheduler, self.average = optimizer, scheduler, average
         self.plateau = isinstance(scheduler, ReduceLROnPlateau)
         self.device = data.train.bytes.device
         self.steps_per_epoch = settings.steps_per_epoch(len(data.train))
@@ -98,8 +69,27 @@ class Trainer:
         self.divergence = DivergenceCheck(self.machine)
         self.step, self.seconds, self.saved_step = 0, 0.0, 0
         self.best = -math.inf  # validation log-likelihood, in nats
+        self.waited = 0  # evaluations since then
         # Sums over the `count` steps since the last evaluation, on the device.
         self.sums, self.count = torch.zeros(len(STATISTICS), device=self.device), 0
+
+    @property
+    def out_of_patience(self) -> bool:
+        """Whether as many evaluations as `trainer.patience` brought nothing better."""
+        patience = self.settings.patience
+        return patience is not None and self.waited >= patience
+
+    @property
+    def finished(self) -> bool:
+        """Whether this was the last step, or patience has come to its end."""
+        return self.step >= self.total_steps or self.out_of_patience
+
+    @property
+    def way_on(self) -> str:
+        """The option with which a finished run goes on."""
+        if self.out_of_patience:
+            return f"trainer.patience=N, N > {self.waited}"
+        return f"trainer.epochs=N, N > {self.step / self.steps_per_epoch:g}"
 
     def fit(self) -> int | None:
         """Train to the last step, or until a signal, whose number is returned.
@@ -109,7 +99,7 @@ class Trainer:
         stop = StopSignals(partial(announce, "after this step"))
         show = self.outputs.config.progress
         with stop, Terminal(show, self.step, self.total_steps, self.settings.epochs) as terminal:
-            while self.step < self.total_steps and stop.caught is None:
+            while not self.finished and stop.caught is None:
                 started = time.perf_counter()
                 try:
                     self._train_until_due(terminal, stop)
@@ -130,14 +120,18 @@ class Trainer:
     def _train_until_due(self, terminal: Terminal, stop: StopSignals) -> None:
         """Take steps up to the next evaluation or image, the end, or a signal."""
         while True:
+            rates = learning_rates(self.optimizer)
             for metric in self.learner.metrics:
-                metric.learning_rate.fill_(self._learning_rate())
+                metric.learning_rate.fill_(rates[metric.network.upward])
+            self.learner.start_step(self.step)
             batches = self.batches.at(self.step, self.learner.rng)
             self.optimizer.step(partial(self._loss, *batches))  # type: ignore[arg-type]
             self.learner.after_step()
             if not self.plateau:
                 self.scheduler.step()  # type: ignore[call-arg]
             self.step += 1
+            if self.average is not None:
+                self.average.update(self.machine, self.step)
             terminal.show_step(self.step, self.step / self.steps_per_epoch)
             if self.step % self.settings.check_every == 0:
                 self._check()
@@ -161,34 +155,16 @@ class Trainer:
         every = max(1, round(epochs * self.steps_per_epoch))
         return self.step % every == 0 or self.step == self.total_steps
 
-    def _learning_rate(self) -> float:
-        return self.optimizer.param_groups[0]["lr"]
-
     def _check(self) -> None:
         kept = f"{self.outputs.run.last} (step {self.saved_step}) is the last good checkpoint"
         if not self.saved_step:
             kept = "no checkpoint was written yet"
-        self.divergence.check(self.step, self._learning_rate(), kept)
+        self.divergence.check(self.step, learning_rates(self.optimizer), kept)
 
     def _evaluate(self) -> str:
         """Write one row of metrics and the checkpoints. Return the row as a line."""
-        settings = self.settings
-        samples, points = settings.evaluation_samples, settings.evaluation_points
-        valid = validate(self.machine, self.data, samples, points)
-        train = dict(zip(STATISTICS, (self.sums / self.count).tolist(), strict=True))
-        if not self.learner.rule.recognition_dream:  # the steps need no dreams
-            rows = settings.batch_size * self.learner.rule.dream_rows
-            seed = derive_seed(self.seed, 4, self.step)
-            train["dream_loss"] = dream_loss(self.machine, rows, seed)
-        self.sums.zero_()
-        self.count = 0
-        epoch, seconds = self.step / self.steps_per_epoch, round(self.seconds, 3)
-        row: Row = {"epoch": epoch, "step": self.step, "seconds": seconds}
-        losses = ("wake_loss", "dream_loss", "log_likelihood")
-        row |= {f"train/{name}": train[name] for name in losses}
-        row["valid/log_likelihood"] = mean = valid.pop("valid/log_likelihood")
-        row |= {"train/ess": train["ess"]} | valid | {"learning_rate": self._learning_rate()}
-        row |= self.learner.report()
+        row = self._row()
+        mean = row["valid/log_likelihood"]
         if self.plateau:
             self.scheduler.step(mean)  # type: ignore[arg-type]
         line = self.outputs.row(row)
@@ -197,8 +173,43 @@ class Trainer:
         better = mean > self.best
         if better:  # max() would keep a mean that is no number
             self.best = mean
+        self.waited = 0 if better else self.waited + 1
         self._save(better)
+        if self.out_of_patience and self.step < self.total_steps:
+            reason = f"trainer.patience={self.waited}, no better valid/log_likelihood since"
+            where = f"step {self.step} of {self.total_steps}"
+            log.warning(f"the run ends at {where}: {reason} {self.best:.3f} nats")
         return line
+
+    def _row(self) -> Row:
+        """Return the row of metrics of this step, and start the sums of the next."""
+        settings = self.settings
+        samples, points = settings.evaluation_samples, settings.evaluation_points
+        valid = validate(self.machine, self.data, samples, points)
+        train = dict(zip(STATISTICS, (self.sums / self.count).tolist(), strict=True))
+        if not self.learner.rule.recognition_dream:  # the steps need no dreams
+            rows = settings.batch_size * self.learner.dreams
+            seed = derive_seed(self.seed, 4, self.step)
+            train["dream_loss"] = dream_loss(self.machine, rows, seed)
+        self.sums.zero_()
+        self.count = 0
+        epoch, seconds = self.step / self.steps_per_epoch, round(self.seconds, 3)
+        row: Row = {"epoch": epoch, "step": self.step, "seconds": seconds}
+        losses = ("wake_loss", "dream_loss", "log_likelihood")
+        row |= {f"train/{name}": train[name] for name in losses}
+        row["valid/log_likelihood"] = valid.pop("valid/log_likelihood")
+        rates = learning_rates(self.optimizer)
+        row |= {"train/ess": train["ess"]} | valid | {"learning_rate": rates.generator}
+        if are_apart(self.optimizer):
+            row["recognition/learning_rate"] = rates.recognition
+        if self.average is not None and self.average.count:
+            averaged = validate(self.average.machine, self.data, samples, points)
+            row |= {f"average/{key.split('/')[1]}": value for key, value in averaged.items()}
+            del row["average/samples"]
+        if settings.noise_batches is not None:
+            count = settings.noise_batches
+            row |= noise_scales(self.learner, self.batches, self.step, count)
+        return row | self.learner.report()
 
     def _save(self, best: bool) -> None:
         self.outputs.checkpoint(self.state_dict(), best)
@@ -215,6 +226,7 @@ class Trainer:
             "metrics": [metric.state_dict() for metric in self.learner.metrics],
             "rng": self.learner.rng.get_state(),
             "rng_device": self.learner.rng.device.type,
+            "average": self.average.state_dict() if self.average is not None else None,
         }
 
     def load_state_dict(self, state: dict[str, Any], changed: set[str]) -> None:
@@ -225,8 +237,12 @@ class Trainer:
         load_parameters(self.machine, state["machine"], self.outputs.run.last)
         self.step = self.saved_step = state["step"]
         self.seconds, self.best, self.count = state["seconds"], state["best"], state["count"]
+        self.waited = state.get("waited", 0)
         self.sums.copy_(state["sums"])
         self._load_optimizer(state, changed)
+        averaged = None if "average" in changed else state.get("average")
+        if self.average is not None and averaged is not None:
+            self.average.load_state_dict(averaged, self.outputs.run.last)
         fresh_solvers = bool(changed & {"metric", "solver"})
         for metric, saved in zip(self.learner.metrics, state["metrics"], strict=False):
             metric.load_state_dict(saved, "damping" in changed, fresh_solvers)
@@ -244,24 +260,12 @@ class Trainer:
         self.outputs.metrics = MetricsFile(self.outputs.run.metrics, self.step)
 
     def _load_optimizer(self, state: dict[str, Any], changed: set[str]) -> None:
-        """Restore optimizer and scheduler.
-
-        With new options, or another number of steps, the schedule is followed again from step 0.
-        What the optimizer has gathered stays, unless it is another optimizer.
-        """
+        """Restore both; with new options, or another number of steps, the schedule from step 0."""
+        steps = None
         longer = state["total_steps"] != self.total_steps and not self.plateau
-        saved = dict(state["optimizer"])
         if longer or changed & {"optimizer", "scheduler"}:
             steps = 0 if self.plateau else min(self.step, self.total_steps)
-            with warnings.catch_warnings():  # torch warns that the optimizer has not stepped
-                warnings.simplefilter("ignore", UserWarning)
-                for _ in range(steps):
-                    self.scheduler.step()  # type: ignore[call-arg]
-            saved["param_groups"] = self.optimizer.state_dict()["param_groups"]
-        else:
-            self.scheduler.load_state_dict(state["scheduler"])
-        if state["optimizer_class"] == type(self.optimizer).__name__:
-            self.optimizer.load_state_dict(saved)
+        restore(self.optimizer, self.scheduler, state, steps)
 
     def summary(self) -> Row:
         """Return the run in a few numbers, for Weights & Biases."""

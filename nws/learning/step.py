@@ -72,9 +72,18 @@ class WakeSleep:
         metrics: Sequence[NaturalMetric] = (),
     ) -> None:
         self.machine, self.rule, self.rng, self.metrics = machine, rule, rng, tuple(metrics)
+        self.start_step(0)
         # glibc returns large freed blocks to the system, and page faults then cost as much as the
         # arithmetic. It keeps them once a block of nearly 32 MiB, its limit, has been freed.
         torch.empty(31 * 2**20, dtype=torch.uint8)
+
+    def start_step(self, step: int) -> None:
+        """Take the next batch as that of a step, counted from 0: it says how many samples to draw.
+
+        Needed where the rule has a `samples_schedule`, without which it changes nothing.
+        """
+        self.samples = self.rule.samples_at(step)
+        self.dreams = self.samples if self.rule.dreams is None else self.rule.dreams
 
     @torch.no_grad()
     def step(self, x: Tensor, other: Tensor | None = None) -> StepResult:
@@ -118,8 +127,9 @@ class WakeSleep:
             metric.after_step(self.machine)
 
     def report(self) -> dict[str, float]:
-        """What the metrics say of the last step, for the log."""
-        return {key: value for metric in self.metrics for key, value in metric.report().items()}
+        """What the metrics say of the last step, for the log; and K where it is on a schedule."""
+        own = {"train/samples": float(self.samples)} if self.rule.samples_schedule else {}
+        return own | {key: value for each in self.metrics for key, value in each.report().items()}
 
     def _takes_dreams(self, own: bool) -> bool:
         """Whether a metric takes in dreams at this step: this batch's own, or those of another."""
@@ -130,7 +140,7 @@ class WakeSleep:
         """In how many parts a batch comes."""
         if self.metrics or x.device.type != "cpu":
             return 1
-        rows = len(x) * max(self.rule.samples, self.rule.dream_rows)
+        rows = len(x) * max(self.samples, self.dreams)
         return max(1, math.ceil(rows * sum(self.machine.sizes) / CACHED))
 
     def _phases(self, x: Tensor, points: int, dreams: bool) -> tuple[Terms, MetricRows, StepResult]:
@@ -139,11 +149,11 @@ class WakeSleep:
         With `dreams`, dreams are drawn for the gradient or for a metric.
         """
         rule, (p, q) = self.rule, self.machine.networks
-        wake = self.machine.wake(x, rule.samples, self.rng)
+        wake = self.machine.wake(x, self.samples, self.rng)
         wake_p, wake_q = (wake.layer_log_probs(network) for network in (p, q))
-        log_p, log_q = (part.sum(0).unflatten(0, (-1, rule.samples)) for part in (wake_p, wake_q))
+        log_p, log_q = (part.sum(0).unflatten(0, (-1, self.samples)) for part in (wake_p, wake_q))
         weights_p, weights_q = (part.flatten() / points for part in rule.weighting(log_p, log_q))
-        uniform = _uniform(wake, points * rule.samples)
+        uniform = _uniform(wake, points * self.samples)
         terms: Terms = {p: [(wake, rule.generator_wake * weights_p)], q: []}
         if rule.recognition_wake:
             centred = weights_q - uniform if rule.baseline else weights_q
@@ -164,8 +174,8 @@ class WakeSleep:
     def _dream(self, count: int, points: int) -> Term:
         """Dreams of `count` of a batch's `points`, all alike."""
         evaluate = bool(self.rule.recognition_dream)
-        trace = self.machine.dream(count * self.rule.dream_rows, self.rng, evaluate)
-        return trace, _uniform(trace, points * self.rule.dream_rows)
+        trace = self.machine.dream(count * self.dreams, self.rng, evaluate)
+        return trace, _uniform(trace, points * self.dreams)
 
     def _precondition(self, terms: Terms, rows: MetricRows, other: Tensor | None) -> None:
         if other is not None and any(metric.refreshes for metric in self.metrics):
@@ -180,13 +190,13 @@ class WakeSleep:
     def _other_rows(self, own: MetricRows, x: Tensor) -> MetricRows:
         """Rows from another batch than the gradient's, `own` where they stay."""
         rule = self.rule
-        wake = self.machine.wake(x, rule.samples, self.rng)
+        wake = self.machine.wake(x, self.samples, self.rng)
         uniform = _uniform(wake, len(wake.values))
         if any(metric.options.batch == "unlabeled" for metric in self.metrics):
             return own._replace(recognition=(wake, uniform))
         dream = None
         if any(_takes_dreams(metric) for metric in self.metrics):
-            trace = self.machine.dream(len(x) * rule.dream_rows, self.rng, False)
+            trace = self.machine.dream(len(x) * self.dreams, self.rng, False)
             dream = (trace, _uniform(trace, len(trace.values)))
         weights = rule.weighting(*self._log_probs(wake))[0].flatten() / len(x)
         return MetricRows((wake, uniform), dream, (wake, weights))

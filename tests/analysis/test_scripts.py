@@ -69,6 +69,7 @@ def test_evaluate(command: Command, run: Path) -> None:
     assert set(row) == {
         "split", "log_likelihood", "standard_error", "ess", "samples", "data_points",
         "bits_per_dimension", "seed", "checkpoint", "batch", "device", "step", "fingerprint",
+        "weights",
     }  # fmt: skip
     assert (row["split"], row["samples"], row["data_points"]) == ("test", 50, 12)
     assert (

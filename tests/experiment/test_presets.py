@@ -119,7 +119,10 @@ def test_published(name: str) -> None:
             "visible": None, "layers": layers, "units": "bipolar", "weight_scale": 1.0,
             "hidden_bias": -1.0, "visible_bias": 0.0,
         }  # fmt: skip
-        assert config["optimizer"] == {"_target_": SGD, "lr": 0.01 if toy else 0.002}
+        assert config["optimizer"] == {
+            "_target_": SGD, "lr": 0.01 if toy else 0.002,
+            "generator_lr": None, "recognition_lr": None,
+        }  # fmt: skip
         assert config["damping"]["value"] == (0.1 if toy else 0.2)
         trainer = config["trainer"]
         assert (trainer["batch_size"], trainer["epochs"]) == (32, 100 if toy else 2000)

@@ -298,3 +298,41 @@ def test_a_run_of_version_0_1_says_that_it_cannot_go_on(train: Command) -> None:
     (run / ".hydra" / "config.yaml").write_text(yaml.safe_dump(config))
     assert "version 0.1" in train(f"resume={run}", "trainer.epochs=2").message()
     load_machine(run, "best", torch.device("cpu"))  # it can be looked at
+
+
+#: Options that came later, and what a run without them does.
+LATER = {
+    "optimizer.generator_lr": None,
+    "optimizer.recognition_lr": None,
+    "trainer.patience": None,
+    "trainer.noise_batches": None,
+    "algorithm.samples_schedule": None,
+    "average": {"_target_": None},
+}
+LATER_STATE = ("waited", "finished", "average")
+
+
+@pytest.mark.parametrize("resume", ["resume=auto", "resume=old"])
+def test_a_run_goes_on_whose_configuration_lacks_later_options(
+    train: Command, command: Command, interrupt: Interrupt, resume: str
+) -> None:
+    whole = train("hydra.run.dir=whole").run
+    interrupt(8, signal.SIGTERM)
+    run = train("hydra.run.dir=old").run
+    file = run / ".hydra" / "config.yaml"
+    config = yaml.safe_load(file.read_text())
+    for key, value in LATER.items():
+        group, _, name = key.rpartition(".")
+        assert (config[group] if group else config).pop(name, "missing") == value, key
+    file.write_text(yaml.safe_dump(config))
+    last = run / "checkpoints" / "last.pt"
+    state = torch.load(last, weights_only=True)
+    torch.save({key: state[key] for key in state if key not in LATER_STATE}, last)
+    given = ("hydra.run.dir=old", *SMALL) if resume == "resume=auto" else ()
+    outcome = command("train.py", resume, *given)
+    assert outcome.code == 0 and outcome.run == run, outcome.err
+    assert_same_run(whole, run)
+    later = ("optimizer.recognition_lr=0.1", "average=exponential")
+    longer = train("resume=old", "trainer.epochs=3", *later)
+    assert longer.code == 0 and len(metrics(run)) == 3, longer.err
+    assert checkpoint(run)["average"]["count"] == 6

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from cases import exponent_of, make_rule
+from cases import exponent_of, make_rule, seeded
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from torch import Tensor
 
 from nws.errors import UserError
-from nws.learning import Rule, importance, tempered, uniform
+from nws.learning import Rule, WakeSleep, importance, tempered, uniform
+from nws.models import HelmholtzMachine
 
 
 @pytest.mark.parametrize("name", ["ws", "rws", "bihm"])
@@ -46,7 +47,10 @@ def test_bad_dream_counts_are_refused(dreams: Any) -> None:
 
 
 def test_there_are_as_many_dreams_as_samples_unless_another_number_is_given() -> None:
-    counts = [make_rule("rws", 3, dreams=dreams).dream_rows for dreams in (None, 1, 8, 2.0)]
+    counts = []
+    for dreams in (None, 1, 8, 2.0):
+        machine = HelmholtzMachine([3, 2], rng=seeded(0))
+        counts.append(WakeSleep(machine, make_rule("rws", 3, dreams=dreams), seeded(0)).dreams)
     assert counts == [3, 1, 8, 2]
 
 

@@ -43,7 +43,8 @@ def traces_of_step(
     """The states of a step seeded as above: wake comes first, then the dreams."""
     rng = case.rng(SEED)
     wake = machine.wake(x, rule.samples, rng)
-    return reference.bits_of(wake), reference.bits_of(machine.dream(len(x) * rule.dream_rows, rng))
+    dreams = rule.samples if rule.dreams is None else rule.dreams
+    return reference.bits_of(wake), reference.bits_of(machine.dream(len(x) * dreams, rng))
 
 
 def gradients(machine: HelmholtzMachine) -> tuple[Tensor, Tensor]:

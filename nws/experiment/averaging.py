@@ -1,0 +1,93 @@
+"""Averages of the weights along a run: evaluated and saved beside the weights themselves.
+
+An average takes away much of the noise that the last steps leave in the weights. So a constant
+learning rate with an average may replace a rate that falls to zero.
+Sources: Polyak & Juditsky 1992 (the mean of the tail); Kingma & Ba 2015, section 3 (the correction
+of an exponential average's start).
+"""
+
+import copy
+import math
+from pathlib import Path
+from typing import Any
+
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from nws.errors import UserError
+from nws.experiment.directory import load_parameters
+from nws.models import HelmholtzMachine
+
+
+class Average:
+    """The mean of the weights after each step, over the last part of a run or over all of it.
+
+    With d = 1 - 1 / memory, the weights of k steps ago count d^k, over sum_k d^k. Without memory
+    all count the same. The sum makes the average unbiased from its first step on: it is the mean of
+    the weights that it has seen, and never of the starting point.
+
+    Args:
+        machine: Whose weights are averaged.
+        total_steps: Of the run.
+        memory: Steps that an exponential average remembers; None for the plain mean.
+        start: Share of the run before the first weights that count, 0 to 1.
+
+    Attributes:
+        machine: A machine with the averaged weights.
+        count: Steps in the average; 0 before its start.
+
+    Raises:
+        UserError: For a memory below 1, or a start that is not in 0 .. 1.
+    """
+
+    def __init__(
+        self,
+        machine: HelmholtzMachine,
+        total_steps: int,
+        memory: float | None = None,
+        start: float = 0.0,
+    ) -> None:
+        if memory is not None and not (_is_number(memory) and 1 <= memory < math.inf):
+            raise UserError(
+                f"average.memory must be a number of steps of at least 1, or null, got {memory!r}"
+            )
+        if not (_is_number(start) and 0 <= start < 1):
+            raise UserError(
+                f"average.start must be a share of the run, at least 0 and below 1, got {start!r}"
+            )
+        self.machine = copy.deepcopy(machine)
+        self.decay = 1.0 if memory is None else 1 - 1 / memory
+        self.start = start * total_steps
+        self.count = 0
+
+    def update(self, machine: HelmholtzMachine, step: int) -> None:
+        """Take in the weights after a step, counted from 1. It does not wait for the device."""
+        if step <= self.start:
+            self.count = 0  # a longer run may move the start
+            return
+        self.count += 1
+        pair = (list(part.parameters()) for part in (self.machine, machine))
+        mix = get_ema_multi_avg_fn(1 - newest_share(self.count, self.decay))
+        mix(*([each.detach() for each in part] for part in pair), self.count)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the averaged weights and how many steps are in them."""
+        return {"machine": self.machine.state_dict(), "count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any], path: Path) -> None:
+        """Go on from a state out of the checkpoint `path`."""
+        load_parameters(self.machine, state["machine"], path)
+        self.count = state["count"]
+
+
+def newest_share(count: int, decay: float) -> float:
+    """Return the share of the newest of `count` weights: 1 / sum of decay^k, k = 0 .. count - 1.
+
+    Example:
+        >>> [newest_share(count, 0.5) for count in (1, 2)], newest_share(4, 1.0)
+        ([1.0, 0.6666666666666666], 0.25)
+    """
+    return 1 / count if decay == 1 else (1 - decay) / (1 - decay**count)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

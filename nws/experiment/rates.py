@@ -1,0 +1,100 @@
+"""The learning rates of the two networks: one, or one for each; and how a run goes on with them."""
+
+import math
+import warnings
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from nws.errors import UserError
+from nws.models import HelmholtzMachine
+
+Scheduler = LRScheduler | ReduceLROnPlateau
+
+
+class Rates(NamedTuple):
+    """The learning rates of an optimizer at a step."""
+
+    generator: float
+    recognition: float
+
+    def __str__(self) -> str:
+        p, q = self
+        return f"{p:g}" if p == q else f"{p:g} for the generator, {q:g} for recognition"
+
+
+def parameter_groups(
+    machine: HelmholtzMachine, options: dict[str, Any]
+) -> list[Tensor] | list[dict[str, Any]]:
+    """Return what an optimizer takes: all parameters, or a group of them for each network.
+
+    Args:
+        machine: Whose parameters are trained.
+        options: Of the optimizer. `generator_lr` and `recognition_lr` are taken out of them; where
+            both come to the same rate, this becomes `lr`.
+
+    Raises:
+        UserError: For a rate that is not a number of at least 0.
+    """
+    rates = [_rate(name, options) for name in ("generator_lr", "recognition_lr")]
+    # The top layer has only biases, so its weight is empty.
+    parameters: list[Tensor] = [each for each in machine.parameters() if each.numel()]
+    if rates[0] == rates[1]:  # one group, as checkpoints of earlier versions have it
+        if rates[0] is not None:
+            options["lr"] = rates[0]
+        return parameters
+    above = set(map(id, machine.recognition.parameters()))
+    parts = [[each for each in parameters if (id(each) in above) == up] for up in (False, True)]
+    groups: list[dict[str, Any]] = [{"params": part} for part in parts]
+    for group, rate in zip(groups, rates, strict=True):
+        if rate is not None:  # else the optimizer's own
+            group["lr"] = rate
+    return groups
+
+
+def _rate(name: str, options: dict[str, Any]) -> Any:
+    """Take a network's rate out of the options; that of both where it has none of its own."""
+    rate = options.pop(name, None)
+    if rate is None:
+        return options.get("lr")
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < math.inf:
+        raise UserError(
+            f"optimizer.{name} must be a number of at least 0, or null for optimizer.lr,"
+            f" got {rate!r}"
+        )
+    return rate
+
+
+def are_apart(optimizer: Optimizer) -> bool:
+    """Return whether each network has a learning rate of its own."""
+    return len(optimizer.param_groups) > 1
+
+
+def learning_rates(optimizer: Optimizer) -> Rates:
+    """Return the present rates: of the first and of the last group of parameters."""
+    groups = optimizer.param_groups
+    return Rates(groups[0]["lr"], groups[-1]["lr"])
+
+
+def restore(
+    optimizer: Optimizer, scheduler: Scheduler, state: dict[str, Any], steps: int | None
+) -> None:
+    """Go on with what an optimizer and a scheduler were in the `state` of a checkpoint.
+
+    With a number of `steps`, the schedule is followed again from step 0, with the rates and
+    options that the optimizer has here. What the optimizer has gathered stays, unless it is
+    another optimizer. The order of the parameters is the same in one group and in two.
+    """
+    saved = dict(state["optimizer"])
+    if steps is None:
+        scheduler.load_state_dict(state["scheduler"])
+    else:
+        with warnings.catch_warnings():  # torch warns that the optimizer has not stepped
+            warnings.simplefilter("ignore", UserWarning)
+            for _ in range(steps):
+                scheduler.step()  # type: ignore[call-arg]
+        saved["param_groups"] = optimizer.state_dict()["param_groups"]
+    if state["optimizer_class"] == type(optimizer).__name__:
+        optimizer.load_state_dict(saved)
