@@ -29,7 +29,7 @@ from benchmarks.solvers import SOLVERS, Row, benchmark_solvers, interleaved, ref
 from nws.analysis.tables import print_table
 from nws.errors import UserError
 from nws.experiment.hardware import device_name
-from nws.learning import NaturalMetric, Rule, WakeSleep, tempered, uniform
+from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep, tempered, uniform
 from nws.models import BeliefNetwork, HelmholtzMachine
 from nws.natural import Damping, Rows
 from nws.natural.metrics import Diagonal, Fisher, Kronecker, Stateless
@@ -97,7 +97,9 @@ def make_learner(
     metrics = []
     if metric is not None:
         make = partial(METRICS[metric], partial(SOLVERS[arguments.solver], **arguments.options))
-        metrics = [NaturalMetric(n, make(), Damping(arguments.damping)) for n in machine.networks]
+        rows = RowOptions(max_rows=arguments.max_rows)
+        damping = arguments.damping
+        metrics = [NaturalMetric(n, make(), Damping(damping), rows) for n in machine.networks]
     return WakeSleep(machine, rule, draws, metrics), images()
 
 
@@ -262,6 +264,7 @@ def read_arguments() -> argparse.Namespace:
     add("--batch", type=int, default=32, help="data points B (default 32)")
     add("--algorithms", type=words, default=["ws", "rws", "nws", "nrws"])
     add("--metrics", type=words, default=["fisher"], help="of the natural rules (default fisher)")
+    add("--max-rows", type=int, help="that a metric takes in, a layer (default: all)")
     add("--optimizer", choices=["sgd", "adam"], default="sgd", help="of step (default sgd)")
     add("--damping", type=float, default=0.2, help="of the natural rules (default 0.2)")
     add("--solver", choices=list(SOLVERS), default="pcg", help="of the natural rules (default pcg)")

@@ -24,7 +24,7 @@ def layer_rows(
         trace: Of a phase.
         row_weights: w_k, (n,), which sum to 1.
         max_rows: At most so many rows a layer, evenly spaced; None for all. The K rows that share x
-            in the first layer of recognition are one.
+            in the first layer of recognition are one. The mean row is of all rows in any case.
     """
     phase = _Phase(network, trace, row_weights, max_rows)
     rows = []
@@ -85,10 +85,10 @@ class _Phase:
     @cached_property
     def _means(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Weighted means over rows: of h^0 .. h^L, each with a 1 at its end, and of all A''."""
+        states = (self.row_weights @ self.trace.states).split(self.network.sizes)
         stride = self._stride(self.row_weights)
         weights = self.row_weights[::stride]
         weights = weights / weights.sum()
-        states = (weights @ self.trace.states[::stride]).split(self.network.sizes)
         one = weights.new_ones(1)
         joined = torch.cat([part for mean in states for part in (mean, one)])
         curvature = weights @ self._curvatures(stride)
