@@ -83,9 +83,9 @@ def find_basis(
     if last is None:
         vectors = _main_directions(rows, rank)
     else:
-        image = covariance(last.vectors)
-        more = rank - image.shape[1]  # fewer rows than the rank made `last`
-        vectors = torch.linalg.qr(torch.cat([image, rows.T[:, :more]], dim=1) if more else image)[0]
+        image = covariance(last.vectors[:, -rank:])
+        more = rows.T[:, : rank - image.shape[1]]  # where fewer rows than the rank made `last`
+        vectors = torch.linalg.qr(torch.cat([image, more], dim=1))[0]
     values, rotation = _eigenpairs(vectors.T @ covariance(vectors), rows, name)
     rest = (trace - values.sum()).clamp_min(0) / max(1, d - values.shape[0])
     return Basis(vectors @ rotation, values.clamp_min(0), rest)
