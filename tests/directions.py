@@ -131,13 +131,33 @@ def dense_blocks(
         blocks = [torch.einsum("n,n,nde->de", row_weights, slope, outer) for slope in slopes.T]
         if kind == "diagonal":
             blocks = [block.diagonal().diag() for block in blocks]
-        if kind == "kronecker":
-            # one block for all, whose row weights are the units' mean, scaled by their curvatures
-            summed = torch.einsum("n,n,nde->de", row_weights, slopes.sum(1), outer)
-            shared = summed / (row_weights @ slopes).sum()
+        if kind == "kronecker":  # one second moment for all, scaled by the units' mean curvatures
+            shared = torch.einsum("n,nde->de", row_weights, outer)
             blocks = [(row_weights @ slope) * shared for slope in slopes.T]
         layers.append(blocks)
     return layers
+
+
+def first_kronecker_blocks(
+    network: reference.Network,
+    bits: reference.Bits,
+    weights: Tensor,
+    kept: Sequence[int],
+    images: Sequence[int],
+) -> list[Tensor]:
+    """Of recognition's first layer, where fewer rows are left out than elsewhere.
+
+    Its mean row c and mean curvatures are those of all kept rows. Its covariance, about c, is that
+    of the images' rows.
+    """
+    inputs, slopes = network.parents(bits)[0], torch.sigmoid(network.logits(bits)[0])
+    slopes = slopes * (1 - slopes)
+    own = weights[kept] / weights[kept].sum()
+    centre, scales = own @ inputs[kept], own @ slopes[kept]
+    rows = inputs[images] - centre
+    spread = weights[images] / weights[images].sum()
+    shared = centre.outer(centre) + torch.einsum("n,nd,ne->de", spread, rows, rows)
+    return [scale * shared for scale in scales]
 
 
 def natural(
@@ -195,5 +215,7 @@ def expected_directions(
         if which == 1:
             first = [k for k in every if images is None or k // case.samples in images]
             layers[0] = blocks_of_some(network, bits, weights, first, kind)[0]
+            if kind == "kronecker" and kept is not None:
+                layers[0] = first_kronecker_blocks(network, bits, weights, kept, first)
         result.append(natural(network, layers, gradient, alpha))
     return result

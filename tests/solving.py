@@ -170,16 +170,35 @@ def saved(solver: Any) -> dict[str, Any]:
     return torch.load(file, weights_only=True)
 
 
+def covariance_of(inputs: Tensor, weights: Tensor, centre: Tensor) -> Tensor:
+    """sum_k w_k (h_k - c)(h_k - c)^T of the parents without the bias, row by row: (d - 1, d - 1)."""
+    inputs, centre = inputs.double().cpu()[:, :-1], centre.double().cpu()[:-1]
+    parents = inputs.shape[1]
+    result = torch.zeros(parents, parents, dtype=torch.float64)
+    for weight, row in zip(weights.double().cpu(), inputs, strict=True):
+        result += weight * (row - centre).outer(row - centre)
+    return result
+
+
+def basis_matrix(basis: Basis) -> Tensor:
+    """Q Lambda Q^T + rho (I - Q Q^T): (d - 1, d - 1)."""
+    vectors, values, rest = (part.double().cpu() for part in basis)
+    identity = torch.eye(len(vectors), dtype=torch.float64)
+    return vectors @ values.diag() @ vectors.T + rest * (identity - vectors @ vectors.T)
+
+
+def shared_blocks(scale: Tensor, centre: Tensor, covariance: Tensor) -> Tensor:
+    """s_j (c c^T + covariance): (m, d, d). The bias does not vary."""
+    centre, scale = centre.double().cpu(), scale.double().cpu()
+    moment = centre.outer(centre)
+    moment[:-1, :-1] += covariance
+    return scale[:, None, None] * moment
+
+
 def shared_inverses(fisher: UnitFisher, basis: Basis, alpha: float, centre: Tensor) -> Tensor:
     """Dense inverses of s_j (c c^T + Q Lambda Q^T + rho (I - Q Q^T)) + alpha I, (m, d, d)."""
-    vectors, values, rest = basis
-    identity = torch.eye(fisher.shape[1], dtype=torch.float64)
-    shared = (
-        centre.outer(centre)
-        + vectors @ values.diag() @ vectors.T
-        + rest * (identity - vectors @ vectors.T)
-    )
-    return torch.linalg.inv(fisher.weights.sum(0)[:, None, None] * shared + alpha * identity)
+    blocks = shared_blocks(fisher.weights.sum(0), centre, basis_matrix(basis))
+    return torch.linalg.inv(blocks + alpha * torch.eye(fisher.shape[1], dtype=torch.float64))
 
 
 class Textbook:

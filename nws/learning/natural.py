@@ -211,10 +211,7 @@ class NaturalMetric:
         }
         if self.options.refresh_every > 1:
             state["alpha"] = self._alpha
-            state["rows"] = [
-                (rows.inputs, rows.curvature, rows.squared_errors(), rows.name)
-                for rows in self.rows
-            ]
+            state["rows"] = [_contents(rows) for rows in self.rows]
         return state
 
     def load_state_dict(
@@ -254,17 +251,23 @@ def _join(weight: Tensor, bias: Tensor) -> Tensor:
     return torch.cat([weight, bias[:, None]], dim=1)
 
 
-def _restore(
-    like: Tensor, inputs: Tensor, curvature: Tensor, squared_errors: Tensor, name: str
-) -> Rows:
-    errors = squared_errors.to(like)
-    return Rows(inputs.to(like), curvature.to(like), lambda: errors, name)
+def _contents(rows: Rows) -> tuple[Any, ...]:
+    """What `_restore` makes the same rows from."""
+    errors = rows.squared_errors()
+    return rows.inputs, rows.curvature, errors, rows.name, rows.weights, list(rows.means)
+
+
+def _restore(like: Tensor, inputs: Tensor, curvature: Tensor, *others: Any) -> Rows:
+    """Rows from `_contents`; those of version 0.1 end with the name."""
+    errors, name, weights, means = [*_move(list(others), like), None, None][:4]
+    inputs, curvature = inputs.to(like), curvature.to(like)
+    return Rows(inputs, curvature, lambda: errors, name, weights, means and (lambda: means))
 
 
 def _move(value: Any, like: Tensor) -> Any:
     """Nested state with its floating-point tensors on the device and in the dtype of `like`."""
     if isinstance(value, dict):
         return {key: _move(each, like) for key, each in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_move(each, like) for each in value]
     return value.to(like) if isinstance(value, Tensor) and value.is_floating_point() else value

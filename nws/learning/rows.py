@@ -59,8 +59,7 @@ class _Phase:
     def weights(self, edge: Edge) -> Tensor:
         """w_k (n,), which sum to 1."""
         weights = self._join_samples(edge, self.row_weights)
-        weights = weights[:: self._stride(weights)]
-        return weights / weights.sum()
+        return _to_sum_one(weights[:: self._stride(weights)])
 
     def curvature(self, edge: Edge) -> Tensor:
         """S (n, m), w_k A''(a_kj)."""
@@ -87,8 +86,7 @@ class _Phase:
         """Weighted means over rows: of h^0 .. h^L, each with a 1 at its end, and of all A''."""
         states = (self.row_weights @ self.trace.states).split(self.network.sizes)
         stride = self._stride(self.row_weights)
-        weights = self.row_weights[::stride]
-        weights = weights / weights.sum()
+        weights = _to_sum_one(self.row_weights[::stride])
         one = weights.new_ones(1)
         joined = torch.cat([part for mean in states for part in (mean, one)])
         curvature = weights @ self._curvatures(stride)
@@ -110,7 +108,7 @@ class _Phase:
         if stride == 1:
             return block
         weights = self._join_samples(edge, self.row_weights)
-        return block[::stride] * (weights.sum() / weights[::stride].sum())
+        return block[::stride] * (weights.sum() / _total(weights[::stride]))
 
     def _join_samples(self, edge: Edge, terms: Tensor) -> Tensor:
         """Sum the terms of rows that share their parents: (B, ..) for x, else (n, ..)."""
@@ -119,3 +117,12 @@ class _Phase:
 
     def _stride(self, rows: Tensor) -> int:
         return 1 if self.max_rows is None else math.ceil(len(rows) / self.max_rows)
+
+
+def _total(weights: Tensor) -> Tensor:
+    """The sum of weights, above 0 also where all of them are too small for the dtype."""
+    return weights.sum().clamp_min(torch.finfo(weights.dtype).tiny)
+
+
+def _to_sum_one(weights: Tensor) -> Tensor:
+    return weights / _total(weights)

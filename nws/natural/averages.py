@@ -1,15 +1,26 @@
 """Running means over steps, which are right from the first step on."""
 
+from math import expm1, log1p
 
-def share_of_newest(memory: float, count: int) -> float:
-    """The weight of the newest of `count` terms in a running mean: (1 - beta) / (1 - beta^count).
 
-    beta = 1 - 1 / memory. So the mean is sum_t beta^t x_t / sum_t beta^t, with the bias of a start
-    at zero corrected (Kingma & Ba 2015, section 3).
+def share_of_newest(memory: int, count: int, every: int = 1) -> float:
+    """The weight of the newest of `count` terms in a running mean.
+
+    With beta = 1 - 1 / memory the mean is sum_t beta^(every t) x_t / sum_t beta^(every t), t = 0
+    for the newest. So the bias of a start at zero is corrected (Kingma & Ba 2015, section 3):
+
+        (1 - beta^every) / (1 - beta^(every count))
 
     Args:
-        memory: In terms; 1 for the newest alone.
+        memory: In steps; 1 for the newest term alone.
         count: Of the terms so far, the newest included.
+        every: Steps from one term to the next.
+
+    Example:
+        >>> [round(share_of_newest(2, count), 3) for count in (1, 2, 3)]
+        [1.0, 0.667, 0.571]
     """
-    beta = 1 - 1 / memory
-    return (1 - beta) / (1 - beta**count)
+    if memory == 1:
+        return 1.0
+    rate = log1p(-1 / memory)  # log beta
+    return expm1(every * rate) / expm1(every * count * rate)

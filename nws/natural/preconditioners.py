@@ -83,9 +83,9 @@ def find_basis(
     if last is None:
         vectors = _main_directions(rows, rank)
     else:
-        image = covariance(last.vectors)
-        more = rank - image.shape[1]  # fewer rows than the rank made `last`
-        vectors = torch.linalg.qr(torch.cat([image, rows.T[:, :more]], dim=1) if more else image)[0]
+        image = covariance(last.vectors[:, -rank:])
+        more = rows.T[:, : rank - image.shape[1]]  # where fewer rows than the rank made `last`
+        vectors = torch.linalg.qr(torch.cat([image, more], dim=1))[0]
     values, rotation = _eigenpairs(vectors.T @ covariance(vectors), rows, name)
     rest = (trace - values.sum()).clamp_min(0) / max(1, d - values.shape[0])
     return Basis(vectors @ rotation, values.clamp_min(0), rest)
@@ -97,7 +97,7 @@ def _eigenpairs(matrix: Tensor, rows: Tensor, name: str) -> tuple[Tensor, Tensor
     except torch.linalg.LinAlgError as error:
         n, d = rows.shape
         raise UserError(
-            f"{name}: the covariance of n={n} rows of d={d} parents has no eigenbasis ({error});"
+            f"{name}: the covariance of n={n} rows of d={d + 1} parents has no eigenbasis ({error});"
             " lower optimizer.lr"
         ) from error
     return values, vectors
@@ -121,10 +121,11 @@ class SharedInverse:
 
     c, Q, Lambda and rho are of the layer, s_j of the unit. The bias, 1 in all rows, is in c alone.
     Without c the inverse is P_j = p_j I + Q diag(e_j) Q^T with p_j = 1 / (s_j rho + alpha) and
-    e_j = 1 / (s_j Lambda + alpha) - p_j. With c it is P_j - k_j (P_j c)(P_j c)^T with
-    k_j = s_j / (1 + s_j c . P_j c) (Sherman & Morrison 1950). P_j c lies in the span of [c, Q]. So
-    all of it is one product with [c, Q], a few numbers for each unit, and one product back.
-    These numbers lie next to each other for the units of all layers, the M rows of one matrix.
+    e_j = 1 / (s_j Lambda + alpha) - p_j, and 1 / alpha for the bias. With c it is
+    P_j - k_j (P_j c)(P_j c)^T with k_j = s_j / (1 + s_j c . P_j c) (Sherman & Morrison 1950).
+    Apart from the bias P_j c lies in the span of [c, Q]. So all of it is one product with [c, Q], a
+    few numbers for each unit, and one product back. These numbers lie next to each other for the
+    units of all layers, the M rows of one matrix.
 
     Args:
         bases: Q, Lambda and rho of each layer.
@@ -154,14 +155,15 @@ class SharedInverse:
         torch._foreach_copy_(self._places, hidden)
         for span, row, centre in zip(self._spans, self._products, hidden, strict=True):
             torch.mv(span, centre, out=row[: len(span)])
-        self._products[:, 0] += 1  # the bias
         products = self._products[self._layer]
         inverse = (scale[:, None] * self._values).add_(damping).reciprocal_()  # (M, r + 1)
         self._identity = inverse[:, :1]  # p
         self._inside = inverse - self._identity  # e, and 0 for c
         self._mean = self._inside * products  # P_j c in the span
         self._mean[:, :1] = self._identity
-        self._factor = scale / (self._mean * products).sum(1).mul_(scale).add_(1)  # k
+        self._bias = damping.reciprocal()
+        along = (self._mean * products).sum(1).add_(self._bias)  # c . P c
+        self._factor = scale / along.mul_(scale).add_(1)  # k
 
     def apply_(
         self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor | float = 1.0
@@ -176,12 +178,11 @@ class SharedInverse:
         bias, blocks = torch.cat(list(biases)), self._along.split(self._widths)
         for along, span, each in zip(blocks, self._spans, weights, strict=True):
             torch.mm(each, span.T, out=along[:, : len(span)])
-        self._along[:, 0] += bias
-        common = vecdot(self._along, self._mean).mul_(self._factor)
+        common = vecdot(self._along, self._mean).addcmul_(bias, self._bias).mul_(self._factor)
         inside = (self._along * self._inside).addcmul_(self._mean, common[:, None], value=-1)
         inside.mul_(scale)
         identity = self._identity * scale
-        changed = torch.addcmul(inside[:, 0], bias, identity[:, 0])
+        changed = bias.sub_(common).mul_(self._bias * scale)
         torch._foreach_copy_(list(biases), list(changed.split(self._widths)))
         parts = zip(weights, identity.split(self._widths), inside.split(self._widths), strict=True)
         for (each, own, along), span in zip(parts, self._spans, strict=True):

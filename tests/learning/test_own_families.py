@@ -113,7 +113,10 @@ def test_curvature_is_one_call_for_all_layers_of_a_family(
     found = []
     for network in machine.networks:
         calls.clear()
-        layer_rows(network, trace, weights)
+        rows = layer_rows(network, trace, weights)
+        assert calls["curvature"] == (not network.upward), "rows that nothing asks for are made"
+        for layer in rows:
+            assert len(layer.curvature)
         found.append(calls["curvature"])
     generator, recognition = calls_of_one
     assert found == [generator + 1, recognition]  # the deepest generator layer's is its bias's

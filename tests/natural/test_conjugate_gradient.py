@@ -50,7 +50,7 @@ def test_a_fixed_number_takes_the_textbooks_iterations(
         start = factored(solver, REALISTIC).solve(REALISTIC.gradient(seed=4)).clone()
     fisher, centre = REALISTIC.fisher(), mean_row(REALISTIC.fisher())
     blocks = dense(fisher) + 0.2 * torch.eye(REALISTIC.d, dtype=torch.float64)
-    inverses = shared_inverses(fisher, find_basis(fisher.shared, rank, centre), 0.2, centre)
+    inverses = shared_inverses(fisher, find_basis(fisher.shared, rank), 0.2, centre)
     textbook = Textbook(blocks, inverses, REALISTIC.gradient(), iterations, start)
     solution = factored(solver, REALISTIC).solve(REALISTIC.gradient())
     assert_close(solution, textbook.iterates[-1], EXACT)

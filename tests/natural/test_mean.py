@@ -25,7 +25,7 @@ def mean_blocks(case: SolverCase) -> torch.Tensor:
     """s_j c c^T, dense in float64: (m, d, d)."""
     fisher = case.fisher()
     inputs, weights = fisher.inputs.double().cpu(), fisher.weights.double().cpu()
-    mean = (weights.sum(1, keepdim=True) * inputs).sum(0) / weights.sum()
+    mean = inputs.mean(0)
     return weights.sum(0)[:, None, None] * mean.outer(mean)
 
 

@@ -6,14 +6,23 @@ The tests also save and load the metrics' states, and compare bit for bit.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from cases import EXACT, FEW_ROWS, REALISTIC, SOLVER_CASES, SolverCase, assert_close, seeded
-from solving import ROUNDING, apply, dense, error, mean_block, pcg, saved, solve_dense
+from solving import (
+    ROUNDING,
+    apply,
+    covariance_of,
+    dense,
+    error,
+    pcg,
+    saved,
+    shared_blocks,
+    solve_dense,
+)
 from torch import Tensor
 
 from nws.errors import UserError
@@ -56,8 +65,11 @@ def fisher_of(each: Rows) -> UnitFisher:
 
 
 def kronecker_blocks(each: Rows) -> Tensor:
-    """s_j sum_k w_k h_k h_k^T: (m, d, d)."""
-    return each.curvature.double().sum(0)[:, None, None] * mean_block(fisher_of(each))
+    """s_j sum_k h_k h_k^T / n: (m, d, d)."""
+    centre = each.inputs.double().mean(0)
+    weights = torch.full((len(each.inputs),), 1 / len(each.inputs), dtype=torch.float64)
+    covariance = covariance_of(each.inputs, weights, centre)
+    return shared_blocks(each.curvature.double().sum(0), centre, covariance)
 
 
 METRICS: dict[str, tuple[Callable[[], Metric], Callable[[Rows], Tensor]]] = {
@@ -70,8 +82,8 @@ METRICS: dict[str, tuple[Callable[[], Metric], Callable[[Rows], Tensor]]] = {
         partial(Empirical, Cholesky),
         lambda each: dense(UnitFisher(each.inputs, each.squared_errors())),
     ),
-    "diagonal": (Diagonal, diagonal_blocks),
-    "kronecker": (Kronecker, kronecker_blocks),
+    "diagonal": (partial(Diagonal, memory=1), diagonal_blocks),
+    "kronecker": (partial(Kronecker, 1, "full", refresh_every=1), kronecker_blocks),
 }
 each_metric = pytest.mark.parametrize("name", METRICS)
 
@@ -117,8 +129,8 @@ def test_the_diagonal_and_kronecker_metrics_solve_what_they_say(case: SolverCase
     shared, eps = kronecker_blocks(each), torch.finfo(case.dtype).eps
     condition = float((torch.linalg.eigvalsh(shared)[:, -1].max() + alpha) / alpha)
     (diagonal,), (kronecker,) = (
-        updated(kind(), [each], case.damping).direction([gradient])
-        for kind in (Diagonal, Kronecker)
+        updated(metric, [each], case.damping).direction([gradient])
+        for metric in (Diagonal(), Kronecker(rank="full"))
     )
     diagonals = dense(fisher_of(each)).diagonal(dim1=1, dim2=2)
     assert diagonal.dtype == kronecker.dtype == case.dtype
@@ -146,7 +158,7 @@ def test_targets_are_looked_at_by_the_empirical_metric_alone(metric: Any) -> Non
     def never() -> Tensor:
         raise AssertionError("squared errors were made for nothing")
 
-    each = replace(rows(REALISTIC), squared_errors=never)
+    each = Rows(rows(REALISTIC).inputs, rows(REALISTIC).curvature, never)
     updated(metric, [each])
     with pytest.raises(AssertionError, match="for nothing"):
         updated(Empirical(Cholesky), [each])
@@ -218,9 +230,13 @@ STATEFUL: dict[str, Callable[[], Any]] = {
     "auto": lambda: Fisher(partial(AutoSolver, 2)),
     "running": lambda: Fisher(partial(RunningInverse, 0.8)),
     "cholesky": lambda: Fisher(Cholesky),
-    "diagonal": Diagonal,
-    "kronecker": Kronecker,
+    "memory": lambda: Fisher(Cholesky, memory=3),
+    "memory, pcg": lambda: Fisher(partial(pcg, 2, preconditioner_every=3), memory=2),
+    "diagonal": lambda: Diagonal(memory=4),
+    "kronecker": lambda: Kronecker(5, 3, refresh_every=3),
+    "kronecker, full": lambda: Kronecker(50, "full", refresh_every=2),
 }
+FORGETFUL = ["auto", "cholesky"]
 
 
 def step(metric: Any, batch: int) -> list[Tensor]:
@@ -244,7 +260,7 @@ def test_a_metric_that_is_saved_and_loaded_goes_on_bit_for_bit(name: str, stop: 
             assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("name", [name for name in STATEFUL if name.startswith(("pcg", "running"))])
+@pytest.mark.parametrize("name", [name for name in STATEFUL if name not in FORGETFUL])
 def test_the_state_makes_a_difference(name: str) -> None:
     """The control of the test before: a fresh metric gives other directions, beyond rounding."""
     metric, fresh = STATEFUL[name](), STATEFUL[name]()
@@ -284,9 +300,26 @@ def test_a_state_of_another_number_of_layers_is_an_error() -> None:
         other.load_state_dict(saved(metric))
 
 
-@pytest.mark.parametrize("name", ["cholesky", "diagonal", "kronecker"])
-def test_metrics_without_memory_have_no_tensors_in_their_state(name: str) -> None:
-    metric = STATEFUL[name]()
+def test_a_metric_without_memory_has_no_tensors_in_its_state() -> None:
+    metric = STATEFUL["cholesky"]()
     step(metric, 0)
-    state = metric.state_dict()
-    assert state in ({}, {"solvers": [{}, {}, {}, {}]})
+    assert metric.state_dict() == {"solvers": [{}, {}, {}, {}]}
+
+
+@pytest.mark.parametrize("name", ["diagonal", "kronecker"])
+def test_a_state_of_version_0_1_is_that_of_a_fresh_metric(name: str) -> None:
+    metric, fresh = STATEFUL[name](), STATEFUL[name]()
+    metric.load_state_dict({})
+    for one, other in zip(step(metric, 0), step(fresh, 0), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_later_steps_leave_a_state_as_it_is(name: str) -> None:
+    metric = STATEFUL[name]()
+    for batch in range(3):
+        step(metric, batch)
+    state, then = metric.state_dict(), saved(metric)
+    for batch in range(3, 7):
+        step(metric, batch)
+    torch.testing.assert_close(state, then, rtol=0, atol=0)

@@ -73,8 +73,7 @@ class Kronecker:
     def _refresh(self, rows: Sequence[Rows]) -> None:
         """Take the rows into the covariances, and find their eigenpairs."""
         terms = self._step // self.refresh_every + 1
-        memory = 1 / (1 - (1 - 1 / self.memory) ** self.refresh_every)  # in refreshes
-        keep = 1 - share_of_newest(memory, terms)
+        keep = 1 - share_of_newest(self.memory, terms, self.refresh_every)
         bases: list[Basis] = []
         for number, layer in enumerate(rows):
             rank = layer.inputs.shape[1] if self.rank == "full" else int(self.rank)

@@ -14,6 +14,10 @@ class Metric(Protocol):
     It is made from its options in conf/metric/. A constructor that takes `solver` gets a function
     that makes a solver of the `solver` group. `report`, `state_dict` and `load_state_dict` may be
     left out by a class of your own that has nothing to say or to keep (`Stateless`).
+
+    A metric may have one more method, which `Kronecker` has: `precondition_(weights, biases,
+    scale)` multiplies gradients by scale (C_j + alpha I)^{-1} in place. A step takes it in place of
+    `direction` where nothing asks for the direction itself: no metric.max_kl, no adaptive damping.
     """
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:

@@ -1,0 +1,149 @@
+"""Whole steps with the Kronecker metric: where it is the exact one, and what it looks at."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from cases import assert_close
+from directions import BOTH, CASE, SOLVED, directions, learner, relative_error
+from torch import Tensor
+
+from nws.learning.rows import _Phase, layer_rows
+from nws.models import HelmholtzMachine
+from nws.natural.metrics import Kronecker
+
+EXACT_METRIC = partial(Kronecker, memory=1, rank="full", refresh_every=1)
+
+
+def machine_of(weight: float) -> HelmholtzMachine:
+    """Weights times a factor; at 0 the curvature of a unit is that of its bias, in all rows."""
+    machine = CASE.machine()
+    for network in machine.networks:
+        for layer in network.layers:
+            layer.weight.data.mul_(weight)
+    return machine
+
+
+@pytest.mark.parametrize("rows", ["model", "posterior"])
+@pytest.mark.parametrize(("weight", "same"), [(0.0, True), (1.0, False)])
+def test_it_is_the_exact_metric_where_curvature_does_not_depend_on_parents(
+    weight: float, same: bool, rows: str
+) -> None:
+    """E[A'' h h^T] = E[A''] E[h h^T] where A'' is constant; elsewhere it is not (the control)."""
+    machine, found = machine_of(weight), []
+    options: dict[str, Any] = {"generator_rows": rows}
+    for settings in ({"make": EXACT_METRIC}, {"kind": "fisher"}):
+        learning = learner(CASE, machine, **settings, **options)
+        for seed in range(3):  # no step of the optimizer: the machine stays as it is
+            learning.step(CASE.data(seed=seed))
+        found.append(directions(machine))
+    for which in BOTH:
+        far = relative_error(found[0][which], found[1][which])
+        assert (far < SOLVED) if same else (far > 1e-3), far
+
+
+class ByDirection:
+    """The metric without its method in place."""
+
+    def __init__(self, metric: Kronecker) -> None:
+        self.update, self.direction = metric.update, metric.direction
+
+
+@pytest.mark.parametrize("options", [{}, {"max_kl": 1e9}], ids=["in place", "max_kl"])
+def test_in_place_or_by_directions_a_step_is_the_same(options: dict[str, Any]) -> None:
+    machine, found = CASE.machine(), []
+    for make in (Kronecker, lambda: ByDirection(Kronecker())):
+        learner(CASE, machine, make=make, **options).step(CASE.data())
+        found.append(directions(machine))
+    for one, other in zip(*found, strict=True):
+        assert_close(one, other)
+
+
+@pytest.mark.parametrize("options", [{"max_kl": 0.1}, {"kind": "fisher"}, {}], ids=str)
+def test_gradients_change_in_place_where_nothing_asks_for_directions(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: Counter[str] = Counter()
+    for name in ("direction", "precondition_"):
+        original = getattr(Kronecker, name)
+
+        def counted(*given: Any, original: Any = original, name: str = name) -> Any:
+            calls[name] += 1
+            return original(*given)
+
+        monkeypatch.setattr(Kronecker, name, counted)
+    learner(CASE, CASE.machine(), **{"kind": "kronecker"} | options).step(CASE.data())
+    by_name = {"max_kl": {"direction": 2}, "kind": {}}.get(next(iter(options), ""))
+    assert dict(calls) == ({"precondition_": 2} if by_name is None else by_name)
+
+
+def test_rows_are_copied_at_a_refresh_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ordinary step makes no layer's inputs, weights or curvature, and no squared errors."""
+    calls: list[str] = []
+    for name in ("inputs", "curvature", "weights", "squared_errors"):
+        original = getattr(_Phase, name)
+
+        def counted(*given: Any, original: Any = original, name: str = name) -> Any:
+            calls.append(name)
+            return original(*given)
+
+        monkeypatch.setattr(_Phase, name, counted)
+    learning = learner(CASE, CASE.machine(), make=partial(Kronecker, refresh_every=3))
+    layers = 3 + 3  # with parents
+    for step in range(7):
+        calls.clear()
+        learning.step(CASE.data(seed=step))
+        due = Counter(inputs=layers, weights=layers) if step % 3 == 0 else Counter()
+        assert Counter(calls) == due, step
+    learner(CASE, CASE.machine(), kind="fisher").step(CASE.data())
+    assert Counter(calls)["curvature"] > 0  # the control: it sees what another metric makes
+
+
+# --- means of rows --------------------------------------------------------------------------------
+
+
+def weights_of(rows: int) -> Tensor:
+    weights = torch.rand(rows, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    return weights / weights.sum()
+
+
+@pytest.mark.parametrize("max_rows", [None, 5, 1])
+def test_means_are_those_of_the_kept_rows(max_rows: int | None) -> None:
+    """Of all n rows in every layer, also in the first of recognition, where K rows are one."""
+    machine, stride = CASE.machine(), {None: 1, 5: 3, 1: 12}[max_rows]
+    trace, weights = machine.wake(CASE.data(), CASE.samples, CASE.rng()), weights_of(12)
+    kept = weights[::stride] / weights[::stride].sum()
+    for network in machine.networks:
+        found = layer_rows(network, trace, weights, max_rows)
+        parts = trace.means(network)[::stride].split(network.widths, dim=1)
+        for edge in network.edges:
+            rows = found[edge.position]
+            mean, scale = rows.means
+            if edge.parent is None:
+                assert_close(mean, torch.ones(1))
+                assert_close(scale, rows.curvature[0])
+                continue
+            states = trace.state_blocks[edge.parent][::stride]
+            expected = [float(kept @ states[:, i]) for i in range(states.shape[1])]
+            assert_close(mean, torch.tensor([*expected, 1.0], dtype=torch.float64))
+            curvature = network.units[edge.child].curvature(parts[edge.position])
+            assert_close(scale, (kept[:, None] * curvature).sum(0))
+            assert float(rows.weights.sum()) == pytest.approx(1)
+            if edge.parent != 0:  # its rows are the same
+                assert_close(mean, rows.weights @ rows.inputs)
+                assert_close(scale, rows.curvature.sum(0))
+
+
+def test_kept_rows_without_weight_count_as_none() -> None:
+    """Importance weights can be too small for the dtype in all rows that are kept."""
+    machine = CASE.machine()
+    trace, weights = machine.wake(CASE.data(), CASE.samples, CASE.rng()), torch.zeros(12).double()
+    weights[1] = 1  # max_rows=4 keeps rows 0, 3, 6, 9
+    for rows in layer_rows(machine.generator, trace, weights, max_rows=4)[:-1]:
+        mean, scale = rows.means
+        assert all(bool((part == 0).all()) for part in (scale, rows.curvature, rows.weights))
+        assert mean.isfinite().all()
