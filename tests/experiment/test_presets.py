@@ -91,14 +91,24 @@ def test_the_learning_rate_follows_batch_and_algorithm() -> None:
 
 
 @pytest.mark.parametrize("batch", [32, 128, 512])
-@pytest.mark.parametrize("algorithm", ["rws", "nrws"])
-def test_the_older_names_are_the_same_runs(algorithm: str, batch: int) -> None:
-    old = compose(f"experiment=fashion_mnist_{algorithm}", f"trainer.batch_size={batch}")
-    new = compose(
-        "experiment=fashion_mnist", f"algorithm={algorithm}", f"trainer.batch_size={batch}"
-    )
+def test_the_older_name_is_the_same_run(batch: int) -> None:
+    old = compose("experiment=fashion_mnist_rws", f"trainer.batch_size={batch}")
+    new = compose("experiment=fashion_mnist", "algorithm=rws", f"trainer.batch_size={batch}")
     assert old == new
     assert old["scheduler"]["lr_lambda"]["warmup_steps"] == 20
+
+
+@pytest.mark.parametrize(
+    ("batch", "rate", "damping"),
+    [(32, 0.3, 0.1), (128, 0.6, 0.2), (512, 1.0, 0.1), (64, 0.3, 0.1)],
+)
+def test_fashion_mnist_nrws_takes_the_kronecker_metric(
+    batch: int, rate: float, damping: float
+) -> None:
+    config = compose("experiment=fashion_mnist_nrws", **{"trainer.batch_size": batch})
+    assert config["metric"]["_target_"] == "nws.natural.metrics.Kronecker"
+    assert (config["optimizer"]["_target_"], config["optimizer"]["lr"]) == (SGD, rate)
+    assert config["damping"]["value"] == damping and config["name"] == "fashion_mnist_nrws"
 
 
 def test_warm_up_without_a_preset() -> None:
