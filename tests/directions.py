@@ -138,25 +138,25 @@ def dense_blocks(
     return layers
 
 
-def first_kronecker_blocks(
+def kronecker_blocks(
     network: reference.Network,
+    position: int,
     bits: reference.Bits,
     weights: Tensor,
     kept: Sequence[int],
-    images: Sequence[int],
+    rows: Sequence[int],
 ) -> list[Tensor]:
-    """Of recognition's first layer, where fewer rows are left out than elsewhere.
+    """Of a layer, where rows are left out: the mean row c is of all rows all the same.
 
-    Its mean row c and mean curvatures are those of all kept rows. Its covariance, about c, is that
-    of the images' rows.
+    The mean curvatures are those of the `kept` rows, the covariance about c is that of `rows`.
     """
-    inputs, slopes = network.parents(bits)[0], torch.sigmoid(network.logits(bits)[0])
+    inputs = network.parents(bits)[position]
+    slopes = torch.sigmoid(network.logits(bits)[position])
     slopes = slopes * (1 - slopes)
-    own = weights[kept] / weights[kept].sum()
-    centre, scales = own @ inputs[kept], own @ slopes[kept]
-    rows = inputs[images] - centre
-    spread = weights[images] / weights[images].sum()
-    shared = centre.outer(centre) + torch.einsum("n,nd,ne->de", spread, rows, rows)
+    centre, scales = weights @ inputs, weights[kept] @ slopes[kept] / weights[kept].sum()
+    centred = inputs[rows] - centre
+    spread = weights[rows] / weights[rows].sum()
+    shared = centre.outer(centre) + torch.einsum("n,nd,ne->de", spread, centred, centred)
     return [scale * shared for scale in scales]
 
 
@@ -215,7 +215,11 @@ def expected_directions(
         if which == 1:
             first = [k for k in every if images is None or k // case.samples in images]
             layers[0] = blocks_of_some(network, bits, weights, first, kind)[0]
-            if kind == "kronecker" and kept is not None:
-                layers[0] = first_kronecker_blocks(network, bits, weights, kept, first)
+        if kind == "kronecker" and kept is not None:
+            for position in range(len(layers) - (which == 0)):
+                rows_of_layer = first if which == 1 and position == 0 else kept
+                layers[position] = kronecker_blocks(
+                    network, position, bits, weights, kept, rows_of_layer
+                )
         result.append(natural(network, layers, gradient, alpha))
     return result

@@ -31,7 +31,9 @@ def test_a_run_with_the_kronecker_metric(
 
 def test_it_takes_no_solver(train: Command) -> None:
     unused = train(*KRONECKER, "solver=cholesky", "trainer.epochs=0.2")
-    assert unused.code == 0 and "without effect with metric=kronecker: solver=cholesky" in unused.err
+    assert (
+        unused.code == 0 and "without effect with metric=kronecker: solver=cholesky" in unused.err
+    )
 
 
 @pytest.mark.parametrize(

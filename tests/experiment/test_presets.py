@@ -99,8 +99,7 @@ def test_the_older_name_is_the_same_run(batch: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "rate", "damping"),
-    [(32, 0.3, 0.1), (128, 0.6, 0.2), (512, 1.0, 0.1), (64, 0.3, 0.1)],
+    ("batch", "rate", "damping"), [(32, 0.3, 0.1), (128, 0.6, 0.2), (512, 1.0, 0.1), (64, 0.3, 0.1)]
 )
 def test_fashion_mnist_nrws_takes_the_kronecker_metric(
     batch: int, rate: float, damping: float
