@@ -171,7 +171,7 @@ def saved(solver: Any) -> dict[str, Any]:
 
 
 def covariance_of(inputs: Tensor, weights: Tensor, centre: Tensor) -> Tensor:
-    """sum_k w_k (h_k - c)(h_k - c)^T of the parents without the bias, row by row: (d - 1, d - 1)."""
+    """sum_k w_k (h_k - c)(h_k - c)^T without the bias, row by row: (d - 1, d - 1)."""
     inputs, centre = inputs.double().cpu()[:, :-1], centre.double().cpu()[:-1]
     parents = inputs.shape[1]
     result = torch.zeros(parents, parents, dtype=torch.float64)

@@ -113,6 +113,8 @@ def build_metrics(
         return []
     own = signature(locate(options["_target_"], "metric")).parameters
     names = [field.name for field in fields(RowOptions) if field.name in {*options} - {*own}]
+    if options.get("memory") == 1 and "memory" not in own:
+        del options["memory"]  # what a class of a user's own has anyway
     rows = construct(RowOptions, "metric", **{name: options.pop(name) for name in names})
     extra = {}
     if takes_solver(config):

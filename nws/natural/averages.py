@@ -17,8 +17,8 @@ def share_of_newest(memory: int, count: int, every: int = 1) -> float:
         every: Steps from one term to the next.
 
     Example:
-        >>> [round(share_of_newest(2, count), 3) for count in (1, 2, 3)]
-        [1.0, 0.667, 0.571]
+        >>> round(share_of_newest(memory=2, count=3), 4)
+        0.5714
     """
     if memory == 1:
         return 1.0

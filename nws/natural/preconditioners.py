@@ -95,9 +95,9 @@ def _eigenpairs(matrix: Tensor, rows: Tensor, name: str) -> tuple[Tensor, Tensor
     try:
         values, vectors = torch.linalg.eigh(matrix)
     except torch.linalg.LinAlgError as error:
-        n, d = rows.shape
+        n, d = len(rows), rows.shape[1] + 1
         raise UserError(
-            f"{name}: the covariance of n={n} rows of d={d + 1} parents has no eigenbasis ({error});"
+            f"{name}: the covariance of n={n} rows of d={d} parents has no eigenbasis ({error});"
             " lower optimizer.lr"
         ) from error
     return values, vectors

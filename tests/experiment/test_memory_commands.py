@@ -15,7 +15,7 @@ KRONECKER = ("algorithm=nrws", "metric=kronecker")
         (("metric.rank=full", "metric.memory=1", "metric.refresh_every=1"), 20),
         (("metric.rank=0",), 0),
         (("metric.max_kl=0.01", "metric.rank=4"), 4),
-        (("damping=adaptive", "metric.rank=4"), 4),
+        (("damping=levenberg_marquardt", "metric.rank=4"), 4),
     ],
     ids=str,
 )
@@ -55,3 +55,11 @@ def test_it_takes_no_solver(train: Command) -> None:
 )
 def test_bad_values_are_messages(train: Command, options: tuple[str, ...], message: str) -> None:
     assert message in train(*options).message()
+
+
+def test_a_class_without_memory_needs_none(train: Command) -> None:
+    """The default of the group, 1, is left out; another number is not."""
+    own = ("algorithm=nrws", "metric._target_=nws.natural.metrics.mean.Mean", "trainer.epochs=0.2")
+    outcome = train(*own)
+    assert outcome.code == 0 and outcome.err == "", outcome.err
+    assert "cannot be made from the options" in train(*own, "metric.memory=5").message()

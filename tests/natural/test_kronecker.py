@@ -130,7 +130,7 @@ def test_the_basis_is_that_of_the_eigenpairs_where_rows_stand_still() -> None:
     covariance = covariance_of(rows.inputs, rows.weights, slow_mean(rows))
     values, vectors = torch.linalg.eigh(covariance)
     metric, misses = Kronecker(2, rank, refresh_every=1), []
-    for _ in range(100):
+    for _ in range(200):
         metric.update([rows], ALPHA)
         basis = Basis(**metric.state_dict()["bases"][0])
         found = basis.vectors[:, 2:]  # the six largest, which have come by then

@@ -60,8 +60,11 @@ def test_rows_are_made_once_and_only_when_asked_for() -> None:
     def make(name: str, *sizes: int) -> Any:
         return lambda: (made.append(name), torch.ones(*sizes))[1]
 
-    rows = Rows(make("H", 4, 3), make("S", 4, 2), weights=make("w", 4),
-                means=lambda: (made.append("means"), (torch.ones(3), torch.ones(2)))[1])  # fmt: skip
+    def means() -> tuple[Tensor, Tensor]:
+        made.append("means")
+        return torch.ones(3), torch.ones(2)
+
+    rows = Rows(make("H", 4, 3), make("S", 4, 2), weights=make("w", 4), means=means)
     assert made == []
     for _ in range(2):
         assert len(rows.means) == 2 and made == ["means"]
