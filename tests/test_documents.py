@@ -1,6 +1,6 @@
 """README.md and docs/ as a stranger meets them.
 
-Their commands and examples run, and what they name exists.
+Their commands and examples run, and the site builds.
 """
 
 from __future__ import annotations
@@ -11,56 +11,31 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-import hydra
 import pytest
 import torch
 import yaml
-from conftest import ROOT, SMALL, Command, checkpoint, load_script
-from omegaconf import OmegaConf
+from conftest import ROOT, Command, checkpoint, load_script
 
 sys.path.append(str(ROOT / "tests" / "experiment"))  # so that this file also runs alone
 from conftest import CONF, TWO_STEPS, data_root, names  # noqa: F401  a fixture
+from documents import (
+    GROUPS,
+    PAGES,
+    README,
+    SCRIPTS,
+    TEXT,
+    arguments,
+    blocks,
+    commands,
+    my_ideas,
+    of,
+    spans,
+)
 from test_launchers import SBATCH, SLURM, SRUN
-
-PAGES = {
-    str(path.relative_to(ROOT)): path.read_text()
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-}
-DOCUMENTS = PAGES | {
-    name: (ROOT / name).read_text()
-    for name in ("CONTRIBUTING.md", "CHANGELOG.md", "data/README.md")
-}
-README, TEXT = PAGES["README.md"], "\n".join(PAGES.values())
-GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "hydra")
-SCRIPTS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "scripts").glob("*.py"))
-
-
-def blocks(language: str, text: str = TEXT) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-
-
-def commands(text: str = TEXT) -> list[str]:
-    lines = [line.strip() for block in blocks("bash", text) for line in block.splitlines()]
-    return list(dict.fromkeys(line for line in lines if line))  # each once
-
-
-def my_ideas() -> str:
-    """What a reader puts into my_ideas.py: the examples of docs/extending.md, in one file."""
-    return "\n".join(blocks("python", PAGES["docs/extending.md"]))
-
-
-def of(program: str) -> list[str]:
-    return [command for command in commands() if command.startswith(program)]
-
-
-def arguments(command: str) -> list[str]:
-    return shlex.split(command)[2:]  # python, a script, then these
-
 
 # --- commands -------------------------------------------------------------------------------------
 
@@ -349,201 +324,6 @@ def test_the_idea_in_readme_is_that_of_extending() -> None:
     assert idea in my_ideas()
 
 
-# --- names ----------------------------------------------------------------------------------------
-
-
-def spans() -> list[str]:
-    """What the pages set in backticks within their text."""
-    return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", TEXT, flags=re.M | re.S))
-
-
-def code_spans() -> str:
-    return "\n".join([*spans(), *commands()])
-
-
-def test_every_choice_of_a_group_exists() -> None:
-    named = re.findall(rf"(?<![\w./])({'|'.join(GROUPS)}|model/visible)=([\w/,]+)", code_spans())
-    choices = {(group, choice) for group, listed in named for choice in listed.split(",")}
-    # A NAME stands for any choice.
-    choices = {each for each in choices if not re.search("[A-Z]|/$", each[1])}
-    assert {("algorithm", "nrws"), ("experiment", "published/three_by_three")} <= choices
-    assert len(choices) > 15
-    missing = {
-        (group, choice)
-        for group, choice in choices
-        if not (CONF / group / f"{choice}.yaml").is_file()
-    }
-    assert missing == {("metric", "my_metric")}, "the reader's own is all that is not there"
-
-
-def test_every_choice_is_named() -> None:
-    """In the tables, the lists of choices, or a command: a new choice is to be written down."""
-    named = set(spans()) | set(re.findall(r"=([\w/,]+)", code_spans()))
-    searches = r"fashion_mnist_sweep/[a-z]+_\d+"  # METHOD_BATCH
-    assert {"fashion_mnist_sweep/METHOD_BATCH", "published/tfd"} <= named and "nope" not in named
-    choices = [
-        (group, choice.removeprefix("visible/"))
-        for group in GROUPS
-        for choice in names(group)
-        if not re.fullmatch(searches, choice)
-    ]
-    assert len(choices) > 50 and [each for each in choices if each[1] not in named] == []
-
-
-def test_every_file_for_hydra_itself_is_named() -> None:
-    files = [str(path.relative_to(ROOT)) for path in (CONF / "hydra").rglob("*.yaml")]
-    assert len(files) >= 3 and [path for path in files if path not in spans()] == []
-
-
-def test_every_plugin_exists() -> None:
-    from nws.experiment.arguments import PLUGINS, SETTINGS
-
-    named = set(re.findall(r"hydra/\w+=\w+", code_spans()))
-    assert set(SETTINGS) <= named <= set(PLUGINS)
-    assert all((CONF / f"{file.replace('=', '/')}.yaml").is_file() for file in SETTINGS.values())
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
-    asked = {
-        re.findall(r"\[(\w+)\]", span)[0] for span in spans() if span.startswith("pip install")
-    }
-    assert asked == {"sweep"} <= set(extras)
-
-
-def keys(value: Any, prefix: str = "") -> set[str]:
-    if not isinstance(value, dict):
-        return {prefix}
-    return {prefix}.union(
-        *(keys(each, f"{prefix}.{name}" if prefix else str(name)) for name, each in value.items())
-    )
-
-
-def options() -> set[str]:
-    known = keys(yaml.safe_load((CONF / "config.yaml").read_text()))
-    for path in CONF.rglob("*.yaml"):
-        inner = str(path.parent.relative_to(CONF)).replace("/", ".")  # model.visible
-        everywhere = path.read_text().startswith("# @package _global_")
-        known |= keys(yaml.safe_load(path.read_text()), "" if everywhere else inner)
-    return known
-
-
-def test_every_option_named_exists() -> None:
-    known = options() | {"algorithm.exponent"}  # a short form, translated when it is read
-    named = set(
-        re.findall(rf"(?<![\w./+])((?:{'|'.join(GROUPS)}|trainer)(?:\.\w+)+)", code_spans())
-    )
-    named |= set(re.findall(r"(?<![\w./+-])([a-z_]+)=", "\n".join(commands()))) - {*GROUPS, "sync"}
-    assert {"metric.max_rows", "damping.schedule.final", "trainer.epochs", "seed"} <= named
-    assert sorted(named - known) == []
-
-
-def test_every_option_is_documented() -> None:
-    """In docs/configuration.md, or its parent there (algorithm.weighting and all below it)."""
-    described = set(re.findall(r"`([\w.]+)`", PAGES["docs/configuration.md"]))
-    groups = "algorithm|metric|solver|damping|model|data|trainer|optimizer|average|logger"
-    asked = re.compile(rf"({groups})\.[a-z]")
-    missing = {
-        key
-        for key in options()
-        if asked.match(key) and "._" not in key and "._" not in f".{key.split('.')[-1]}"
-        if not described & {".".join(key.split(".")[:n]) for n in (2, 3, 4)}
-    }
-    assert missing == set() and "metric.nope" not in described
-
-
-def test_every_option_of_hydra_exists() -> None:
-    from nws.experiment.arguments import PLUGINS, SETTINGS
-
-    known = set()
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        for plugin in PLUGINS:
-            config = hydra.compose(
-                "config", [SETTINGS.get(plugin, plugin)], return_hydra_config=True
-            )
-            known |= keys(OmegaConf.to_container(config.hydra, resolve=False), "hydra")
-    named = set(re.findall(r"hydra\.[a-z]+\.\w+", code_spans()))
-    assert {"hydra.sweeper.n_trials", "hydra.launcher.partition", "hydra.launcher.n_jobs"} <= named
-    assert sorted(named - known) == []
-
-
-def test_every_flag_of_the_scripts_exists(command: Command) -> None:
-    """Those of commands are taken when these are run."""
-    flags = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", code_spans()))
-    known = {"--config-dir"}  # Hydra's
-    for script in SCRIPTS:
-        shown = set(re.findall(r"--[a-z][a-z-]+", command(script, "--help").out))
-        assert shown > {"--help"}, script
-        known |= shown
-    assert len(flags) > 20 and sorted(flags - known) == []
-
-
-def test_every_script_is_named() -> None:
-    assert (
-        len(SCRIPTS) == 5
-        and [script for script in SCRIPTS if f"python {script} " not in "\n".join(commands())] == []
-    )
-
-
-def test_every_column_of_metrics_exists(train: Command) -> None:
-    listed = PAGES["docs/runs.md"].split("| column of `metrics.csv` |")[1].split("\n\n")[0]
-    named = set(re.findall(r"`([\w/]+)`", listed)) - {"pcg", "three_by_three"}
-    outcome = train(
-        "data=three_by_three",
-        "algorithm=nrws",
-        "damping=levenberg_marquardt",
-        "model=toy",
-        "trainer.epochs=0.1",
-        "optimizer.recognition_lr=0.05",
-        "average=exponential",
-        "trainer.noise_batches=2",
-        "algorithm.samples_schedule={_target_: nws.schedules.constant, _partial_: true}",
-    )
-    assert named == set((outcome.run / "metrics.csv").read_text().splitlines()[0].split(","))
-
-
-def test_every_package_is_named() -> None:
-    packages = [path.parent.name for path in (ROOT / "nws").glob("*/__init__.py")]
-    page = PAGES["docs/architecture.md"]
-    assert len(packages) >= 6 and [name for name in packages if f"`nws/{name}`" not in page] == []
-
-
-def broken(name: str, text: str) -> list[str]:
-    """Links to files that do not exist, and files named in backticks that do not exist."""
-    links = [link for link in re.findall(r"\]\(([^)#]+)", text) if not link.startswith("https://")]
-    files = re.findall(r"`((?:nws|conf|scripts|tests)/[a-z_/.]*)`", text)
-    files += re.findall(r"`(train\.py|constraints\.txt|pyproject\.toml|mkdocs\.yml)`", text)
-    folder = (ROOT / name).parent
-    lost = [link for link in links if not (folder / link).exists()]
-    return lost + [path for path in files if not (ROOT / path).exists()]
-
-
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_files_and_links_exist(name: str) -> None:
-    text = DOCUMENTS[name]
-    assert broken(name, text) == []
-    images = re.findall(r"!\[[^]]*\]\(([^)]+)", text)
-    assert all(((ROOT / name).parent / image).stat().st_size < 150_000 for image in images)
-
-
-def anchors(text: str) -> set[str]:
-    """Of the headings of a page, as GitHub and MkDocs make them."""
-    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S), re.M)
-    return {re.sub(r"[^\w\s-]", "", heading).lower().replace(" ", "-") for heading in headings}
-
-
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_anchors_exist(name: str) -> None:
-    """MkDocs checks those of docs/ too; this adds the other documents."""
-    for link, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", DOCUMENTS[name]):
-        page = DOCUMENTS[os.path.normpath(Path(name).parent / link) if link else name]
-        assert anchor in anchors(page), (link, anchor)
-
-
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_nothing_is_left_to_fill_in(name: str) -> None:
-    assert re.findall(r"TODO\S*|FIXME\S*", DOCUMENTS[name]) == []
-
-
 # --- form -----------------------------------------------------------------------------------------
 
 
@@ -578,12 +358,3 @@ def test_the_site_does_not_build_with_a_broken_link(tmp_path: Path) -> None:
         page.write("\n[nowhere](nowhere.md)\n")
     built = build_site(tmp_path, tmp_path / "site")
     assert built.returncode != 0 and "nowhere.md" in built.stderr
-
-
-def test_this_file_sees_the_blocks() -> None:
-    """The control: the other tests find blocks, and a wrong choice, link, option or anchor."""
-    assert len(commands()) > 20 and len(blocks("python")) > 8 and "logger=none" in SMALL
-    assert commands("```bash\nmake a\n\nmake b\n```\n") == ["make a", "make b"]
-    assert not (CONF / "algorithm" / "nope.yaml").exists() and "metric.nope" not in options()
-    assert broken("docs/index.md", "[a](nowhere.md) `nws/nope.py`") == ["nowhere.md", "nws/nope.py"]
-    assert anchors("# A & b: `c`\n```bash\n# no heading\n```\n") == {"a--b-c"}

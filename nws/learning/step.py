@@ -19,18 +19,15 @@ from nws.models.likelihood import effective_sample_size
 STATISTICS = ("wake_loss", "dream_loss", "log_likelihood", "ess")
 CACHED = 2**20  # unit states of a phase, at most, that a plain step on a CPU works on at once
 
-
 Terms = dict[BeliefNetwork, list[Term]]  # of the gradient of each network
 
 
 class StepResult(NamedTuple):
     """What one step saw, as tensors on the device; reading them is a synchronisation."""
 
-    statistics: (
-        # (4,) as STATISTICS says; losses and the K-sample bound in nats a data point. The dream
-        # loss is nan where q does not learn from dreams.
-        Tensor
-    )
+    # (4,) as STATISTICS says; losses and the K-sample bound in nats a data point. The dream loss is
+    # nan where q does not learn from dreams.
+    statistics: Tensor
     # (layers of p, then of q): shares of the wake and of the dream loss. Where q does not learn
     # from dreams, its shares are those of -log q in wake.
     layer_losses: Tensor

@@ -15,9 +15,9 @@ from nws.errors import UserError
 
 
 def test_not_finite_names_step_layer_and_remedy(train: Command) -> None:
-    outcome = train("optimizer=sgd", "optimizer.lr=1e38", "hydra.run.dir=run")
+    outcome = train("optimizer=sgd", "optimizer.lr=3e38", "hydra.run.dir=run")
     message = outcome.message()
-    place = r"step [23]: the loss of (generator|recognition) layer \d is not finite"
+    place = r"step 2: the loss of (generator|recognition) layer \d is not finite"
     assert re.search(place, message)
     assert (
         "a learning rate of " in message

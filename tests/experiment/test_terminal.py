@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import pty
 import re
@@ -16,6 +17,8 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ROOT, SMALL, Command
+
+from nws.experiment.terminal import write_line
 
 
 def test_progress_in_a_terminal(tmp_path: Path) -> None:
@@ -75,3 +78,19 @@ def test_progress_false_is_quiet_in_a_terminal(
     assert quiet.err == "" and len(quiet.out.splitlines()) == 2
     loud = train("progress=true")  # the control: this terminal does get lines and a bar
     assert "valid" in loud.out and "steps/s" in loud.out
+
+
+def test_a_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parallel jobs share the output: a line in two pieces could be torn by another one's."""
+    pieces: list[str] = []
+
+    class Output(io.StringIO):
+        def write(self, text: str) -> int:
+            pieces.append(text)
+            return len(text)
+
+    monkeypatch.setattr(sys, "stdout", Output())
+    write_line(Path("runs/7"))
+    assert pieces == ["runs/7\n"]
+    print(Path("runs/7"))  # the control
+    assert pieces[1:] == ["runs/7", "\n"]

@@ -42,7 +42,7 @@ class Fisher:
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
         """Take in the rows of each layer, and alpha: one solver a layer factors its blocks."""
-        alpha = torch.as_tensor(alpha).to(rows[0].inputs)
+        alpha = torch.as_tensor(alpha).to(rows[0].inputs).clone()  # it may change in place
         newest = [(layer.inputs, self.curvature(layer)) for layer in rows]
         self._past = [*self._past, newest][-self.memory :]
         self._system = [layer.name for layer in rows], alpha

@@ -10,10 +10,10 @@ from nws.errors import UserError, positive_int
 from nws.natural.averages import share_of_newest
 from nws.natural.operators import Rows
 from nws.natural.preconditioners import Basis, SharedInverse, find_basis
-from nws.natural.solvers.solver import check_rows
+from nws.natural.solvers.solver import Stateless, check_rows
 
 
-class Kronecker:
+class Kronecker(Stateless):
     """F_j ~ s_j (c c^T + Q Lambda Q^T + rho (I - Q Q^T)): one matrix a layer, scaled for each unit.
 
     In the brackets is the second moment of the layer's parents: c is their mean row, and
@@ -98,10 +98,6 @@ class Kronecker:
         """
         assert self._inverse is not None, "update comes first"
         self._inverse.apply_(weights, biases, scale)
-
-    def report(self) -> dict[str, float]:
-        """Nothing."""
-        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """The number of steps, and the basis of each layer."""

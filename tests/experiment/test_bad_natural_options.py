@@ -1,0 +1,150 @@
+"""Bad options of metric, solver and damping: one message, before any work."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import CONF, Command
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+
+from nws.errors import UserError
+from nws.experiment.build import build_metrics
+from nws.experiment.configuration import GROUPS, check_groups
+from nws.models import HelmholtzMachine
+
+NRWS = ("algorithm=nrws", "scheduler=constant", "algorithm.samples=3")
+SHORT = (*NRWS, "trainer.epochs=0.5")  # three steps
+
+BAD = {
+    ("metric._target_=nws.natural.metrics.Riemann",): "metric._target_=nws.natural.metrics.Riemann",
+    ("metric._target_=torch.nn.ReLU",): "metric._target_ must be a class with update and direction",
+    (
+        "metric.generator_rows=dreams",
+    ): "metric.generator_rows must be one of model, posterior, got 'dreams'",
+    ("metric.max_rows=0",): "metric.max_rows must be a whole number of at least 1, got 0",
+    ("metric.refresh_every=0",): "metric.refresh_every must be a whole number of at least 1, got 0",
+    ("metric.max_kl=-1",): "metric.max_kl must be a number of nats above 0 or null, got -1",
+    ("+metric.foo=1",): "nws.natural.metrics.Fisher cannot be made from the options",
+    ("metric=euclidean", "metric._target_=fisherman"): "metric._target_=fisherman cannot be",
+    ("solver._target_=nws.natural.solvers.LU",): "nws.natural.solvers.LU cannot be made",
+    ("solver.iterations=0",): "solver.iterations must be a whole number of at least 1, got 0",
+    ("solver.rank=-1",): "solver.rank must be a whole number of at least 0, got -1",
+    ("solver.tolerance=2",): "solver.tolerance must be a number from 0 (none) to 1, got 2",
+    ("+solver.foo=1",): "nws.natural.solvers.ConjugateGradient cannot be made from the options",
+    (
+        "solver=auto",
+        "solver.iterations=0",
+    ): "solver.iterations must be a whole number of at least 1, got 0",
+    (
+        "solver=cholesky",
+        "solver.max_bytes=0",
+    ): "solver.max_bytes must be a whole number of at least 1, got 0",
+    (
+        "solver=sherman_morrison",
+        "solver.block=0",
+    ): "solver.block must be a whole number of at least 1, got 0",
+    (
+        "solver=sherman_morrison",
+        "solver.forgetting=1.5",
+    ): "solver.forgetting must be a number between 0 and 1",
+    ("damping.value=-0.1",): "damping.value must be a number above 0",
+    ("damping.value=much",): "damping.value must be a number above 0",
+    ("+damping.foo=1",): "nws.natural.damping.Damping cannot be made from the options",
+    ("damping._target_=nws.natural.damping.Nope",): "nws.natural.damping.Nope",
+    (
+        "damping=levenberg_marquardt",
+        "damping.factor=2",
+    ): "damping.factor must be a number between 0 and 1, got 2",
+    (
+        "damping=levenberg_marquardt",
+        "damping.factor=x",
+    ): "nws.natural.damping.LevenbergMarquardt cannot be made from",
+    (
+        "damping=levenberg_marquardt",
+        "damping.every=0",
+    ): "damping.every must be a whole number of at least 1, got 0",
+    (
+        "damping=levenberg_marquardt",
+        "damping.maximum=0.1",
+    ): "damping.value must lie in damping.minimum .. maximum",
+    ("damping=exponential", "damping.schedule.half_life=0"): "damping",
+    ("damping=exponential", "damping.schedule.half_life=long"): "damping",
+    ("damping=exponential", "+damping.schedule.foo=1"): "damping",
+    ("+damping.schedule=3",): "damping",
+    ("damping._target_=torch.nn.ReLU", "~damping.value"): "damping",
+}
+
+
+@pytest.fixture(scope="module")
+def configured() -> Callable[..., None]:
+    """configured("metric.kind=x", ...) builds the metrics from the configuration with overrides."""
+    machine = HelmholtzMachine((4, 3, 2))
+
+    @cache
+    def composed(*choices: str) -> DictConfig:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            return compose("config", [*NRWS, *choices])
+
+    def build(*overrides: str) -> None:
+        choices = [text for text in overrides if text.split("=")[0] in GROUPS]
+        config = composed(*choices).copy()
+        OmegaConf.set_struct(config, False)
+        for text in overrides:  # as Hydra does, but faster than composing again
+            key, _, value = text.lstrip("+~").partition("=")
+            if text.startswith("~"):
+                del config[key.split(".")[0]][key.split(".")[1]]
+            elif text not in choices:
+                OmegaConf.update(config, key, yaml.safe_load(value), force_add=True)
+        check_groups(config)
+        for metric in build_metrics(config, 10, machine):
+            metric.damping.start_step(0)
+
+    return build
+
+
+@pytest.mark.parametrize(("overrides", "expected"), list(BAD.items()))
+def test_bad_options_are_errors_before_the_first_step(
+    configured: Callable[..., None], overrides: tuple[str, ...], expected: str
+) -> None:
+    # The control: the choices alone are good.
+    configured(*(text for text in overrides if text.split("=")[0] in GROUPS))
+    with pytest.raises(UserError, match=re.escape(expected)):
+        configured(*overrides)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "metric._target_=nope.Nope",
+        "metric.batch=mine",
+        "solver._target_=nope.Nope",
+        "damping.value=0",
+    ],
+)
+def test_bad_options_are_one_message_at_the_command_line(
+    train: Command, tmp_path: Path, override: str
+) -> None:
+    message = train(*SHORT, override).message()
+    assert re.search(r"(metric|solver|damping)\.\S+ must be|nope\.Nope\S* cannot be", message)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_schedule_that_comes_to_zero_stops_with_a_message(train: Command) -> None:
+    options = ("damping=linear", "damping.schedule.total_steps=4", "damping.schedule.final=0")
+    message = train(*NRWS, *options, "hydra.run.dir=run").message()
+    # The message names the run's last step, and comes before its first.
+    assert "error: the damping at step 11 must be a number above 0" in message
+    assert not Path("run").exists()
+
+
+def test_rows_that_are_not_finite_name_a_layer(train: Command) -> None:
+    message = train(*SHORT, "optimizer.lr=1e38", "solver=cholesky").message()
+    assert (
+        re.search(r"(generator|recognition) layer \d", message) and "lower optimizer.lr" in message
+    )
