@@ -122,8 +122,8 @@ class NaturalMetric:
             self.rows = layer_rows(self.network, *rows, self.options.max_rows)
             self.metric.update(self.rows, self._alpha)
         measures = self.damping.measures(self._step)
-        if hasattr(self.metric, "precondition_") and self.options.max_kl is None and not measures:
-            self.metric.precondition_(*self._gradients(), 1 + self._alpha)
+        if hasattr(self.metric, "precondition_") and not measures:
+            self.metric.precondition_(*self._gradients(), 1 + self._alpha, self._longest())
         else:
             self._write_directions(terms, measures)
         self._step += 1
@@ -158,14 +158,20 @@ class NaturalMetric:
                 f" of the {self.network.name}, {expected}; got {found}"
             )
 
-    def _bounded(self, scale: Tensor, directions: Sequence[Tensor]) -> Tensor:
-        """The scale, shortened where a step would leave the trust region."""
+    def _longest(self) -> Tensor | None:
+        """The largest squared Fisher length of a direction in the trust region: 2 max_kl / lr^2."""
         if self.options.max_kl is None:
+            return None
+        return 2 * self.options.max_kl / self.learning_rate.square()
+
+    def _bounded(self, scale: Tensor, directions: Sequence[Tensor]) -> Tensor:
+        """The scale, shortened where a step would leave the trust region, by the exact length."""
+        longest = self._longest()
+        if longest is None:
             return scale
         pairs = zip(self.fishers, directions, strict=True)
         length = torch.stack([fisher.quadratic(v) for fisher, v in pairs]).sum()
-        kl = 0.5 * (self.learning_rate * scale).square() * length
-        return scale * (self.options.max_kl / kl).sqrt().clamp(max=1)
+        return scale * (longest / (scale.square() * length)).sqrt().clamp(max=1)
 
     @torch.no_grad()
     def after_step(self, machine: HelmholtzMachine) -> None:

@@ -166,27 +166,51 @@ class SharedInverse:
         self._factor = scale / along.mul_(scale).add_(1)  # k
 
     def apply_(
-        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor | float = 1.0
-    ) -> None:
+        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor | float = 1.0,
+        longest: Tensor | None = None,
+    ) -> None:  # fmt: skip
         """Multiply V by scale M_j^{-1} in place: two products of 2 (r + 1) d m flops a layer.
 
         Args:
             weights: The columns of V (m, d) that belong to the parents, (m, d - 1), of each layer.
             biases: Its last column (m,).
             scale: A factor.
+            longest: The largest squared length sum_j d_j . F_j d_j of the result D, with
+                F_j = M_j - alpha I; a longer D is scaled down to it. None for no bound.
         """
         bias, blocks = torch.cat(list(biases)), self._along.split(self._widths)
         for along, span, each in zip(blocks, self._spans, weights, strict=True):
             torch.mm(each, span.T, out=along[:, : len(span)])
         common = vecdot(self._along, self._mean).addcmul_(bias, self._bias).mul_(self._factor)
         inside = (self._along * self._inside).addcmul_(self._mean, common[:, None], value=-1)
+        changed = (bias - common).mul_(self._bias)
+        if longest is not None:
+            squares = torch.cat([vecdot(each, each) for each in weights])
+            length = self._square_length(squares, inside, bias, changed) * scale**2
+            scale = scale * (longest / length).sqrt().clamp(max=1)
         inside.mul_(scale)
         identity = self._identity * scale
-        changed = bias.sub_(common).mul_(self._bias * scale)
+        changed.mul_(scale)
         torch._foreach_copy_(list(biases), list(changed.split(self._widths)))
         parts = zip(weights, identity.split(self._widths), inside.split(self._widths), strict=True)
         for (each, own, along), span in zip(parts, self._spans, strict=True):
             each.mul_(own).addmm_(along[:, : len(span)], span)
+
+    def _square_length(
+        self, squares: Tensor, inside: Tensor, bias: Tensor, changed: Tensor
+    ) -> Tensor:
+        """sum_j d_j . F_j d_j = sum_j d_j . v_j - alpha |d_j|^2 for D = M^{-1} V.
+
+        d_j is p_j v_j + `inside` [c, Q] and, for the bias, `changed`.
+        """
+        own, products = self._identity[:, 0], self._products[self._layer]
+        thin = vecdot(inside, self._along)
+        slope = own * squares + thin + bias * changed
+        first = inside[:, 0]  # of c; the rows of Q are orthonormal
+        gram = vecdot(inside, inside) + first * (2 * vecdot(inside, products))
+        gram -= first.square() * (1 + products[:, 0])
+        norm = own * (own * squares + 2 * thin) + gram + changed.square()
+        return (slope - norm / self._bias).sum().clamp_min(0)
 
     def __call__(self, vectors: Sequence[Tensor]) -> list[Tensor]:
         """M_j^{-1} v_j: (m, d) of each layer from V (m, d)."""

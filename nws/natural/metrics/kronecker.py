@@ -87,17 +87,20 @@ class Kronecker(Stateless):
         return self._inverse(gradients)
 
     def precondition_(
-        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor
-    ) -> None:
+        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor,
+        longest: Tensor | None = None,
+    ) -> None:  # fmt: skip
         """Multiply gradients by scale (F_j + alpha I)^{-1} in place, which saves three copies.
 
         Args:
             weights: Gradients of the weights of each layer, (m, d - 1).
             biases: Gradients of the biases, (m,).
             scale: A factor.
+            longest: The largest squared length sum_j d_j . F_j d_j of the result; None for no
+                bound.
         """
         assert self._inverse is not None, "update comes first"
-        self._inverse.apply_(weights, biases, scale)
+        self._inverse.apply_(weights, biases, scale, longest)
 
     def state_dict(self) -> dict[str, Any]:
         """The number of steps, and the basis of each layer."""

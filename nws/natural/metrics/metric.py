@@ -16,8 +16,9 @@ class Metric(Protocol):
     left out by a class of your own that has nothing to say or to keep (`Stateless`).
 
     A metric may have one more method, which `Kronecker` has: `precondition_(weights, biases,
-    scale)` multiplies gradients by scale (C_j + alpha I)^{-1} in place. A step takes it in place of
-    `direction` where nothing asks for the direction itself: no metric.max_kl, no adaptive damping.
+    scale, longest)` multiplies gradients by scale (C_j + alpha I)^{-1} in place, and keeps the
+    squared length of the result, by its own matrix, below `longest`. A step takes it in place of
+    `direction` where nothing asks for the direction itself: no adaptive damping.
     """
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
