@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-PACKAGES = ("models", "natural", "learning", "data", "experiment", "analysis")
+PACKAGES = ("models", "natural", "learning", "data", "experiment", "analysis", "programs")
 BASE = ("nws.errors", "nws.files", "nws.schedules")
 # What the modules of a package may import: packages of nws, and libraries outside the standard one.
 CORE: dict[str, tuple[set[str], set[str]]] = {
@@ -20,17 +20,18 @@ CORE: dict[str, tuple[set[str], set[str]]] = {
 }
 # What a package never imports, at any distance.
 NEVER = {
-    "models": {"natural", "learning", "data", "experiment", "analysis"},
-    "natural": {"models", "learning", "data", "experiment", "analysis"},
-    "learning": {"data", "experiment", "analysis"},
-    "data": {"models", "natural", "learning", "experiment", "analysis"},
-    "experiment": {"analysis"},
+    "models": {"natural", "learning", "data", "experiment", "analysis", "programs"},
+    "natural": {"models", "learning", "data", "experiment", "analysis", "programs"},
+    "learning": {"data", "experiment", "analysis", "programs"},
+    "data": {"models", "natural", "learning", "experiment", "analysis", "programs"},
+    "experiment": {"analysis", "programs"},
+    "analysis": {"programs"},
 }
 
 MAX_FUNCTION = 40  # lines, without the docstring
 MAX_BRANCHES = 10
 MAX_FILE = 350
-MAX_TRAIN = 119  # lines of train.py
+MAX_TRAIN = 119  # lines of nws/programs/train.py
 MAX_COLUMNS = 100
 MAX_CG = 45  # lines of the pure function cg, with its docstring
 
@@ -269,7 +270,7 @@ def test_lines_are_short(part: str) -> None:
 
 
 def test_train_stays_short() -> None:
-    assert count_file(ROOT / "train.py") <= MAX_TRAIN
+    assert count_file(FILES["nws.programs.train"]) <= MAX_TRAIN
 
 
 def test_cg_stays_short_with_its_docstring() -> None:

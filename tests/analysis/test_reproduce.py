@@ -19,7 +19,7 @@ from typing import Any
 
 import hydra
 import pytest
-from conftest import ROOT, Command, load_script, snapshot
+from conftest import ROOT, Command, snapshot
 
 from nws.analysis.runs import read_run
 from nws.errors import UserError
@@ -37,7 +37,9 @@ Reproduce = Callable[..., int | str]
 
 @pytest.fixture
 def module() -> ModuleType:
-    return load_script("reproduce")
+    from nws.programs import reproduce
+
+    return reproduce
 
 
 @pytest.fixture

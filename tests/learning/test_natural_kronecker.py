@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nws.learning.rows import _Phase, layer_rows
 from nws.models import HelmholtzMachine
+from nws.natural import LevenbergMarquardt
 from nws.natural.metrics import Kronecker
 
 EXACT_METRIC = partial(Kronecker, memory=1, rank="full", refresh_every=1)
@@ -63,9 +64,18 @@ def test_in_place_or_by_directions_a_step_is_the_same(options: dict[str, Any]) -
         assert_close(one, other)
 
 
-@pytest.mark.parametrize("options", [{"max_kl": 0.1}, {"kind": "fisher"}, {}], ids=str)
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, {"precondition_": 2}),
+        ({"max_kl": 0.1}, {"precondition_": 2}),
+        ({"damping": LevenbergMarquardt(0.1, every=1)}, {"direction": 2}),
+        ({"kind": "fisher"}, {}),
+    ],
+    ids=["nothing", "max_kl", "damping that measures", "another metric"],
+)
 def test_gradients_change_in_place_where_nothing_asks_for_directions(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], expected: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: Counter[str] = Counter()
     for name in ("direction", "precondition_"):
@@ -76,9 +86,13 @@ def test_gradients_change_in_place_where_nothing_asks_for_directions(
             return original(*given)
 
         monkeypatch.setattr(Kronecker, name, counted)
-    learner(CASE, CASE.machine(), **{"kind": "kronecker"} | options).step(CASE.data())
-    by_name = {"max_kl": {"direction": 2}, "kind": {}}.get(next(iter(options), ""))
-    assert dict(calls) == ({"precondition_": 2} if by_name is None else by_name)
+    options = {"kind": "kronecker"} | options
+    damping = options.pop("damping", None)
+    learning = learner(CASE, CASE.machine(), **options)
+    for metric in learning.metrics:
+        metric.damping = damping or metric.damping
+    learning.step(CASE.data())
+    assert dict(calls) == expected
 
 
 def test_rows_are_copied_at_a_refresh_alone(monkeypatch: pytest.MonkeyPatch) -> None:

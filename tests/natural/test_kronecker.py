@@ -180,6 +180,46 @@ def test_rows_without_weight_leave_all_to_the_damping() -> None:
         assert_close(x, g / ALPHA)
 
 
+@pytest.mark.parametrize("rank", [0, 3, "full"])
+def test_a_direction_in_place_is_no_longer_than_it_may_be(rank: int | str) -> None:
+    """The length is by the metric's own matrices, found column by column from its directions."""
+    metric, scale = Kronecker(rank=rank), torch.tensor(1.5, dtype=torch.float64)
+    metric.update(batch(0), ALPHA)
+    free = [scale * each for each in metric.direction(gradients(0))]
+    length = sum(
+        float(move @ (torch.linalg.inv(inverse) @ move - ALPHA * move))
+        for moves, inverses in zip(free, inverse_blocks(metric), strict=True)
+        for move, inverse in zip(moves, inverses, strict=True)
+    )
+    for share in (1e-4, 0.999, 1.001, float("inf")):
+        parts = [(each[:, :-1].clone(), each[:, -1].clone()) for each in gradients(0)]
+        longest = torch.tensor(share * length, dtype=torch.float64)
+        metric.precondition_(*map(list, zip(*parts, strict=True)), scale, longest)  # type: ignore
+        for (weight, bias), expected in zip(parts, free, strict=True):
+            found = torch.cat([weight, bias[:, None]], dim=1)
+            assert_close(found, min(1.0, share) ** 0.5 * expected)
+
+
+def inverse_blocks(metric: Kronecker) -> list[Tensor]:
+    """(F_j + alpha I)^{-1} of all units of each layer, (m, d, d), from directions alone."""
+    blocks = [torch.empty(each.shape[0], *each.shape[1:] * 2).double() for each in gradients(0)]
+    for column in range(max(case.d for case in LAYERS)):
+        units = [torch.zeros_like(each) for each in gradients(0)]
+        for unit in units:
+            unit[:, column : column + 1] = 1
+        for block, found in zip(blocks, metric.direction(units), strict=True):
+            block[:, :, column : column + 1] = found[:, :, None]
+    return blocks
+
+
+def test_no_gradient_is_not_scaled() -> None:
+    metric = Kronecker()
+    metric.update(batch(0), ALPHA)
+    weights, biases = zip(*((0 * g[:, :-1], 0 * g[:, -1]) for g in gradients(0)), strict=True)
+    metric.precondition_(weights, biases, ALPHA, torch.tensor(1e-3, dtype=torch.float64))
+    assert all((each == 0).all() for each in (*weights, *biases))
+
+
 # --- what a step costs ----------------------------------------------------------------------------
 
 

@@ -1,0 +1,1 @@
+"""The programs: what `train.py` and `scripts/` run. Each module has `run`, its command line."""

@@ -1,0 +1,178 @@
+"""Log-likelihoods of runs on held-out images: `python scripts/evaluate.py RUN...`."""
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from omegaconf.errors import OmegaConfBaseException
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from nws.analysis.evaluation import Request, Row, evaluate, is_resolved
+from nws.analysis.tables import console, print_table
+from nws.errors import UserError
+from nws.experiment.directory import find_runs
+from nws.experiment.hardware import pick_device
+from nws.experiment.signals import StopSignals
+from nws.models.likelihood import Z_SAMPLES
+
+UserErrors = (UserError, OmegaConfBaseException)
+Evaluation = tuple[Path, Row, bool]  # the run directory; whether evaluation.json had the row
+
+
+class Stopped(BaseException):
+    """A signal came."""
+
+
+def read_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Importance-sampled log-likelihoods of runs, in nats per data point; added to "
+        "evaluation.json of each. After an interruption the same command goes on."
+    )
+    add = parser.add_argument
+    add("runs", metavar="RUN", nargs="+", help="a run directory, or one with runs below it")
+    add("--samples", type=int, default=1000, help="importance samples a data point (default 1000)")
+    add("--split", choices=["test", "valid"], default="test")
+    add("--data-points", type=int, help="only the first so many images (default: all)")
+    add("--seed", type=int, default=0, help="of the samples, the same for every run (default 0)")
+    add("--checkpoint", choices=["best", "last"], default="best", help="default: best")
+    add(
+        "--weights", choices=["plain", "average"], default="plain",
+        help="average: those that a run with average=exponential or tail averaged (default plain)",
+    )  # fmt: skip
+    add("--device", default="auto", help="auto, cpu or cuda (default auto)")
+    add("--batch", type=int, help="data points at once (default: by a bound on memory)")
+    add(
+        "--p-star", action=argparse.BooleanOptionalAction,
+        help="also log p* and log Z of the bidirectional machine "
+        "(default: for runs of a bidirectional algorithm, such as bihm and nbihm)",
+    )  # fmt: skip
+    add("--z-samples", type=int, default=Z_SAMPLES, help=f"dreams for log Z (default {Z_SAMPLES})")
+    add("--again", action="store_true", help="also compute what evaluation.json has already")
+    return parser.parse_args()
+
+
+def main(stop: StopSignals) -> None:
+    options = vars(read_arguments())
+    given, again = options.pop("runs"), options.pop("again")
+    device, request = pick_device(options.pop("device")), Request(**options)
+    runs: list[Path] = []
+    done: list[Evaluation] = []
+    failures: list[tuple[object, Exception]] = []
+    for path in given:
+        try:
+            runs += [run for run in find_runs(path) if run not in runs]
+        except UserErrors as error:
+            failures.append((path, error))
+    with progress_bar() as bar:
+        for number, run in enumerate(runs, 1):
+            task = bar.add_task(f"{run.name}, {number} of {len(runs)}", total=None)
+
+            def show(count: int, total: int, task: TaskID = task) -> None:
+                if stop.caught is not None:
+                    raise Stopped
+                bar.update(task, completed=count, total=total)
+
+            try:
+                done.append((run, *evaluate(run, request, device, again, show)))
+            except UserErrors as error:
+                failures.append((run, error))
+            bar.remove_task(task)
+    if done:
+        report(request, done)
+    if len(failures) == 1 and not done:
+        raise failures[0][1]
+    if failures:
+        counts = f"{len(failures)} of {len(done) + len(failures)}"
+        lines = [f"  {path}: {error}" for path, error in failures]
+        sys.exit("\n".join([f"error: {counts} could not be evaluated", *lines]))
+
+
+def progress_bar() -> Progress:
+    """A line for the run that is evaluated, in a terminal only."""
+    columns = [TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()]
+    return Progress(
+        *columns, MofNCompleteColumn(), TextColumn("samples"), TimeRemainingColumn(),
+        console=console(), transient=True, disable=not sys.stdout.isatty(),
+    )  # fmt: skip
+
+
+def report(request: Request, done: list[Evaluation]) -> None:
+    """Print the table, what it means, and the last run's directory on a line of its own."""
+    print_table(*table(done))
+    print(
+        f"nats per data point, mean ± standard error over the data points; importance samples, "
+        f"seed {request.seed}, {request.checkpoint} checkpoint"
+        f"{', averaged weights' * (request.weights == 'average')}; batch: data points at once"
+    )
+    for path, row, _ in done:
+        if not is_resolved(row):
+            print(
+                f"{path}: log Z is too small for {row['z_samples']} dreams, so it is likely too "
+                "low and log p* too high, beyond the errors shown; take more with --z-samples"
+            )
+    cached = sum(found for _, _, found in done)
+    if cached:
+        print(f"{cached} of {len(done)} were in evaluation.json already; --again computes them")
+    if cached < len(done):
+        file = "evaluation.json of each run" if len(done) > 1 else done[0][0] / "evaluation.json"
+        print(f"written to {file}")
+    print(done[-1][0])
+
+
+def table(evaluations: Sequence[Evaluation]) -> tuple[list[str], list[list[str]]]:
+    """The headings of a table, and its cells with a line for each run."""
+    star = any("log_p_star" in row for _, row, _ in evaluations)
+    heads = ["run", "split", "log p, nats", "bits/dim", "ess", "samples", "data points", "batch"]
+    lines = []
+    for (_, row, _), name in zip(evaluations, names(evaluations), strict=True):
+        cells = [name, row["split"], with_error(row, "log_likelihood", "standard_error")]
+        cells += [f"{row['bits_per_dimension']:.4f}", f"{row['ess']:.1f}"]
+        cells += [str(row[column]) for column in ("samples", "data_points", "batch")]
+        if star:
+            cells.append(with_error(row, "log_p_star", "log_p_star_standard_error"))
+            cells.append(with_error(row, "log_z", "log_z_standard_error"))
+        lines.append(cells)
+    return heads + ["log p*, nats", "log Z"] * star, lines
+
+
+def with_error(row: Row, value: str, error: str) -> str:
+    if value not in row:
+        return ""
+    return f"{row[value]:.3f} ± " + ("?" if row[error] is None else f"{row[error]:.3f}")
+
+
+def names(evaluations: Sequence[Evaluation]) -> list[str]:
+    """Short names: the end of a single run's path, or what lies below the runs' common folder."""
+    paths = [path for path, _, _ in evaluations]
+    if len(paths) == 1:
+        return [str(Path(*paths[0].parts[-2:]))]
+    common = os.path.commonpath([path.parent for path in paths])
+    return [str(path.relative_to(common)) for path in paths]
+
+
+def run() -> None:
+    """The program: one message for a user's error, and how to go on after a signal."""
+    with StopSignals() as stop:
+        try:
+            main(stop)
+        except UserErrors as error:
+            sys.exit(f"error: {error}")
+        except (Stopped, KeyboardInterrupt):
+            number = int(stop.caught or signal.SIGINT)
+            print(
+                f"stopped by signal {number}; what is computed is kept, "
+                "and the same command goes on",
+                file=sys.stderr,
+            )
+            sys.exit(128 + number)

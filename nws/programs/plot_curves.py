@@ -1,0 +1,122 @@
+"""Training curves of runs and sweeps: `python scripts/plot_curves.py RUN...`."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from omegaconf.errors import OmegaConfBaseException
+
+from nws.analysis.curves import Band, by_epochs, count, differences, group_runs, with_column
+from nws.analysis.figures import draw, save
+from nws.analysis.runs import Run, read_runs
+from nws.errors import UserError
+
+
+def read_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Draw a column of metrics.csv by epochs and by training seconds, side by side: "
+        "the mean of each group of runs as a line, the standard deviation over its runs as a band."
+    )
+    add = parser.add_argument
+    add("runs", metavar="RUN", nargs="+", help="a run directory, or a folder with runs below it")
+    add(
+        "--column", default="valid/log_likelihood",
+        help="of metrics.csv (default valid/log_likelihood)",
+    )  # fmt: skip
+    add(
+        "--group", default="algorithm.name", metavar="KEY[,KEY]",
+        help="runs with the same values of these configuration keys make one group "
+        "(default algorithm.name); argument: those of one RUN of this command line",
+    )  # fmt: skip
+    add(
+        "--label", action="append", default=[], metavar="TEXT",
+        help="what the legend calls a group; once for each, in their order "
+        "(default: the values of its keys)",
+    )  # fmt: skip
+    add(
+        "--from", dest="start", type=float, default=0.0, metavar="EPOCH",
+        help="leave out what is before",
+    )  # fmt: skip
+    add("--log", action="store_true", help="logarithmic y axis")
+    add("--log-x", action="store_true", help="logarithmic x axes")
+    add("--ymin", type=float, help="lower end of the y axis (default: as the curves need)")
+    add("--ymax", type=float, help="upper end of the y axis (default: as the curves need)")
+    add("--title", help="above the figure (default: none)")
+    add(
+        "--output", type=Path,
+        help="PNG file; an SVG file goes beside it (default: curves_COLUMN.png)",
+    )  # fmt: skip
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = read_arguments()
+    column: str = arguments.column
+    every = read_runs(arguments.runs)
+    runs = with_column(every, column, arguments.start)
+    groups = relabel(group_runs(runs, arguments.group.split(",")), arguments.label)
+    bands = {name: by_epochs(group, column) for name, group in groups.items()}
+    check_common_epochs(bands)
+    for name, group in groups.items():
+        warn_of_unlike(name, group, arguments.group)
+    if len(runs) < len(every):
+        warn(f"{len(every) - len(runs)} of {len(every)} runs have no such rows, left out")
+    files = draw(
+        groups, column, title=arguments.title, log=arguments.log, log_x=arguments.log_x,
+        ymin=arguments.ymin, ymax=arguments.ymax,
+    )  # fmt: skip
+    paths = save(files, arguments.output or Path(f"curves_{column.replace('/', '_')}.png"))
+    for name, group in groups.items():
+        band = bands[name]
+        spread = f" ± {band.deviation[-1]:.3f}" if len(group) > 1 else ""
+        print(f"{name} ({count(group)}): {band.mean[-1]:.3f}{spread} after {band.x[-1]:g} epochs")
+    for path in paths:
+        print(path)
+
+
+def relabel(groups: dict[str, list[Run]], labels: list[str]) -> dict[str, list[Run]]:
+    if not labels:
+        return groups
+    if len(labels) != len(groups) or len(set(labels)) != len(groups):
+        raise UserError(
+            f"--label must be given once for each of the {len(groups)} groups "
+            f"({'; '.join(groups)}), each time another text, got {'; '.join(labels)}"
+        )
+    return dict(zip(labels, groups.values(), strict=True))
+
+
+def check_common_epochs(bands: dict[str, Band]) -> None:
+    apart = [name for name, band in bands.items() if not len(band.x)]
+    if apart:
+        raise UserError(
+            f"the runs of {', '.join(apart)} share no epochs, so they have no mean; "
+            "separate them with --group, or give fewer"
+        )
+
+
+def warn_of_unlike(name: str, group: list[Run], keys: str) -> None:
+    """Warn of a group whose runs differ in more than the seed, or end at different epochs."""
+    unlike = differences(group)
+    if unlike:
+        warn(
+            f"{name} is a mean over runs that differ in {', '.join(unlike[:4])}; "
+            f"--group {','.join([keys, *unlike[:2]])} would separate them"
+        )
+    ends = sorted({round(float(run.metrics["epoch"].iloc[-1]), 3) for run in group})
+    if len(ends) > 1:
+        warn(
+            f"the runs of {name} end at epochs {ends[0]:g} to {ends[-1]:g}; "
+            "its mean ends at the first"
+        )
+
+
+def warn(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr)
+
+
+def run() -> None:
+    """The program: one message for a user's error."""
+    try:
+        main()
+    except (UserError, OmegaConfBaseException) as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,232 @@
+"""Draw images from a run: `python scripts/sample.py RUN [generate | inpaint | ...]`."""
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from omegaconf.errors import OmegaConfBaseException
+from rich.progress import track
+from torch import Tensor
+from torchvision.io import ImageReadMode, read_image
+
+from nws.analysis.runs import is_bidirectional
+from nws.analysis.tables import console
+from nws.data import Dataset
+from nws.errors import UserError, positive_int
+from nws.experiment.build import load_machine
+from nws.experiment.configuration import to_dict
+from nws.experiment.directory import load_checkpoint
+from nws.experiment.hardware import pick_device
+from nws.experiment.images import image_grid, save_gif, save_png, stacked_grid
+from nws.experiment.loggers import WandbLogger
+from nws.models import sampling
+from nws.models.helmholtz import HelmholtzMachine
+
+COUNTS = {"generate": 64, "reconstruct": 32, "inpaint": 24, "chain": 16, "walk": 8}
+STEPS = {"generate": 0, "inpaint": 50, "chain": 50, "walk": 16}
+MISSING = 0.25  # grey level of pixels that were taken away
+DESCRIPTION = """Draw images from a run, finished or not.
+
+generate     images drawn from the generator; --steps refines them by a Markov chain
+reconstruct  held-out images above their reconstructions, from q to the states and back by p
+inpaint      held-out images, what is left of them, the rest filled in by a Markov chain
+chain        an animated GIF of a Markov chain from generated images, one step a frame
+walk         a walk in the deepest layer: from a draw, one unit after the other flips
+"""
+
+
+def read_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    counts, steps = (
+        ", ".join(f"{value} for {what}" for what, value in defaults.items())
+        for defaults in (COUNTS, STEPS)
+    )
+    add = parser.add_argument
+    add("run", metavar="RUN", help="a run directory, as train.py prints it")
+    add("what", nargs="?", choices=list(COUNTS), default="generate", help="default: generate")
+    add("--count", type=int, help=f"images, or walks (default: {counts})")
+    add("--steps", type=int, help=f"of the chain or of the walk (default: {steps})")
+    add(
+        "--chain", choices=["auto", "gibbs", "resampling"], default="auto",
+        help="gibbs: exact for p* of bidirectional machines; resampling: importance resampling, "
+        "for p; auto (default): gibbs for runs of a bidirectional algorithm, as bihm and nbihm",
+    )  # fmt: skip
+    add("--samples", type=int, default=50, help="importance samples of resampling (default 50)")
+    taken = "what inpaint takes away: left, right, top, bottom (default), or a PNG, white there"
+    add("--mask", default="bottom", help=taken)
+    add("--split", choices=["test", "valid"], default="test", help="of the held-out images")
+    add("--seed", type=int, default=0, help="of the draws (default 0)")
+    add("--binary", action="store_true", help="binary draws instead of the pixels' probabilities")
+    add("--columns", type=int, help="of the grid (default: as square as can be)")
+    add("--checkpoint", choices=["best", "last"], default="best", help="default: best")
+    averaged = "average: those that a run with average=exponential or tail averaged (default plain)"
+    add("--weights", choices=["plain", "average"], default="plain", help=averaged)
+    written = "file to write (default: RUN/images/, named after WHAT, the seed and these options)"
+    add("--output", type=Path, help=written)
+    add("--wandb", choices=["online", "offline"], help="add it to the run's W&B run too")
+    add("--device", default="auto", help="auto, cpu or cuda (default auto)")
+    return parser.parse_args()
+
+
+def named(arguments: argparse.Namespace) -> tuple[str, str]:
+    """What is drawn, and its file's name, with the options that differ from the usual ones."""
+    what = arguments.what
+    kind = "binary_" * arguments.binary + ("samples" if what == "generate" else what)
+    parts = [kind] + [Path(arguments.mask).stem] * (what == "inpaint")
+    parts += [] if arguments.steps is None else [f"{arguments.steps}_steps"]
+    others = {"auto": arguments.chain, "test": arguments.split, "best": arguments.checkpoint}
+    others["plain"] = arguments.weights
+    parts += [other for usual, other in others.items() if other != usual]
+    return kind, f"{'_'.join(parts)}_seed_{arguments.seed}{'.gif' if what == 'chain' else '.png'}"
+
+
+def fill_in(arguments: argparse.Namespace) -> None:
+    """Fill in the defaults of WHAT, and check the numbers and the file."""
+    what, output = arguments.what, arguments.output
+    arguments.count = COUNTS[what] if arguments.count is None else arguments.count
+    arguments.steps = STEPS.get(what, 0) if arguments.steps is None else arguments.steps
+    may_be_zero = ["seed"] + ["steps"] * (what in ("generate", "reconstruct"))
+    for name in ("count", "steps", "samples", "seed", "columns"):
+        if getattr(arguments, name) is not None:
+            positive_int(f"--{name}", getattr(arguments, name), int(name not in may_be_zero))
+    suffix = ".gif" if what == "chain" else ".png"
+    if output is not None and output.suffix.lower() != suffix:
+        raise UserError(f"--output must name a {suffix} file for {what}, got {output}")
+
+
+@dataclass
+class Task:
+    """A run, and what the command line asks of it. A view returns the frames of its picture."""
+
+    arguments: argparse.Namespace
+    machine: HelmholtzMachine
+    data: Dataset
+    rng: torch.Generator
+    gibbs: bool  # the kind of the chain
+
+    def generate(self) -> list[Tensor]:
+        if self.arguments.steps:
+            return [self.grid(self.drawn(self.run_chain(self.dreams())[-1]))]
+        return [self.grid(self.dreams(probabilities=not self.arguments.binary))]
+
+    def reconstruct(self) -> list[Tensor]:
+        originals = self.originals()
+        images = self.drawn(sampling.reconstruct(self.machine, originals, self.rng))
+        return [self.stacked(originals, images)]
+
+    def inpaint(self) -> list[Tensor]:
+        """The missing pixels at the end of a chain that starts from a generated image."""
+        originals = self.originals()
+        missing = read_mask(self.arguments.mask, self.data).to(originals.device)
+        start = torch.where(missing, self.dreams(len(originals)), originals)
+        filled = self.drawn(self.run_chain(start, observed=~missing)[-1])
+        return [self.stacked(originals, torch.where(missing, MISSING, originals), filled)]
+
+    def chain(self) -> list[Tensor]:
+        return [self.grid(self.drawn(frame)) for frame in self.run_chain(self.dreams())]
+
+    def walk(self) -> list[Tensor]:
+        count, steps = self.arguments.count, self.arguments.steps
+        images = self.drawn(sampling.walk(self.machine, count, steps, self.rng))
+        return [self.grid(images.flatten(0, 1), columns=steps)]
+
+    def originals(self) -> Tensor:
+        """Held-out images, (C, n_0)."""
+        split = self.data.test if self.arguments.split == "test" else self.data.valid
+        return split.batch()[: self.arguments.count]
+
+    def dreams(self, count: int | None = None, probabilities: bool = False) -> Tensor:
+        count = count or self.arguments.count
+        return sampling.generate(self.machine, count, self.rng, probabilities)
+
+    def run_chain(self, start: Tensor, observed: Tensor | None = None) -> list[Tensor]:
+        """The pixels' probabilities after each step, (C, n_0)."""
+        samples = {} if self.gibbs else {"samples": self.arguments.samples}
+        kind = sampling.GibbsChain if self.gibbs else sampling.ResamplingChain
+        chain = kind(self.machine, start, self.rng, observed, **samples)
+        steps, hidden = range(self.arguments.steps), not sys.stdout.isatty()
+        turns = track(steps, "steps", console=console(), transient=True, disable=hidden)
+        return [chain.step() for _ in turns]
+
+    def drawn(self, images: Tensor) -> Tensor:
+        """Pixels' probabilities, or binary draws of them where these are asked for."""
+        return torch.bernoulli(images, generator=self.rng) if self.arguments.binary else images
+
+    def grid(self, images: Tensor, columns: int | None = None) -> Tensor:
+        return image_grid(images, self.data.shape, self.arguments.columns or columns)
+
+    def stacked(self, *parts: Tensor) -> Tensor:
+        return stacked_grid(parts, self.data.shape, self.arguments.columns)
+
+
+def read_mask(mask: str, data: Dataset) -> Tensor:
+    """Which pixels are missing, (H W,) booleans: a half, or the white of a PNG of the same size."""
+    if not mask.lower().endswith(".png"):
+        return sampling.half_mask(data.shape, mask)
+    try:
+        grey = read_image(mask, ImageReadMode.GRAY)[0]
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"--mask: {mask} cannot be read as a PNG ({reason})") from error
+    if tuple(grey.shape) != data.shape:
+        size = f"the images' size {data.shape} (height, width)"
+        raise UserError(f"--mask: {mask} must have {size}, got {tuple(grey.shape)}")
+    missing = (grey > 127).flatten()
+    if not missing.any():
+        raise UserError(f"--mask: {mask} has no white pixel, so nothing would be missing")
+    return missing
+
+
+def describe(arguments: argparse.Namespace, task: Task, gibbs: bool) -> str:
+    """What was drawn, for the terminal."""
+    what = arguments.what
+    shown = f"{arguments.count} {'walks' if what == 'walk' else 'images'}"
+    if what in ("reconstruct", "inpaint"):
+        shown = f"{len(task.originals())} images of {arguments.split}"
+        shown += f", {arguments.mask} missing" * (what == "inpaint")
+    if arguments.steps and what not in ("walk", "reconstruct"):
+        kernel = "Gibbs sampling" if gibbs else "importance resampling"
+        shown += f", {arguments.steps} steps of {kernel}"
+    return shown
+
+
+def main() -> None:
+    arguments = read_arguments()
+    kind, name = named(arguments)
+    fill_in(arguments)
+    what, device = arguments.what, pick_device(arguments.device)
+    source = arguments.checkpoint, device, arguments.weights
+    run, config, data, machine = load_machine(arguments.run, *source)
+    gibbs = is_bidirectional(config) if arguments.chain == "auto" else arguments.chain == "gibbs"
+    if arguments.binary and machine.units[0].support is None:
+        raise UserError("--binary needs units that are binary, those of this run's pixels are not")
+    rng = torch.Generator(device).manual_seed(arguments.seed)
+    task, path = Task(arguments, machine, data, rng, gibbs), arguments.output or run.images / name
+    frames = getattr(task, what)()
+    if what == "chain":
+        save_gif(frames, path)
+    else:
+        save_png(frames[0], path)
+    drawn = f"seed {arguments.seed}, {arguments.checkpoint} checkpoint"
+    drawn += ", averaged weights" * (arguments.weights == "average")
+    print(f"{what}: {describe(arguments, task, gibbs)}, {drawn}: {path}")
+    if arguments.wandb:
+        state = load_checkpoint(run.best if arguments.checkpoint == "best" else run.last)
+        options = to_dict(config.logger) | {"mode": arguments.wandb}
+        options |= {"config": to_dict(config), "run_id": state["wandb_id"], "group": None}
+        logger = WandbLogger(run.path, **options)
+        logger.images(f"samples/{kind}", path, state["step"])
+        logger.finish({}, 0)
+    print(run.path)
+
+
+def run() -> None:
+    """The program: one message for a user's error."""
+    try:
+        main()
+    except (UserError, OmegaConfBaseException) as error:
+        sys.exit(f"error: {error}")

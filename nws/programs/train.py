@@ -1,0 +1,116 @@
+"""Train a Helmholtz machine.
+
+Use: `python train.py [resume=RUN|auto] [key=value ...]`; `python train.py --help` lists the groups.
+"""
+
+import logging
+import sys
+from pathlib import Path
+
+import hydra
+import torch
+from omegaconf import DictConfig
+
+from nws.experiment.arguments import rewrite_arguments
+from nws.experiment.build import (
+    build_average,
+    build_data,
+    build_machine,
+    build_metrics,
+    build_optimizer,
+    build_rule,
+    build_scheduler,
+    unused_options,
+)
+from nws.experiment.configuration import check_groups, construct, resolve_paths, to_dict
+from nws.experiment.hardware import pick_device
+from nws.experiment.loggers import Outputs, check_mode
+from nws.experiment.resume import Start, starting_point
+from nws.experiment.seeds import derive_seed
+from nws.experiment.settings import TrainerSettings
+from nws.experiment.sweeps import Job, program
+from nws.experiment.terminal import write_line
+from nws.experiment.trainer import Trainer
+from nws.learning import WakeSleep
+
+log = logging.getLogger(__name__)
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+
+
+def build_trainer(start: Start, choices: dict[str, str]) -> Trainer:
+    """Build everything that a run's configuration names, and go on from its checkpoint."""
+    config = start.config
+    check_groups(config)
+    resolve_paths(config)
+    device = pick_device(config.device)
+    settings = construct(TrainerSettings, "trainer", **to_dict(config.trainer))
+    check_mode(config.logger.get("mode"))
+    data = build_data(config, device)
+    total_steps = settings.total_steps(len(data.train))
+    rule = build_rule(config, total_steps)
+    machine = build_machine(config, data).to(device)
+    rng = torch.Generator(device).manual_seed(derive_seed(config.seed, 1))
+    learner = WakeSleep(machine, rule, rng, build_metrics(config, total_steps, machine))
+    optimizer = build_optimizer(config, total_steps, machine)
+    scheduler = build_scheduler(config, total_steps, optimizer)
+    average = build_average(config, total_steps, machine)
+    outputs = Outputs(start.run, config, choices)
+    trainer = Trainer(settings, data, learner, optimizer, scheduler, outputs, average)
+    if start.state is not None:
+        trainer.load_state_dict(start.state, start.changed)
+    return trainer
+
+
+def train(start: Start, job: Job) -> int | None:
+    """Train one run to its end, or to a signal, whose number is returned."""
+    trainer, state = build_trainer(start, job.choices), start.state
+    if state is None:
+        start.run.claim(start.config, job.choices, start.again)
+    elif trainer.finished:
+        where = f"step {trainer.step} of {trainer.total_steps}"
+        print(f"nothing to do: {where}; go on with {trainer.way_on}")
+        job.best = trainer.best
+        return None
+    write_line(start.run.path)
+    wandb = trainer.outputs.start_wandb(state["wandb_id"] if state else None, job.group)
+    exit_code = 1
+    try:
+        stopped = trainer.fit()
+        exit_code = 0 if stopped is None else 128 + stopped
+        job.best = trainer.best
+        return stopped
+    finally:
+        wandb.finish(trainer.summary(), exit_code)
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
+def main(config: DictConfig) -> float:
+    """Run one run, or one job of a sweep.
+
+    Returns the best validation log-likelihood, which hydra/sweeper=optuna maximizes.
+    """
+    job = Job()
+    with job.errors_for_people():
+        automatic = config.resume == "auto"
+        start = starting_point(config, job.hydra)
+        state, stopped = start.state, None
+        if automatic and state is not None and start.run.is_finished():
+            print(f"finished already: step {state['step']} of {state['total_steps']}")
+            job.best = float(state["best"])
+        else:
+            unused = [] if state else unused_options(start.config, job.hydra.overrides.task)
+            if unused:
+                metric = job.choices.get("metric")
+                log.warning("without effect with metric=%s: %s", metric, ", ".join(unused))
+            stopped = train(start, job)
+        job.end(start.run, stopped)
+    return job.best
+
+
+def run() -> None:
+    """The program: what the user typed, rewritten for Hydra."""
+    given = sys.argv[1:]
+    with program(given):
+        sys.argv[1:] = rewrite_arguments(given, CONF)
+        main()
