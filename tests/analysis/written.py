@@ -20,6 +20,7 @@ def write_run(
     algorithm: str = "rws",
     lr: float = 0.1,
     seed: int = 0,
+    batch_size: int = 10,
 ) -> Path:
     """A run directory with rows of (epoch, seconds, value) and this configuration."""
     path = folder / name
@@ -28,6 +29,7 @@ def write_run(
         "seed": seed,
         "algorithm": {"name": algorithm},
         "optimizer": {"_target_": "torch.optim.SGD", "lr": lr},
+        "trainer": {"batch_size": batch_size},
     }
     (path / ".hydra" / "config.yaml").write_text(yaml.safe_dump(config))
     with open(path / "metrics.csv", "w", newline="") as file:

@@ -1,0 +1,58 @@
+"""Steps and images until runs reach a likelihood, against the batch size."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from omegaconf.errors import OmegaConfBaseException
+
+from nws.analysis.batch_sizes import Reached, draw, reach
+from nws.analysis.figures import save
+from nws.analysis.runs import read_runs
+from nws.analysis.tables import print_table
+from nws.errors import UserError
+
+
+def read_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Steps and images until runs reach a target, against the batch size. Of the "
+        "runs of a method and batch size, such as those of several rates, the fastest counts."
+    )
+    add = parser.add_argument
+    add("runs", metavar="RUN", nargs="+", help="a run directory, or a folder with runs below it")
+    add(
+        "--target", type=float, action="append", required=True, metavar="NATS",
+        help="a value of the column to be reached; several give a line each",
+    )  # fmt: skip
+    add("--column", default="valid/log_likelihood", help="(default valid/log_likelihood)")
+    add(
+        "--group", default="algorithm.name", metavar="KEY[,KEY]",
+        help="configuration keys whose values name a method (default algorithm.name)",
+    )  # fmt: skip
+    add("--output", type=Path, default=Path("batch_sizes.png"), help="PNG; an SVG goes beside it")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = read_arguments()
+    keys = arguments.group.split(",")
+    found = reach(read_runs(arguments.runs), keys, arguments.column, arguments.target)
+    heads = ["method", "target", "batch", "steps", "images", "rate", "runs tried"]
+    print_table(heads, [cells(each) for each in found])
+    for path in save(draw(found), arguments.output):
+        print(path)
+
+
+def cells(row: Reached) -> list[str]:
+    """A line of the table."""
+    rate = row.run.options.get("optimizer.lr")
+    numbers = [f"{row.batch_size}", f"{row.steps:.0f}", f"{row.images:.0f}", f"{rate:g}"]
+    return [row.method, f"{row.target:g}", *numbers, f"{row.tried}"]
+
+
+def run() -> None:
+    """The program: one message for a user's error."""
+    try:
+        main()
+    except (UserError, OmegaConfBaseException) as error:
+        sys.exit(f"error: {error}")
