@@ -69,7 +69,8 @@ def check_choices(arguments: list[str]) -> None:
     """Raise `UserError` for group=null and group=0.1, which Hydra answers with a traceback."""
     for argument in arguments:
         key, _, value = argument.partition("=")
-        if key in (*GROUPS, "experiment", "debug") and any(map(_is_no_name, value.split(","))):
+        groups = (*GROUPS, "natural_metric", "experiment", "debug")
+        if key in groups and any(map(_is_no_name, value.split(","))):
             raise UserError(
                 f"{key} needs the name of a file in conf/{key}/, got {value}; leave it out for the"
                 " default. Numbers go to the options of a group, as in damping.value=0.1"

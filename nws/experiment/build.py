@@ -143,8 +143,9 @@ def takes_solver(config: DictConfig) -> bool:
 
 
 def unused_options(config: DictConfig, overrides: Sequence[str]) -> list[str]:
-    """Return the overrides of solver and damping that the metric does not use."""
-    used = {"damping": config.metric.get("_target_") is not None, "solver": takes_solver(config)}
+    """Return the overrides of solver and damping, or of a metric, that the run does not use."""
+    natural = config.metric.get("_target_") is not None
+    used = {"damping": natural, "solver": takes_solver(config), "natural_metric": natural}
     return [text for text in overrides if not used.get(override_key(text).split(".")[0], True)]
 
 

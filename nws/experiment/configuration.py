@@ -22,7 +22,9 @@ GROUPS = (
 #: Those of them that runs of earlier versions lack.
 LATER = ("average",)
 #: The keys beside the groups.
-KEYS = ("name", "seed", "device", "progress", "resume", "experiment", "debug", "tuned")
+KEYS = (
+    "name", "seed", "device", "progress", "resume", "experiment", "debug", "natural_metric", "tuned",
+)  # fmt: skip
 
 
 def check_groups(config: DictConfig) -> None:

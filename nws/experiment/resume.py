@@ -19,6 +19,9 @@ FIXED = (
 #: Options of the data that may change: where the files are.
 FREE = ("data.root", "data.path", "data.shape")
 
+#: What does nothing by itself: it chooses the values of other options.
+CHOOSERS = ("experiment", "debug", "natural_metric", "tuned")
+
 
 @dataclass(frozen=True)
 class Start:
@@ -64,7 +67,7 @@ def override(saved: DictConfig, composed: DictConfig, overrides: list[str]) -> D
         if key == "resume":
             continue
         changed = _changed_option(key, saved, composed)
-        if changed or text.startswith("~") or key.split(".")[0] in ("experiment", "debug"):
+        if changed or text.startswith("~") or key.split(".")[0] in CHOOSERS:
             raise UserError(
                 f"a resumed run keeps its {changed or key}, got {text}; start a new run instead"
             )
@@ -100,9 +103,10 @@ def left_state(run: RunDirectory, config: DictConfig) -> dict[str, Any] | None:
 
 
 def first_difference(config: DictConfig, saved: DictConfig) -> tuple[str, str, str] | None:
-    """Return the first key, `resume` aside, in which two configurations differ, and both values.
+    """Return the first key in which two configurations differ, and both values.
 
-    A key that is missing is the same as null: runs of before an option was there go on.
+    `resume`, and what only chooses other options, are left aside. A key that is missing is the same
+    as null: runs of before an option was there go on.
     """
     config = config.copy()
     resolve_paths(config)
@@ -110,7 +114,8 @@ def first_difference(config: DictConfig, saved: DictConfig) -> tuple[str, str, s
     here = flatten_config(OmegaConf.to_container(as_saved))
     there = flatten_config(OmegaConf.to_container(saved))
     for key in [*here, *there]:
-        if key != "resume" and here.get(key) != there.get(key):
+        aside = key.split(".")[0] in ("resume", *CHOOSERS)
+        if not aside and here.get(key) != there.get(key):
             asked, found = (repr(flat[key]) if key in flat else "none" for flat in (here, there))
             return key, asked, found
     return None
