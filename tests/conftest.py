@@ -58,7 +58,7 @@ TWO_STEPS = (
 
 def names(group: str) -> list[str]:
     """The choices of a group, those in folders of its folder too
-    (experiment=fashion_mnist_sweep/nrws_512).
+    (experiment=fashion_mnist_sweep/exact_512).
     """
     return sorted(
         str(path.relative_to(CONF / group).with_suffix(""))

@@ -139,6 +139,7 @@ def test_every_column_of_metrics_exists(train: Command) -> None:
     outcome = train(
         "data=three_by_three",
         "algorithm=nrws",
+        "metric=fisher",
         "damping=levenberg_marquardt",
         "model=toy",
         "trainer.epochs=0.1",

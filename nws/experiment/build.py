@@ -1,9 +1,9 @@
 """Everything that is built from a run's configuration."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import partial
-from inspect import signature
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +116,7 @@ def build_metrics(
     if options.get("memory") == 1 and "memory" not in own:
         del options["memory"]  # what a class of a user's own has anyway
     rows = construct(RowOptions, "metric", **{name: options.pop(name) for name in names})
+    _check_own_options(options, own)
     extra = {}
     if takes_solver(config):
         extra["solver"] = partial(instantiate, config.solver, total_steps)
@@ -134,6 +135,16 @@ def build_metrics(
             damping.start_step(step)
         metrics.append(NaturalMetric(network, metric, damping, rows))
     return metrics
+
+
+def _check_own_options(options: dict[str, Any], own: Mapping[str, Parameter]) -> None:
+    """Raise `UserError` for options of a metric that are not among its class's own."""
+    foreign = [name for name in options if name != "_target_" and name not in own]
+    if foreign and not any(each.kind is Parameter.VAR_KEYWORD for each in own.values()):
+        raise UserError(
+            f"{options['_target_']} takes no {', '.join(f'metric.{name}' for name in foreign)};"
+            " with metric=fisher, a class of your own gets the options that you add and no others"
+        )
 
 
 def takes_solver(config: DictConfig) -> bool:

@@ -96,11 +96,12 @@ def test_every_method_is_composed_as_its_name_says(
     methods = [name for name, each in known.items() if not quick or each.get("quick", True)]
     plan = module.Plan(what, quick, tmp_path, [], methods)
     assert len(plan.steps()) == 3 * len(methods)
-    expected = {"ws", "rws", "nws", "nrws", "bihm", "nbihm"}
+    expected = {"ws", "rws", "nws", "nrws", "nrws_exact", "bihm", "nbihm"}
     if what != "three_by_three":
         expected = expected - {"rws"} - ({"ws", "nws"} if quick else set()) | {
             "rws_adam",
             "rws_sgd",
+            "nbihm_exact",
         }
     assert set(methods) == expected
     assert len(plan.runs(methods[0])) == ((2 if what == "three_by_three" else 1) if quick else 5)
@@ -110,11 +111,11 @@ def test_every_method_is_composed_as_its_name_says(
         )
     some = {
         "fashion_mnist": methods,
-        "tfd": ("rws_sgd", "nrws"),
-        "three_by_three": ("rws", "nrws"),
+        "tfd": ("rws_sgd", "nrws", "nrws_exact"),
+        "three_by_three": ("rws", "nrws", "nrws_exact"),
     }  # the others are alike
     for name in (
-        ("rws_sgd", "nrws") if quick and what == "fashion_mnist" else some[what]
+        ("rws_sgd", "nrws", "nrws_exact") if quick and what == "fashion_mnist" else some[what]
     ):  # the quick size adds little
         overrides = [
             text for text in plan.training(name) if not text.startswith(("seed=", "hydra."))
@@ -122,7 +123,10 @@ def test_every_method_is_composed_as_its_name_says(
         with hydra.initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
             config = hydra.compose("config", overrides)
         assert config.data.name == what and config.algorithm.name == name.split("_")[0]
-        assert (config.metric._target_ is not None) == name.startswith("n")
+        metric = "Fisher" if name.endswith("_exact") else "Kronecker"
+        assert config.metric._target_ == (
+            f"nws.natural.metrics.{metric}" if name.startswith("n") else None
+        )
         if what != "three_by_three":
             adam = name in ("rws_adam", "bihm", "ws")
             assert config.optimizer._target_ == f"torch.optim.{'Adam' if adam else 'SGD'}"
@@ -159,7 +163,7 @@ def test_what_is_refused(reproduce: Reproduce, tmp_path: Path) -> None:
         ("experiment=digits",): "experiment is chosen by this script",
         ("hydra.sweep.dir=x",): "hydra.sweep.dir is chosen by this script",
         ("word",): "overrides are key=value",
-        ("--methods", "ws,nope"): "--methods takes ws, rws, nws, nrws, bihm, nbihm, got nope",
+        ("--methods", "ws,nope"): "takes ws, rws, nws, nrws, nrws_exact, bihm, nbihm, got nope",
     }
     for arguments, expected in cases.items():
         with pytest.raises(UserError, match=re.escape(expected)):
@@ -238,7 +242,11 @@ def test_stopped_and_gone_on_with_nothing_is_done_twice(
         "three_by_three_samples_nrws.png", "three_by_three_samples_ws.png",
     ]  # fmt: skip
     curves = (figures / "three_by_three_exact_kl.svg").read_text()
-    assert ">WS (2 seeds)<" in curves and ">NRWS (2 seeds)<" in curves and "quick size" in curves
+    assert (
+        ">WS (2 seeds)<" in curves
+        and ">NRWS, Kronecker (2 seeds)<" in curves
+        and "quick size" in curves
+    )
 
     everything = snapshot(tmp_path / "out")
     (
@@ -254,9 +262,9 @@ def test_stopped_and_gone_on_with_nothing_is_done_twice(
         reproduce(*arguments, "trainer.epochs=0.03")
 
     table = rows(tmp_path / "out")
-    assert list(table) == ["WS", "NRWS"]
-    for title, cells in table.items():
-        runs = [tmp_path / "out" / "runs" / title.lower() / job for job in "01"]
+    assert list(table) == ["WS", "NRWS, Kronecker"]
+    for method, cells in zip(("ws", "nrws"), table.values(), strict=True):
+        runs = [tmp_path / "out" / "runs" / method / job for job in "01"]
         found = [json.loads((run / "evaluation.json").read_text())[0] for run in runs]
         values = [row["log_likelihood"] for row in found]
         expected = f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f}"
@@ -298,11 +306,12 @@ def test_a_method_that_fails_leaves_the_others(
     method.overrides.append("optimizer.lr=-1")
     with pytest.raises(UserError, match=r"1 steps failed:\n  train ws ended with status 1;"):
         reproduce(*arguments)
-    assert list(rows(tmp_path / "out")) == ["NWS"] and rows(tmp_path / "out")["NWS"]["seeds"] == "1"
+    table = rows(tmp_path / "out")
+    assert list(table) == ["NWS, Kronecker"] and table["NWS, Kronecker"]["seeds"] == "1"
     assert "Missing: WS (0 of 1 seeds)" in (tmp_path / "out" / "figures" / "table.md").read_text()
     method.overrides.pop()  # mended
     assert reproduce(*arguments) == 0
-    assert list(rows(tmp_path / "out")) == ["WS", "NWS"]
+    assert list(rows(tmp_path / "out")) == ["WS", "NWS, Kronecker"]
     assert sum("algorithm=nws" in line for line in calls) == 1
     text = (tmp_path / "out" / "figures" / "table.md").read_text()
     assert (

@@ -47,6 +47,7 @@ BAD = {
     "optimizer._target_=torch.nn.ReLU": "torch.nn.ReLU cannot be made from the options",
     "optimizer._target_=torch.optim.SparseAdam": "torch.optim.SparseAdam cannot be made from",
     "optimizer=null": "optimizer needs the name of a file in conf/optimizer/, got null",
+    "natural_metric=null": "needs the name of a file in conf/natural_metric/, got null",
     "damping=0.1": "damping needs the name of a file in conf/damping/, got 0.1",
     "model=200,100": "model needs the name of a file in conf/model/, got 200,100",
     "~optimizer": "needs a group of options optimizer, got None",
@@ -103,8 +104,9 @@ def test_truncated_data(train: Command, data_root: Path, tmp_path: Path) -> None
 
 
 def test_options_without_effect_are_named(train: Command) -> None:
-    outcome = train("trainer.epochs=0.1", "solver=woodbury", "damping.value=3", "+damping.x=1")
-    words = "without effect with metric=euclidean: solver=woodbury, damping.value=3, +damping.x=1"
+    unused = ("solver=woodbury", "damping.value=3", "+damping.x=1", "natural_metric=fisher")
+    outcome = train("trainer.epochs=0.1", *unused)
+    words = f"without effect with metric=euclidean: {', '.join(unused)}"
     assert outcome.code == 0 and outcome.err.splitlines() == [f"WARNING: {words}"]
     outcome = train(
         "trainer.epochs=0.1",

@@ -18,7 +18,7 @@ from nws.experiment.build import build_metrics
 from nws.experiment.configuration import GROUPS, check_groups
 from nws.models import HelmholtzMachine
 
-NRWS = ("algorithm=nrws", "scheduler=constant", "algorithm.samples=3")
+NRWS = ("algorithm=nrws", "metric=fisher", "scheduler=constant", "algorithm.samples=3")
 SHORT = (*NRWS, "trainer.epochs=0.5")  # three steps
 
 BAD = {
@@ -30,7 +30,7 @@ BAD = {
     ("metric.max_rows=0",): "metric.max_rows must be a whole number of at least 1, got 0",
     ("metric.refresh_every=0",): "metric.refresh_every must be a whole number of at least 1, got 0",
     ("metric.max_kl=-1",): "metric.max_kl must be a number of nats above 0 or null, got -1",
-    ("+metric.foo=1",): "nws.natural.metrics.Fisher cannot be made from the options",
+    ("+metric.foo=1",): "nws.natural.metrics.Fisher takes no metric.foo; with metric=fisher",
     ("metric=euclidean", "metric._target_=fisherman"): "metric._target_=fisherman cannot be",
     ("solver._target_=nws.natural.solvers.LU",): "nws.natural.solvers.LU cannot be made",
     ("solver.iterations=0",): "solver.iterations must be a whole number of at least 1, got 0",

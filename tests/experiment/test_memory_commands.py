@@ -6,6 +6,7 @@ import pytest
 from conftest import Command, checkpoint
 
 KRONECKER = ("algorithm=nrws", "metric=kronecker")
+FISHER = ("algorithm=nrws", "metric=fisher")
 
 
 @pytest.mark.parametrize(
@@ -58,8 +59,20 @@ def test_bad_values_are_messages(train: Command, options: tuple[str, ...], messa
 
 
 def test_a_class_without_memory_needs_none(train: Command) -> None:
-    """The default of the group, 1, is left out; another number is not."""
-    own = ("algorithm=nrws", "metric._target_=nws.natural.metrics.mean.Mean", "trainer.epochs=0.2")
+    """The 1 of metric=fisher is left out; another number is not."""
+    own = (*FISHER, "metric._target_=nws.natural.metrics.mean.Mean", "trainer.epochs=0.2")
     outcome = train(*own)
     assert outcome.code == 0 and outcome.err == "", outcome.err
-    assert "cannot be made from the options" in train(*own, "metric.memory=5").message()
+    assert "Mean takes no metric.memory;" in train(*own, "metric.memory=5").message()
+
+
+@pytest.mark.parametrize(
+    ("group", "options"),
+    [("kronecker", "metric.memory, metric.rank"), ("diagonal", "metric.memory")],
+)
+def test_a_class_that_gets_the_options_of_another_is_told_of_the_group_without(
+    train: Command, group: str, options: str
+) -> None:
+    own = "metric._target_=nws.natural.metrics.mean.Mean"
+    message = train("algorithm=nrws", f"metric={group}", own).message()
+    assert f"Mean takes no {options};" in message and "with metric=fisher" in message

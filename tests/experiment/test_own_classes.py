@@ -82,7 +82,7 @@ class Stubborn(Damping):
     def start_step(self, step):
         self.alpha.fill_(0.3)
 '''
-NRWS = ("algorithm=nrws", "trainer.epochs=1")
+NRWS = ("algorithm=nrws", "metric=fisher", "trainer.epochs=1")
 OWN = {
     "metric": (*NRWS, "metric._target_=my_classes.Unscaled"),
     "solver": (*NRWS, "~solver", "+solver={_target_: my_classes.Solved, rate: 0.2}"),

@@ -11,8 +11,8 @@ import pytest
 from conftest import ROOT, TWO_STEPS, Command, checkpoint, metrics, names
 from omegaconf import DictConfig, OmegaConf
 
-FISHER = "nws.natural.metrics.Fisher"
-PLAIN, NATURAL = ("ws", "rws", "bihm"), ("nws", "nrws", "nbihm")
+FISHER, KRONECKER = "nws.natural.metrics.Fisher", "nws.natural.metrics.Kronecker"
+PLAIN, NATURAL = ("ws", "rws", "bihm", "vimco"), ("nws", "nrws", "nbihm", "nvimco")
 SETS = ("three_by_three", "digits", "mnist", "fashion_mnist", "tfd")
 PUBLISHED = ("published/mnist", "published/tfd", "published/three_by_three")
 SGD, ADAM = "torch.optim.SGD", "torch.optim.Adam"
@@ -71,43 +71,90 @@ def test_tuned(name: str) -> None:
         assert (config["optimizer"]["_target_"], config["optimizer"]["lr"]) == (target, rate), (
             algorithm
         )
-        assert config["metric"]["_target_"] == (FISHER if natural else None)
+        assert config["metric"]["_target_"] == (KRONECKER if natural else None)
 
 
-def test_the_learning_rate_follows_batch_and_algorithm() -> None:
-    rates = {
-        "rws": {32: 0.022, 128: 0.09, 512: 0.09, 64: 0.022},
-        "nrws": {32: 0.3, 128: 0.6, 512: 1.4, 64: 0.3},
-    }
-    for algorithm, by_batch in rates.items():
-        for batch, rate in by_batch.items():
-            batch_size = {"trainer.batch_size": batch}
-            config = compose("experiment=fashion_mnist", f"algorithm={algorithm}", **batch_size)
-            assert config["optimizer"]["lr"] == rate
-    given = compose(
-        "experiment=fashion_mnist", "algorithm=nrws", "optimizer=adam", "optimizer.lr=0.02"
-    )
-    assert (given["optimizer"]["_target_"], given["optimizer"]["lr"]) == (ADAM, 0.02)
+# What Fashion-MNIST was searched for: by batch size the rate, the damping and the trust region.
+RWS = {32: (0.022, 0.2, None), 128: (0.09, 0.2, None), 512: (0.09, 0.2, None)}
+NRWS = {32: (0.3, 0.1, None), 128: (0.9, 0.1, 30), 512: (1.4, 0.2, 10)}
+EXACT = {32: (0.3, 0.2, None), 128: (0.6, 0.2, None), 512: (1.4, 0.2, None)}
 
 
-@pytest.mark.parametrize("batch", [32, 128, 512])
-def test_the_older_name_is_the_same_run(batch: int) -> None:
-    old = compose("experiment=fashion_mnist_rws", f"trainer.batch_size={batch}")
-    new = compose("experiment=fashion_mnist", "algorithm=rws", f"trainer.batch_size={batch}")
-    assert old == new
-    assert old["scheduler"]["lr_lambda"]["warmup_steps"] == 20
+def settings(config: dict[str, Any]) -> tuple[float, float, float | None]:
+    return config["optimizer"]["lr"], config["damping"]["value"], config["metric"]["max_kl"]
 
 
 @pytest.mark.parametrize(
-    ("batch", "rate", "damping"), [(32, 0.3, 0.1), (128, 0.6, 0.2), (512, 1.0, 0.1), (64, 0.3, 0.1)]
+    ("options", "metric", "by_batch"),
+    [
+        (("algorithm=rws",), None, RWS),
+        (("algorithm=nrws",), KRONECKER, NRWS),
+        (("algorithm=nrws", "natural_metric=fisher"), FISHER, EXACT),
+    ],
+    ids=str,
 )
-def test_fashion_mnist_nrws_takes_the_kronecker_metric(
-    batch: int, rate: float, damping: float
+@pytest.mark.parametrize("name", ["fashion_mnist", "tfd"])
+def test_the_settings_follow_batch_algorithm_and_metric(
+    name: str,
+    options: tuple[str, ...],
+    metric: str | None,
+    by_batch: dict[int, tuple[float, float, float | None]],
 ) -> None:
-    config = compose("experiment=fashion_mnist_nrws", **{"trainer.batch_size": batch})
-    assert config["metric"]["_target_"] == "nws.natural.metrics.Kronecker"
-    assert (config["optimizer"]["_target_"], config["optimizer"]["lr"]) == (SGD, rate)
-    assert config["damping"]["value"] == damping and config["name"] == "fashion_mnist_nrws"
+    for batch, expected in {**by_batch, 64: by_batch[32]}.items():
+        config = compose(f"experiment={name}", *options, **{"trainer.batch_size": batch})
+        assert settings(config) == expected, batch
+        assert config["metric"]["_target_"] == metric
+        assert config["optimizer"]["_target_"] == (SGD if metric else ADAM)
+        assert config["scheduler"]["lr_lambda"]["warmup_steps"] == 20
+
+
+def test_what_is_given_wins_over_the_tuned_settings() -> None:
+    given = compose(
+        "experiment=fashion_mnist", "algorithm=nrws", "optimizer=adam", "optimizer.lr=0.02",
+        "damping.value=0.3", "metric.max_kl=2", "trainer.batch_size=128",
+    )  # fmt: skip
+    assert given["optimizer"]["_target_"] == ADAM and settings(given) == (0.02, 0.3, 2)
+    other = compose("experiment=fashion_mnist_exact", "metric=diagonal")
+    assert other["metric"]["_target_"] == "nws.natural.metrics.Diagonal"
+
+
+@pytest.mark.parametrize("batch", [32, 128, 512])
+@pytest.mark.parametrize(
+    ("short", "options"),
+    [
+        ("rws", ("algorithm=rws",)),
+        ("nrws", ("algorithm=nrws",)),
+        ("exact", ("algorithm=nrws", "natural_metric=fisher")),
+    ],
+)
+def test_the_short_name_is_the_same_run(short: str, options: tuple[str, ...], batch: int) -> None:
+    size = {"trainer.batch_size": batch}
+    assert compose(f"experiment=fashion_mnist_{short}", **size) == compose(
+        "experiment=fashion_mnist", *options, **size
+    )
+
+
+@pytest.mark.parametrize("batch", [32, 128, 512])
+@pytest.mark.parametrize(
+    ("method", "algorithm", "metric", "optimizer"),
+    [
+        ("adam", "rws", None, ADAM),
+        ("sgd", "rws", None, SGD),
+        ("exact", "nrws", FISHER, SGD),
+        ("kronecker", "nrws", KRONECKER, SGD),
+    ],
+)
+def test_a_recorded_search_is_of_its_method(
+    method: str, algorithm: str, metric: str | None, optimizer: str, batch: int
+) -> None:
+    name = f"fashion_mnist_sweep/{method}_{batch}"
+    config = compose(f"experiment={name}")
+    assert config["name"] == name.replace("/", "_")
+    assert (config["algorithm"]["name"], config["trainer"]["batch_size"]) == (algorithm, batch)
+    assert config["metric"]["_target_"] == metric and config["metric"]["max_kl"] is None
+    assert config["optimizer"]["_target_"] == optimizer
+    if method != "kronecker":  # which varies it
+        assert config["damping"]["value"] == 0.2
 
 
 def test_warm_up_without_a_preset() -> None:
@@ -135,10 +182,8 @@ def test_published(name: str) -> None:
         assert config["damping"]["value"] == (0.1 if toy else 0.2)
         trainer = config["trainer"]
         assert (trainer["batch_size"], trainer["epochs"]) == (32, 100 if toy else 2000)
-        if algorithm in NATURAL:
-            assert config["metric"]["_target_"] == FISHER and config["metric"]["refresh_every"] == (
-                100 if toy else 1000
-            )
+        assert config["metric"]["_target_"] == (FISHER if algorithm in NATURAL else None)
+        assert config["metric"]["refresh_every"] == (100 if toy else 1000)
         if algorithm in ("rws", "nrws"):
             rule = {
                 key: config["algorithm"][key]

@@ -29,7 +29,12 @@ from nws.experiment.build import load_machine
 RESUMABLE = {
     "one_dream": ("algorithm.dreams=1", "optimizer=momentum"),
     "no_dreams": ("algorithm=bihm",),
-    "dreams_of_a_metric": ("algorithm=nbihm", "algorithm.dreams=3", "metric.refresh_every=4"),
+    "dreams_of_a_metric": (
+        "algorithm=nbihm",
+        "metric=fisher",
+        "algorithm.dreams=3",
+        "metric.refresh_every=4",
+    ),
     "kronecker": (
         "algorithm=nrws",
         "metric=kronecker",
@@ -39,7 +44,12 @@ RESUMABLE = {
     ),
     "kronecker_full": ("algorithm=nrws", "metric=kronecker", "metric.rank=full"),
     "running_diagonal": ("algorithm=nrws", "metric=diagonal", "metric.memory=5"),
-    "fisher_of_two_updates": ("algorithm=nrws", "metric.memory=2", "metric.refresh_every=4"),
+    "fisher_of_two_updates": (
+        "algorithm=nrws",
+        "metric=fisher",
+        "metric.memory=2",
+        "metric.refresh_every=4",
+    ),
     "momentum_linear": ("optimizer=momentum", "scheduler=linear"),
     "adam_cosine": ("optimizer=adam", "scheduler=cosine"),
     "nadam_plateau": ("optimizer=nadam", "scheduler=plateau", "scheduler.patience=0"),
@@ -222,6 +232,7 @@ FIXED = {
     "data=three_by_three": "keeps its data.name",
     "algorithm=ws": "keeps its algorithm.name",
     "debug=short": "keeps its debug",
+    "natural_metric=fisher": "keeps its natural_metric",
     "model.layers=[5]": "another architecture",
     "model.units=bipolar": "keeps its model.units",
     "++model.weight_scale=small": "model.weight_scale must be a number",
@@ -318,6 +329,7 @@ LATER = {
     "trainer.noise_batches": None,
     "algorithm.samples_schedule": None,
     "average": {"_target_": None},
+    "natural_metric": "kronecker",
 }
 LATER_STATE = ("waited", "finished", "average")
 

@@ -29,7 +29,7 @@ from nws.learning import WakeSleep
 
 CONF = ROOT / "conf"
 CPU = torch.device("cpu")
-NRWS = ("algorithm=nrws", "scheduler=constant", "algorithm.samples=3")
+NRWS = ("algorithm=nrws", "metric=fisher", "scheduler=constant", "algorithm.samples=3")
 SHORT = (*NRWS, "trainer.epochs=0.5")  # three steps
 Interrupt = Callable[[int], None]
 
@@ -75,17 +75,22 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Interrupt:
 # --- the rows of the table ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("natural", "plain"), [("nws", "ws"), ("nrws", "rws"), ("nbihm", "bihm")])
-def test_a_natural_rule_is_the_plain_one_with_the_exact_metric_and_sgd(
-    train: Command, natural: str, plain: str
+@pytest.mark.parametrize("plain", ["ws", "rws", "bihm", "vimco"])
+@pytest.mark.parametrize(
+    ("choice", "metric"),
+    [((), "kronecker"), (("metric=fisher",), "fisher"), (("natural_metric=fisher",), "fisher")],
+    ids=str,
+)
+def test_a_natural_rule_is_the_plain_one_with_a_metric_and_sgd(
+    train: Command, plain: str, choice: tuple[str, ...], metric: str
 ) -> None:
-    outcome = train(f"algorithm={natural}", "trainer.epochs=0.1")
+    natural = f"n{plain}"
+    outcome = train(f"algorithm={natural}", *choice, "trainer.epochs=0.1")
     assert outcome.code == 0, outcome.err
     config = config_of(outcome.run)
     assert config["algorithm"] == {**group("algorithm", plain), "name": natural}
-    assert config["metric"] == group("metric", "fisher") and config["solver"] == group(
-        "solver", "pcg"
-    )
+    assert config["metric"] == group("metric", metric)
+    assert config["solver"] == group("solver", "pcg")
     assert config["damping"] == group("damping", "constant") and config["damping"]["value"] == 0.2
     assert (
         config["optimizer"] == group("optimizer", "sgd") and "momentum" not in config["optimizer"]
@@ -94,7 +99,7 @@ def test_a_natural_rule_is_the_plain_one_with_the_exact_metric_and_sgd(
 
 
 def test_the_metric_is_all_that_sets_nrws_apart(train: Command) -> None:
-    plain = train("algorithm=rws", "optimizer=sgd", "hydra.run.dir=plain", *SHORT[1:]).run
+    plain = train("algorithm=rws", "optimizer=sgd", "hydra.run.dir=plain", *SHORT[2:]).run
     without = train(*SHORT, "metric=euclidean", "hydra.run.dir=without").run
     assert parameters(plain) == parameters(without) and metrics(plain) == metrics(without)
     assert not [column for column in metrics(without)[0] if column.endswith("damping")]
@@ -305,7 +310,8 @@ def test_a_plain_run_goes_on_with_a_metric_at_its_own_step(
 
 def test_auto_goes_on_where_other_rows_make_another_solver_the_cheapest(train: Command) -> None:
     """Few rows: woodbury, which has no state; many: pcg."""
-    small = ("algorithm=nrws", "solver=auto", "model.layers=[20]", "trainer.batch_size=20")
+    exact = ("algorithm=nrws", "metric=fisher", "solver=auto")
+    small = (*exact, "model.layers=[20]", "trainer.batch_size=20")
     run = train("hydra.run.dir=run", *small, "algorithm.samples=1", "trainer.epochs=0.1").run
     assert not any(
         each for state in checkpoint(run)["metrics"] for each in state["metric"]["solvers"]
