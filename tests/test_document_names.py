@@ -118,7 +118,7 @@ def test_every_option_of_hydra_exists() -> None:
 def test_every_flag_of_the_scripts_exists(command: Command) -> None:
     """Those of commands are taken when these are run."""
     flags = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", code_spans()))
-    known = {"--config-dir"}  # Hydra's
+    known = {"--config-dir", "--cfg", "--resolve"}  # Hydra's
     for script in SCRIPTS:
         shown = set(re.findall(r"--[a-z][a-z-]+", command(script, "--help").out))
         assert shown > {"--help"}, script
