@@ -15,6 +15,7 @@ from nws.experiment.checks import Row
 from nws.experiment.configuration import construct, to_dict
 from nws.experiment.directory import RunDirectory, save_checkpoint
 from nws.experiment.images import save_png
+from nws.experiment.provenance import Provenance
 from nws.files import write_atomically
 
 log = logging.getLogger(__name__)
@@ -140,6 +141,12 @@ class Outputs:
         self.run, self.config, self.choices = run, config, choices
         self.metrics = MetricsFile(run.metrics)
         self.wandb = WandbLogger(run.path, "disabled", {}, None, None)
+        self.provenance: Provenance | None = None
+
+    def note(self, facts: dict[str, Any]) -> None:
+        """Take facts into provenance.json, once the run has one."""
+        if self.provenance is not None:
+            self.provenance.update(**facts)
 
     def start_wandb(self, run_id: str | None, group: str | None) -> WandbLogger:
         """Start a run of Weights & Biases, or go on with `run_id`."""

@@ -1,7 +1,7 @@
 """Runs and sweeps as Hydra starts them: their directories, errors, signals and exit codes.
 
-A sweep's directory holds a run directory for each job (0, 1, ...), and `sweep.yaml`: the command
-that started the sweep.
+A sweep's directory holds a run directory for each job (0, 1, ...), and `sweep.yaml`: the overrides
+that make it this sweep, and the command that started it.
 """
 
 import logging
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -24,6 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nws.errors import Diverged, UserError
 from nws.experiment.directory import RunDirectory
+from nws.experiment.invocation import command_line
 from nws.experiment.signals import StopSignals, announce
 from nws.experiment.terminal import write_line
 from nws.files import write_atomically
@@ -53,9 +54,15 @@ def sweep_directory(parent: str, time: str, resume: str | None, overrides: DictC
     """Return a sweep's directory; for resume=auto the newest one of the same command, if any."""
     if resume == "auto":
         for record in sorted(Path(parent).glob("*/sweep.yaml"), reverse=True):
-            if OmegaConf.load(record) == {"overrides": sweep_command(overrides)}:
+            if read_record(record).get("overrides") == sweep_command(overrides):
                 return str(record.parent)
     return f"{parent}/{time}"
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Return what sweep.yaml says: overrides and command."""
+    record: Any = OmegaConf.to_container(OmegaConf.load(path))
+    return dict(record)
 
 
 def sweep_command(overrides: DictConfig) -> list[str]:
@@ -77,6 +84,7 @@ class Sweep(Callback):
     these too, and they save. A second signal stops at once.
     """
 
+    command: ClassVar[list[str]] = []  # that this process was started by
     directory: Path | None = None  # of the sweep that this process started
     caught: int | None = None  # the signal that stopped it
     signals = StopSignals(lambda number: Sweep._stop(number))
@@ -92,8 +100,9 @@ class Sweep(Callback):
             what = "going on with the sweep" if record.exists() else "a new sweep"
             print(f"resume=auto: {what} in {directory}")
         if config.resume != "auto" or not record.exists():
-            command = {"overrides": sweep_command(config.hydra.overrides)}
-            write_atomically(record, OmegaConf.to_yaml(command).encode())
+            overrides = sweep_command(config.hydra.overrides)
+            content = {"overrides": overrides, "command": Sweep.command}
+            write_atomically(record, OmegaConf.to_yaml(content).encode())
         if not in_process(config.hydra.launcher):
             Sweep.signals.install()
 
@@ -126,6 +135,16 @@ class Job:
             for name, choice in self.hydra.runtime.choices.items()
             if not name.startswith("hydra/") and name not in ("experiment", "debug") and choice
         }
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What this run was asked for by: command line, overrides and experiment."""
+        command, record = Sweep.command, Path(self.hydra.sweep.dir) / "sweep.yaml"
+        if self.in_worker and record.is_file():  # another process than that of the command
+            command = read_record(record).get("command", [])
+        experiment = self.hydra.runtime.choices.get("experiment")
+        overrides = [str(text) for text in self.hydra.overrides.task]
+        return {"command": command, "overrides": overrides, "experiment": experiment}
 
     @contextmanager
     def errors_for_people(self) -> Iterator[None]:
@@ -170,8 +189,8 @@ class Job:
     def end(self, run: RunDirectory, stopped: int | None) -> None:
         """Print the run's directory, and end the program or the job where a signal stopped it."""
         if stopped is not None and not self.sweep and not run.is_finished():
-            command = shlex.quote(f"resume={run.path}")
-            write_line(f"stopped by signal {stopped}; go on with\n  python train.py {command}")
+            command = command_line("train", f"resume={run.path}")
+            write_line(f"stopped by signal {stopped}; go on with\n  {command}")
         write_line(run.path)
         if stopped is not None and self.in_worker:
             raise CompactHydraException(f"stopped by signal {stopped}")
@@ -184,6 +203,7 @@ class Job:
 def program(arguments: Sequence[str]) -> Iterator[None]:
     """Surround the program: one message for a user's error, and how to go on after a signal."""
     Sweep.directory, Sweep.caught = None, None
+    Sweep.command = shlex.split(command_line("train", *arguments))
     try:
         yield
     except UserError as error:
@@ -196,7 +216,7 @@ def program(arguments: Sequence[str]) -> Iterator[None]:
         Sweep.signals.restore()
         if Sweep.directory is not None and Sweep.caught is not None:
             rest = [text for text in arguments if text.lstrip("+").split("=")[0] != "resume"]
-            command = shlex.join(["python", "train.py", *rest, "resume=auto"])
+            command = command_line("train", *rest, "resume=auto")
             print(f"the sweep was stopped by signal {int(Sweep.caught)}; go on with\n  {command}")
             print(Sweep.directory)
             sys.exit(128 + Sweep.caught)

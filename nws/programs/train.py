@@ -25,6 +25,7 @@ from nws.experiment.build import (
 from nws.experiment.configuration import check_groups, construct, resolve_paths, to_dict
 from nws.experiment.hardware import pick_device
 from nws.experiment.loggers import Outputs, check_mode
+from nws.experiment.provenance import Provenance, surroundings
 from nws.experiment.resume import Start, starting_point
 from nws.experiment.seeds import derive_seed
 from nws.experiment.settings import TrainerSettings
@@ -73,15 +74,19 @@ def train(start: Start, job: Job) -> int | None:
         job.best = trainer.best
         return None
     write_line(start.run.path)
+    given = job.origin | trainer.identity() | surroundings(trainer.device)
+    record = Provenance(start.run.path, given, None if state is None else trainer.step)
+    trainer.outputs.provenance = record
     wandb = trainer.outputs.start_wandb(state["wandb_id"] if state else None, job.group)
     exit_code = 1
     try:
-        stopped = trainer.fit()
+        with record.ended_by(trainer.facts):
+            stopped = trainer.fit()
         exit_code = 0 if stopped is None else 128 + stopped
         job.best = trainer.best
         return stopped
     finally:
-        wandb.finish(trainer.summary(), exit_code)
+        wandb.finish(trainer.summary() | record.summary(), exit_code)
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
