@@ -16,6 +16,8 @@ FIXED = (
     "seed", "name", "algorithm.name", "trainer.batch_size", "model.units", "model.visible",
     "data.name",
 )  # fmt: skip
+#: What a run shows of itself: two runs that differ in it alone are the same.
+SHOWN = ("resume", "progress", "verbosity")
 #: Options of the data that may change: where the files are.
 FREE = ("data.root", "data.path", "data.shape")
 
@@ -100,7 +102,8 @@ def left_state(run: RunDirectory, config: DictConfig) -> dict[str, Any] | None:
 
 
 def first_difference(config: DictConfig, saved: DictConfig) -> tuple[str, str, str] | None:
-    """Return the first key, `resume` aside, in which two configurations differ, and both values.
+    """Return the first key, those of `SHOWN` aside, in which two configurations differ, and both
+    values.
 
     A key that is missing is the same as null: runs of before an option was there go on.
     """
@@ -110,7 +113,7 @@ def first_difference(config: DictConfig, saved: DictConfig) -> tuple[str, str, s
     here = flatten_config(OmegaConf.to_container(as_saved))
     there = flatten_config(OmegaConf.to_container(saved))
     for key in [*here, *there]:
-        if key != "resume" and here.get(key) != there.get(key):
+        if key not in SHOWN and here.get(key) != there.get(key):
             asked, found = (repr(flat[key]) if key in flat else "none" for flat in (here, there))
             return key, asked, found
     return None
