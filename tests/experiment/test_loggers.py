@@ -114,6 +114,8 @@ def test_what_goes_to_wandb(train: Command, fake: Fake) -> None:
         and run.summary["best/log_likelihood"] == checkpoint(path)["best"]
     )
     assert run.exit_code == 0 and run.written
+    assert run.summary["provenance/state"] == "finished"
+    assert run.summary["provenance/command"].startswith("python ")
 
     train("resume=run", "trainer.epochs=3")
     assert runs[1].options["id"] == run.id == "new-id" and runs[1].options["resume"] == "allow"
