@@ -37,7 +37,8 @@ def show_start(
     epoch, run = trainer.step / trainer.steps_per_epoch, trainer.outputs.run
     steps = f"{trainer.total_steps:,} of {trainer.settings.batch_size} images"
     rows = [] if short else identity_rows(trainer)
-    rows.append(("steps", f"{steps}, {trainer.settings.epochs:g} epochs"))
+    epochs = trainer.settings.epochs
+    rows.append(("steps", f"{steps}, {epochs:g} epoch{'s' * (epochs != 1)}"))
     if record.record["resumed"]:
         rows.append(("resumed", f"from step {trainer.step:,} (epoch {epoch:.2f})"))
     rows.append(("directory", str(short_path(run.path))))
