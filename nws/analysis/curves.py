@@ -14,7 +14,7 @@ from nws.errors import UserError
 
 #: configuration that may differ within a group: none of it changes a curve, but for the seed
 INCIDENTAL = (
-    "seed", "name", "device", "progress", "resume", "logger", "data.root",
+    "seed", "name", "device", "progress", "verbosity", "resume", "logger", "data.root",
     "trainer.check_every", "trainer.images_every",
 )  # fmt: skip
 

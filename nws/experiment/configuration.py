@@ -23,8 +23,8 @@ GROUPS = (
 LATER = ("average",)
 #: The keys beside the groups.
 KEYS = (
-    "name", "seed", "device", "progress", "resume", "experiment", "debug", "natural_metric",
-    "tuned",
+    "name", "seed", "device", "progress", "verbosity", "resume", "experiment", "debug",
+    "natural_metric", "tuned",
 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from nws.experiment.checks import Row
 from nws.experiment.configuration import construct, to_dict
 from nws.experiment.directory import RunDirectory, save_checkpoint
 from nws.experiment.images import save_png
+from nws.experiment.provenance import Provenance
 from nws.files import write_atomically
 
 log = logging.getLogger(__name__)
@@ -45,7 +46,8 @@ class MetricsFile:
     def write(self, row: Row) -> None:
         """Add a row."""
         self.rows.append(row)
-        columns = list(dict.fromkeys(name for each in self.rows for name in each))
+        newest_first = reversed(self.rows)  # the row of step 0 has no columns of training
+        columns = list(dict.fromkeys(name for each in newest_first for name in each))
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, columns, lineterminator="\n")
         writer.writeheader()
@@ -129,6 +131,23 @@ class WandbLogger:
         log.warning(f"Weights & Biases failed ({kind}: {error}); going on without it")
 
 
+def row_parts(row: Row) -> list[str]:
+    """Return a row of metrics.csv for people, in parts, what matters most first."""
+    valid, error = row["valid/log_likelihood"], row["valid/standard_error"]
+    parts = [f"epoch {row['epoch']:6.2f}", f"step {row['step']:7d}"]
+    parts.append(f"valid {valid:8.3f} ± {error:.3f} nats")
+    if "train/log_likelihood" in row:
+        parts.append(f"bound {row['train/log_likelihood']:8.3f}")
+    if "exact/kl" in row:
+        parts.append(f"KL {row['exact/kl']:.3f}")
+    if "average/log_likelihood" in row:
+        parts.append(f"average {row['average/log_likelihood']:8.3f}")
+    parts.append(f"{row['seconds']:.1f} s")
+    if "train/ess" in row:
+        parts.append(f"ess {row['train/ess']:.2f}")
+    return [*parts, f"{row['valid/samples']} samples"]
+
+
 class Outputs:
     """The files of one run, and its W&B run once `start_wandb` was called.
 
@@ -140,6 +159,12 @@ class Outputs:
         self.run, self.config, self.choices = run, config, choices
         self.metrics = MetricsFile(run.metrics)
         self.wandb = WandbLogger(run.path, "disabled", {}, None, None)
+        self.provenance: Provenance | None = None
+
+    def note(self, facts: dict[str, Any]) -> None:
+        """Take facts into provenance.json, once the run has one."""
+        if self.provenance is not None:
+            self.provenance.update(**facts)
 
     def start_wandb(self, run_id: str | None, group: str | None) -> WandbLogger:
         """Start a run of Weights & Biases, or go on with `run_id`."""
@@ -148,21 +173,13 @@ class Outputs:
         self.wandb = construct(WandbLogger, "logger", self.run.path, **options)
         return self.wandb
 
-    def row(self, row: Row) -> str:
-        """Write one row of metrics.csv. Return it as a line for people."""
+    def row(self, row: Row) -> list[str]:
+        """Write one row of metrics.csv. Return it for people, in parts, what matters most first."""
         self.metrics.write(row)
         self.wandb.write(row)
-        exact = f"  KL {row['exact/kl']:.3f}" if "exact/kl" in row else ""
-        if "average/log_likelihood" in row:
-            exact += f"  average {row['average/log_likelihood']:9.3f}"
-        line = (
-            f"epoch {row['epoch']:7.2f}  step {row['step']:7d}"
-            f"  valid {row['valid/log_likelihood']:9.3f} ± {row['valid/standard_error']:.3f} nats"
-            f" ({row['valid/samples']} samples)  train bound {row['train/log_likelihood']:9.3f}"
-            f"  ess {row['train/ess']:5.2f}{exact}  {row['seconds']:7.1f} s"
-        )
-        log.info(line)
-        return line
+        parts = row_parts(row)
+        log.info("  ".join(parts))
+        return parts
 
     def images(self, grids: dict[str, Tensor], step: int) -> None:
         """Write image grids (3, height, width) by their names."""

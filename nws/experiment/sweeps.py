@@ -1,18 +1,20 @@
 """Runs and sweeps as Hydra starts them: their directories, errors, signals and exit codes.
 
-A sweep's directory holds a run directory for each job (0, 1, ...), and `sweep.yaml`: the command
-that started the sweep.
+A sweep's directory holds a run directory for each job (0, 1, ...), and `sweep.yaml`: the overrides
+that make it this sweep, and the command that started it.
 """
 
+import io
 import logging
 import math
+import os
 import shlex
 import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -24,12 +26,17 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nws.errors import Diverged, UserError
 from nws.experiment.directory import RunDirectory
-from nws.experiment.signals import StopSignals, announce
-from nws.experiment.terminal import write_line
+from nws.experiment.invocation import command_line
+from nws.experiment.signals import Shield, StopSignals, announce, lower_shield
+from nws.experiment.terminal import Terminal, short_path, silence_warnings, write_line
 from nws.files import write_atomically
 
 log = logging.getLogger(__name__)
 
+# Loggers that say what a run says itself; and Optuna's data base, even where there is none.
+CHATTY = (
+    "hydra._internal.core_plugins.basic_launcher", "hydra_plugins.hydra_joblib_launcher", "alembic",
+)  # fmt: skip
 STOPPED = "stopped"  # the file that keeps the jobs of a sweep from starting
 
 
@@ -53,9 +60,16 @@ def sweep_directory(parent: str, time: str, resume: str | None, overrides: DictC
     """Return a sweep's directory; for resume=auto the newest one of the same command, if any."""
     if resume == "auto":
         for record in sorted(Path(parent).glob("*/sweep.yaml"), reverse=True):
-            if OmegaConf.load(record) == {"overrides": sweep_command(overrides)}:
+            if read_record(record.parent).get("overrides") == sweep_command(overrides):
                 return str(record.parent)
     return f"{parent}/{time}"
+
+
+def read_record(directory: Path) -> dict[str, Any]:
+    """Return what the sweep.yaml of a directory says: overrides and command; {} without one."""
+    path = directory / "sweep.yaml"
+    record: Any = OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
+    return dict(record)
 
 
 def sweep_command(overrides: DictConfig) -> list[str]:
@@ -77,25 +91,33 @@ class Sweep(Callback):
     these too, and they save. A second signal stops at once.
     """
 
+    command: ClassVar[list[str]] = []  # that this process was started by
     directory: Path | None = None  # of the sweep that this process started
     caught: int | None = None  # the signal that stopped it
     signals = StopSignals(lambda number: Sweep._stop(number))
+    shield = Shield()
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Note the sweep's directory and command, and take over the stopping signals."""
         Sweep.directory = directory = Path(config.hydra.sweep.dir).resolve()
-        # Optuna's data base logs even where there is none.
-        logging.getLogger("alembic").setLevel(logging.WARNING)
+        terminal = Terminal(config.verbosity)
+        silenced = CHATTY if terminal.speaks else (*CHATTY, "hydra", "hydra_plugins", "optuna")
+        for name in silenced:
+            logging.getLogger(name).setLevel(logging.WARNING)
         (directory / STOPPED).unlink(missing_ok=True)
         record = directory / "sweep.yaml"
         if config.resume == "auto":
             what = "going on with the sweep" if record.exists() else "a new sweep"
-            print(f"resume=auto: {what} in {directory}")
+            terminal.line(f"resume=auto: {what} in {directory}")
+        else:
+            terminal.line(f"sweep in {short_path(directory)}")
         if config.resume != "auto" or not record.exists():
-            command = {"overrides": sweep_command(config.hydra.overrides)}
-            write_atomically(record, OmegaConf.to_yaml(command).encode())
+            overrides = sweep_command(config.hydra.overrides)
+            content = {"overrides": overrides, "command": Sweep.command}
+            write_atomically(record, OmegaConf.to_yaml(content).encode())
         if not in_process(config.hydra.launcher):
             Sweep.signals.install()
+            Sweep.shield.install()
 
     @classmethod
     def _stop(cls, number: int) -> None:
@@ -103,6 +125,8 @@ class Sweep(Callback):
         if cls.directory is not None:
             (cls.directory / STOPPED).touch()
         announce("the sweep", number)
+        if not os.environ.get("HYDRA_FULL_ERROR"):
+            sys.stderr = io.StringIO()  # see `stopped_jobs_unreported`
 
 
 def in_process(launcher: DictConfig) -> bool:
@@ -126,6 +150,37 @@ class Job:
             for name, choice in self.hydra.runtime.choices.items()
             if not name.startswith("hydra/") and name not in ("experiment", "debug") and choice
         }
+
+    @property
+    def shares_output(self) -> bool:
+        """Whether other jobs write to the same terminal or file at the same time."""
+        return self.in_worker and "joblib" in str(self.hydra.launcher._target_)
+
+    def title(self, name: str) -> str:
+        """Return an experiment's name; in a sweep with the job's number and its own overrides."""
+        if not self.sweep:
+            return name
+        shared = [*read_record(Path(self.hydra.sweep.dir)).get("overrides", []), "resume=auto"]
+        own = [text for text in self.hydra.overrides.task if text not in shared]
+        return f"{name}, job {self.hydra.job.num}: {' '.join(own)}"
+
+    def terminal(self, config: DictConfig) -> Terminal:
+        """Return what the run shows itself on, as the configuration asks for it."""
+        verbosity = config.get("verbosity", "normal")  # runs of version 0.2 have none
+        if verbosity == "quiet":
+            silence_warnings()
+        name = str(self.hydra.job.num) if self.shares_output else None
+        return Terminal(verbosity, config.progress, name)
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What this run was asked for by: command line, overrides and experiment."""
+        command = Sweep.command
+        if self.in_worker:  # another process than that of the command
+            command = read_record(Path(self.hydra.sweep.dir)).get("command", [])
+        experiment = self.hydra.runtime.choices.get("experiment")
+        overrides = [str(text) for text in self.hydra.overrides.task]
+        return {"command": command, "overrides": overrides, "experiment": experiment}
 
     @contextmanager
     def errors_for_people(self) -> Iterator[None]:
@@ -161,6 +216,7 @@ class Job:
             if (Path(self.hydra.sweep.dir) / STOPPED).exists():
                 raise CompactHydraException("not started: the sweep was stopped; use resume=auto")
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            lower_shield()
             yield
         except KeyboardInterrupt:
             raise CompactHydraException("interrupted") from None
@@ -170,8 +226,8 @@ class Job:
     def end(self, run: RunDirectory, stopped: int | None) -> None:
         """Print the run's directory, and end the program or the job where a signal stopped it."""
         if stopped is not None and not self.sweep and not run.is_finished():
-            command = shlex.quote(f"resume={run.path}")
-            write_line(f"stopped by signal {stopped}; go on with\n  python train.py {command}")
+            command = command_line("train", f"resume={run.path}")
+            write_line(f"stopped by signal {stopped}; go on with\n  {command}")
         write_line(run.path)
         if stopped is not None and self.in_worker:
             raise CompactHydraException(f"stopped by signal {stopped}")
@@ -181,11 +237,23 @@ class Job:
 
 
 @contextmanager
+def stopped_jobs_unreported() -> Iterator[None]:
+    """Drop what Hydra writes to stderr once the sweep was stopped: to it, a stopped job failed."""
+    errors = sys.stderr
+    try:
+        yield
+    finally:
+        sys.stderr = errors
+
+
+@contextmanager
 def program(arguments: Sequence[str]) -> Iterator[None]:
     """Surround the program: one message for a user's error, and how to go on after a signal."""
     Sweep.directory, Sweep.caught = None, None
+    Sweep.command = shlex.split(command_line("train", *arguments))
     try:
-        yield
+        with stopped_jobs_unreported():
+            yield
     except UserError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
@@ -193,10 +261,11 @@ def program(arguments: Sequence[str]) -> Iterator[None]:
         Sweep.caught = signal.SIGINT
         sys.exit(128 + signal.SIGINT)
     finally:
+        Sweep.shield.restore()
         Sweep.signals.restore()
         if Sweep.directory is not None and Sweep.caught is not None:
             rest = [text for text in arguments if text.lstrip("+").split("=")[0] != "resume"]
-            command = shlex.join(["python", "train.py", *rest, "resume=auto"])
+            command = command_line("train", *rest, "resume=auto")
             print(f"the sweep was stopped by signal {int(Sweep.caught)}; go on with\n  {command}")
             print(Sweep.directory)
             sys.exit(128 + Sweep.caught)

@@ -25,11 +25,12 @@ from nws.experiment.build import (
 from nws.experiment.configuration import check_groups, construct, resolve_paths, to_dict
 from nws.experiment.hardware import pick_device
 from nws.experiment.loggers import Outputs, check_mode
+from nws.experiment.panels import show_end, show_start, start_record
 from nws.experiment.resume import Start, starting_point
 from nws.experiment.seeds import derive_seed
 from nws.experiment.settings import TrainerSettings
 from nws.experiment.sweeps import Job, program
-from nws.experiment.terminal import write_line
+from nws.experiment.terminal import Terminal
 from nws.experiment.trainer import Trainer
 from nws.learning import WakeSleep
 
@@ -62,26 +63,27 @@ def build_trainer(start: Start, choices: dict[str, str]) -> Trainer:
     return trainer
 
 
-def train(start: Start, job: Job) -> int | None:
+def train(start: Start, job: Job, terminal: Terminal) -> int | None:
     """Train one run to its end, or to a signal, whose number is returned."""
     trainer, state = build_trainer(start, job.choices), start.state
     if state is None:
         start.run.claim(start.config, job.choices, start.again)
     elif trainer.finished:
-        where = f"step {trainer.step} of {trainer.total_steps}"
-        print(f"nothing to do: {where}; go on with {trainer.way_on}")
+        terminal.line(f"nothing to do: {trainer.place}; go on with {trainer.way_on}")
         job.best = trainer.best
         return None
-    write_line(start.run.path)
+    record = start_record(trainer, job.origin, resumed=state is not None)
+    show_start(terminal, job.title(start.config.name), trainer, record, job.shares_output)
     wandb = trainer.outputs.start_wandb(state["wandb_id"] if state else None, job.group)
-    exit_code = 1
     try:
-        stopped = trainer.fit()
-        exit_code = 0 if stopped is None else 128 + stopped
+        with record.ended_by(trainer.facts):
+            stopped = trainer.fit(terminal)
         job.best = trainer.best
+        show_end(terminal, trainer, record.record, with_commands=not job.sweep)
         return stopped
     finally:
-        wandb.finish(trainer.summary(), exit_code)
+        unfinished = record.record["state"] != "finished"
+        wandb.finish(trainer.summary() | record.summary(), exit_code=int(unfinished))
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
@@ -94,16 +96,16 @@ def main(config: DictConfig) -> float:
     with job.errors_for_people():
         automatic = config.resume == "auto"
         start = starting_point(config, job.hydra)
-        state, stopped = start.state, None
+        state, stopped, terminal = start.state, None, job.terminal(start.config)
         if automatic and state is not None and start.run.is_finished():
-            print(f"finished already: step {state['step']} of {state['total_steps']}")
+            terminal.line("finished already: step {step} of {total_steps}".format(**state))
             job.best = float(state["best"])
         else:
             unused = [] if state else unused_options(start.config, job.hydra.overrides.task)
             if unused:
                 metric = job.choices.get("metric")
                 log.warning("without effect with metric=%s: %s", metric, ", ".join(unused))
-            stopped = train(start, job)
+            stopped = train(start, job, terminal)
         job.end(start.run, stopped)
     return job.best
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from conftest import (
+    ROOT,
     SMALL,
     Command,
     Interrupt,
@@ -91,7 +92,8 @@ def test_a_stopped_sweep_is_completed_by_the_same_command(
     assert stopped.code == 128 + signal.SIGTERM and "Traceback" not in stopped.err
     folder = only(tmp_path / "multirun" / "digits_rws")
     assert stopped.run == folder  # the last line
-    assert "the sweep was stopped by signal 15; go on with\n  python train.py -m " in stopped.out
+    again = f"go on with\n  python {ROOT / 'train.py'} -m "  # as this one was started
+    assert f"the sweep was stopped by signal 15; {again}" in stopped.out
     assert (
         stopped.out.splitlines()[-2].endswith(f"seed=0,1,2 {AUTO}")
         and "go on with\n  python train.py resume=" not in stopped.out
@@ -171,9 +173,9 @@ def test_auto_finds_the_unfinished_run(
 
 
 def test_auto_with_a_directory_of_the_user(command: Command) -> None:
-    for expected in ("", "finished already: step 12 of 12\n"):
+    for expected in ("digits_rws (nws ", "finished already: step 12 of 12\n"):
         outcome = command("train.py", *SMALL, "hydra.run.dir=mine", AUTO)
-        assert outcome.code == 0 and outcome.out.startswith(expected or str(outcome.run))
+        assert outcome.code == 0 and outcome.out.startswith(expected)
     other = command("train.py", *SMALL, "hydra.run.dir=mine", AUTO, "seed=1")
     assert (
         "mine holds a run of another configuration: seed is 0 there, and 1 is asked for"
