@@ -100,9 +100,10 @@ def left_state(run: RunDirectory, config: DictConfig) -> dict[str, Any] | None:
 
 
 def first_difference(config: DictConfig, saved: DictConfig) -> tuple[str, str, str] | None:
-    """Return the first key, `resume` aside, in which two configurations differ, and both values.
+    """Return the first key in which two configurations differ, and both values.
 
-    A key that is missing is the same as null: runs of before an option was there go on.
+    `resume` and the logger may differ. A key that is missing is the same as null: runs of before
+    an option was there go on.
     """
     config = config.copy()
     resolve_paths(config)
@@ -110,7 +111,7 @@ def first_difference(config: DictConfig, saved: DictConfig) -> tuple[str, str, s
     here = flatten_config(OmegaConf.to_container(as_saved))
     there = flatten_config(OmegaConf.to_container(saved))
     for key in [*here, *there]:
-        if key != "resume" and here.get(key) != there.get(key):
+        if not key.startswith(("resume", "logger.")) and here.get(key) != there.get(key):
             asked, found = (repr(flat[key]) if key in flat else "none" for flat in (here, there))
             return key, asked, found
     return None

@@ -1,7 +1,7 @@
 """Runs and sweeps as Hydra starts them: their directories, errors, signals and exit codes.
 
 A sweep's directory holds a run directory for each job (0, 1, ...), and `sweep.yaml`: the command
-that started the sweep.
+that started the sweep, and the keys that it varies.
 """
 
 import logging
@@ -38,8 +38,7 @@ def sweep_name(name: str, data: str, algorithm: str, overrides: Sequence[str]) -
 
     It is the experiment's name without what the sweep varies, "sweep" where nothing is left.
     """
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
-    swept = {override.key_or_group for override in parsed if override.is_sweep_override()}
+    swept = set(varied_keys(overrides))
     if name.endswith(f"{data}_{algorithm}"):
         parts = [name.removesuffix(f"{data}_{algorithm}").strip("_")]
         for key, part in {"data": data, "algorithm": algorithm}.items():
@@ -49,11 +48,27 @@ def sweep_name(name: str, data: str, algorithm: str, overrides: Sequence[str]) -
     return "sweep" if swept & {"experiment", "name"} or not name else name
 
 
+def varied_keys(overrides: Sequence[str]) -> list[str]:
+    """Return the keys, or groups, of those overrides that have several values."""
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    return [each.key_or_group for each in parsed if each.is_sweep_override()]
+
+
+def sweep_of(run: Path) -> tuple[Path | None, list[str]]:
+    """Return the directory of the sweep that a run is a job of, if any, and what it varies."""
+    record = run.parent / "sweep.yaml"
+    if not record.is_file():
+        return None, []
+    found: Any = OmegaConf.load(record)
+    return run.parent, list(found.get("varies", ()))  # earlier versions have the overrides alone
+
+
 def sweep_directory(parent: str, time: str, resume: str | None, overrides: DictConfig) -> str:
     """Return a sweep's directory; for resume=auto the newest one of the same command, if any."""
     if resume == "auto":
         for record in sorted(Path(parent).glob("*/sweep.yaml"), reverse=True):
-            if OmegaConf.load(record) == {"overrides": sweep_command(overrides)}:
+            found: Any = OmegaConf.load(record)
+            if found.get("overrides") == sweep_command(overrides):
                 return str(record.parent)
     return f"{parent}/{time}"
 
@@ -92,7 +107,11 @@ class Sweep(Callback):
             what = "going on with the sweep" if record.exists() else "a new sweep"
             print(f"resume=auto: {what} in {directory}")
         if config.resume != "auto" or not record.exists():
-            command = {"overrides": sweep_command(config.hydra.overrides)}
+            # An experiment or a sweeper may have keys to vary too.
+            params = config.hydra.sweeper.get("params") or {}
+            listed = [f"{key}={params[key]}" for key in params]
+            varies = dict.fromkeys(varied_keys([*config.hydra.overrides.task, *listed]))
+            command = {"overrides": sweep_command(config.hydra.overrides), "varies": [*varies]}
             write_atomically(record, OmegaConf.to_yaml(command).encode())
         if not in_process(config.hydra.launcher):
             Sweep.signals.install()
@@ -118,8 +137,6 @@ class Job:
         self.best = -math.inf  # the run's result in nats; it stays so where the run diverged
         self.sweep = self.hydra.mode == RunMode.MULTIRUN
         self.in_worker = self.sweep and not in_process(self.hydra.launcher)
-        # The name that the jobs of a sweep share in Weights & Biases.
-        self.group = "/".join(Path(self.hydra.sweep.dir).parts[-2:]) if self.sweep else None
         # The choices of experiment and debug are among those of the groups.
         self.choices = {
             name: choice

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from rich.progress import track
 from torch import Tensor
@@ -17,10 +18,10 @@ from nws.data import Dataset
 from nws.errors import UserError, positive_int
 from nws.experiment.build import load_machine
 from nws.experiment.configuration import to_dict
-from nws.experiment.directory import load_checkpoint
+from nws.experiment.directory import RunDirectory, load_checkpoint
 from nws.experiment.hardware import pick_device
 from nws.experiment.images import image_grid, save_gif, save_png, stacked_grid
-from nws.experiment.loggers import WandbLogger
+from nws.experiment.loggers import WANDB, Outputs
 from nws.models import sampling
 from nws.models.helmholtz import HelmholtzMachine
 
@@ -194,6 +195,21 @@ def describe(arguments: argparse.Namespace, task: Task, gibbs: bool) -> str:
     return shown
 
 
+def add_to_wandb(
+    run: RunDirectory, config: DictConfig, arguments: argparse.Namespace, kind: str, path: Path
+) -> None:
+    """Log the picture to the run's own W&B run, or to a new one where it has none."""
+    state = load_checkpoint(run.best if arguments.checkpoint == "best" else run.last)
+    options = to_dict(config.logger)
+    if options.get("_target_", WANDB) != WANDB:  # the run was logged elsewhere
+        options = {"_target_": WANDB, "project": "nws"}
+    config = config.copy()
+    config.logger = options | {"mode": arguments.wandb}
+    logger = Outputs(run, config, {}).start_logger(state["step"], state["wandb_id"])
+    logger.images(f"samples/{kind}", path, state["step"])
+    logger.finish({}, "finished" if run.is_finished() else "stopped")
+
+
 def main() -> None:
     arguments = read_arguments()
     kind, name = named(arguments)
@@ -215,12 +231,7 @@ def main() -> None:
     drawn += ", averaged weights" * (arguments.weights == "average")
     print(f"{what}: {describe(arguments, task, gibbs)}, {drawn}: {path}")
     if arguments.wandb:
-        state = load_checkpoint(run.best if arguments.checkpoint == "best" else run.last)
-        options = to_dict(config.logger) | {"mode": arguments.wandb}
-        options |= {"config": to_dict(config), "run_id": state["wandb_id"], "group": None}
-        logger = WandbLogger(run.path, **options)
-        logger.images(f"samples/{kind}", path, state["step"])
-        logger.finish({}, 0)
+        add_to_wandb(run, config, arguments, kind, path)
     print(run.path)
 
 

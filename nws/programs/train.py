@@ -11,6 +11,7 @@ import hydra
 import torch
 from omegaconf import DictConfig
 
+from nws.errors import Diverged
 from nws.experiment.arguments import rewrite_arguments
 from nws.experiment.build import (
     build_average,
@@ -24,7 +25,7 @@ from nws.experiment.build import (
 )
 from nws.experiment.configuration import check_groups, construct, resolve_paths, to_dict
 from nws.experiment.hardware import pick_device
-from nws.experiment.loggers import Outputs, check_mode
+from nws.experiment.loggers import Outputs, State
 from nws.experiment.resume import Start, starting_point
 from nws.experiment.seeds import derive_seed
 from nws.experiment.settings import TrainerSettings
@@ -45,7 +46,6 @@ def build_trainer(start: Start, choices: dict[str, str]) -> Trainer:
     resolve_paths(config)
     device = pick_device(config.device)
     settings = construct(TrainerSettings, "trainer", **to_dict(config.trainer))
-    check_mode(config.logger.get("mode"))
     data = build_data(config, device)
     total_steps = settings.total_steps(len(data.train))
     rule = build_rule(config, total_steps)
@@ -73,15 +73,18 @@ def train(start: Start, job: Job) -> int | None:
         job.best = trainer.best
         return None
     write_line(start.run.path)
-    wandb = trainer.outputs.start_wandb(state["wandb_id"] if state else None, job.group)
-    exit_code = 1
+    logger = trainer.outputs.start_logger(trainer.step, state["wandb_id"] if state else None)
+    ended: State = "failed"
     try:
         stopped = trainer.fit()
-        exit_code = 0 if stopped is None else 128 + stopped
+        ended = "finished" if trainer.finished else "stopped"
         job.best = trainer.best
         return stopped
+    except Diverged:
+        ended = "diverged"
+        raise
     finally:
-        wandb.finish(trainer.summary(), exit_code)
+        logger.finish(trainer.summary(), ended)
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
