@@ -65,7 +65,7 @@ class TensorBoardLogger:
         options |= {key: each for key, each in flat.items() if key not in numbers}
         options = {k: v if isinstance(v, plain) else str(v) for k, v in options.items()}
         for each in hparams(options, numbers):
-            self._writer.file_writer.add_summary(each)
+            self._writer._get_file_writer().add_summary(each)
         for name, value in numbers.items():
             self._writer.add_scalar(name, value)
         self._writer.close()
