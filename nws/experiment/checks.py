@@ -2,6 +2,8 @@
 
 import logging
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -56,6 +58,26 @@ class DivergenceCheck:
                 f"step {first}: {what} is not finite, with a learning rate of {rates};"
                 f" lower optimizer.lr, or start from smaller weights (model.weight_scale); {kept}"
             )
+
+
+class Likelihood(NamedTuple):
+    """A valid/log_likelihood of a row of metrics.csv."""
+
+    mean: float  # nats
+    standard_error: float  # nats
+    step: int
+    epoch: float
+
+
+def best_and_last(rows: Sequence[Mapping[str, Any]]) -> tuple[Likelihood | None, Likelihood | None]:
+    """Return the best and the last likelihood of the rows of metrics.csv after step 0, if any."""
+    columns = ("valid/log_likelihood", "valid/standard_error", "step", "epoch")
+    table = [[float(row[name]) for name in columns] for row in rows if int(row["step"]) > 0]
+    found = [Likelihood(mean, error, int(step), epoch) for mean, error, step, epoch in table]
+    if not found:
+        return None, None
+    finite = [each for each in found if not math.isnan(each.mean)] or found
+    return max(finite, key=lambda each: each.mean), found[-1]
 
 
 def validate(machine: HelmholtzMachine, data: Dataset, samples: int, points: int | None) -> Row:

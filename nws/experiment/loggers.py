@@ -16,6 +16,7 @@ from nws.experiment.checks import Row
 from nws.experiment.configuration import instantiate, to_dict
 from nws.experiment.directory import RunDirectory, save_checkpoint
 from nws.experiment.images import save_png
+from nws.experiment.provenance import Provenance
 from nws.experiment.sweeps import sweep_of
 from nws.files import write_atomically
 
@@ -182,6 +183,12 @@ class Outputs:
         self.metrics = MetricsFile(run.metrics)
         self.logger = build_logger(config)
         self.wandb_id: str | None = None  # by which W&B goes on with the run
+        self.provenance: Provenance | None = None
+
+    def note(self, facts: dict[str, Any]) -> None:
+        """Take facts into provenance.json, once the run has one."""
+        if self.provenance is not None:
+            self.provenance.update(**facts)
 
     def start_logger(self, step: int = 0, wandb_id: str | None = None) -> Guard:
         """Start to log, from a step of the run on; `wandb_id` names a W&B run to go on with."""

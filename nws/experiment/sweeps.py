@@ -1,7 +1,7 @@
 """Runs and sweeps as Hydra starts them: their directories, errors, signals and exit codes.
 
-A sweep's directory holds a run directory for each job (0, 1, ...), and `sweep.yaml`: the command
-that started the sweep, and the keys that it varies.
+A sweep's directory holds a run directory for each job (0, 1, ...), and `sweep.yaml`: the overrides
+that make it this sweep, the command that started it, and the keys that it varies.
 """
 
 import logging
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -24,6 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nws.errors import Diverged, UserError
 from nws.experiment.directory import RunDirectory
+from nws.experiment.invocation import command_line
 from nws.experiment.signals import StopSignals, announce
 from nws.experiment.terminal import write_line
 from nws.files import write_atomically
@@ -54,23 +55,27 @@ def varied_keys(overrides: Sequence[str]) -> list[str]:
     return [each.key_or_group for each in parsed if each.is_sweep_override()]
 
 
+def sweep_directory(parent: str, time: str, resume: str | None, overrides: DictConfig) -> str:
+    """Return a sweep's directory; for resume=auto the newest one of the same command, if any."""
+    if resume == "auto":
+        for record in sorted(Path(parent).glob("*/sweep.yaml"), reverse=True):
+            if read_record(record).get("overrides") == sweep_command(overrides):
+                return str(record.parent)
+    return f"{parent}/{time}"
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Return what sweep.yaml says: overrides, command, and what varies (not before version 0.3)."""
+    record: Any = OmegaConf.to_container(OmegaConf.load(path))
+    return dict(record)
+
+
 def sweep_of(run: Path) -> tuple[Path | None, list[str]]:
     """Return the directory of the sweep that a run is a job of, if any, and what it varies."""
     record = run.parent / "sweep.yaml"
     if not record.is_file():
         return None, []
-    found: Any = OmegaConf.load(record)
-    return run.parent, list(found.get("varies", ()))  # earlier versions have the overrides alone
-
-
-def sweep_directory(parent: str, time: str, resume: str | None, overrides: DictConfig) -> str:
-    """Return a sweep's directory; for resume=auto the newest one of the same command, if any."""
-    if resume == "auto":
-        for record in sorted(Path(parent).glob("*/sweep.yaml"), reverse=True):
-            found: Any = OmegaConf.load(record)
-            if found.get("overrides") == sweep_command(overrides):
-                return str(record.parent)
-    return f"{parent}/{time}"
+    return run.parent, read_record(record).get("varies", [])
 
 
 def sweep_command(overrides: DictConfig) -> list[str]:
@@ -92,6 +97,7 @@ class Sweep(Callback):
     these too, and they save. A second signal stops at once.
     """
 
+    command: ClassVar[list[str]] = []  # that this process was started by
     directory: Path | None = None  # of the sweep that this process started
     caught: int | None = None  # the signal that stopped it
     signals = StopSignals(lambda number: Sweep._stop(number))
@@ -111,8 +117,11 @@ class Sweep(Callback):
             params = config.hydra.sweeper.get("params") or {}
             listed = [f"{key}={params[key]}" for key in params]
             varies = dict.fromkeys(varied_keys([*config.hydra.overrides.task, *listed]))
-            command = {"overrides": sweep_command(config.hydra.overrides), "varies": [*varies]}
-            write_atomically(record, OmegaConf.to_yaml(command).encode())
+            content = {
+                "overrides": sweep_command(config.hydra.overrides), "command": Sweep.command,
+                "varies": [*varies],
+            }  # fmt: skip
+            write_atomically(record, OmegaConf.to_yaml(content).encode())
         if not in_process(config.hydra.launcher):
             Sweep.signals.install()
 
@@ -143,6 +152,16 @@ class Job:
             for name, choice in self.hydra.runtime.choices.items()
             if not name.startswith("hydra/") and name not in ("experiment", "debug") and choice
         }
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What this run was asked for by: command line, overrides and experiment."""
+        command, record = Sweep.command, Path(self.hydra.sweep.dir) / "sweep.yaml"
+        if self.in_worker and record.is_file():  # another process than that of the command
+            command = read_record(record).get("command", [])
+        experiment = self.hydra.runtime.choices.get("experiment")
+        overrides = [str(text) for text in self.hydra.overrides.task]
+        return {"command": command, "overrides": overrides, "experiment": experiment}
 
     @contextmanager
     def errors_for_people(self) -> Iterator[None]:
@@ -187,8 +206,8 @@ class Job:
     def end(self, run: RunDirectory, stopped: int | None) -> None:
         """Print the run's directory, and end the program or the job where a signal stopped it."""
         if stopped is not None and not self.sweep and not run.is_finished():
-            command = shlex.quote(f"resume={run.path}")
-            write_line(f"stopped by signal {stopped}; go on with\n  python train.py {command}")
+            command = command_line("train", f"resume={run.path}")
+            write_line(f"stopped by signal {stopped}; go on with\n  {command}")
         write_line(run.path)
         if stopped is not None and self.in_worker:
             raise CompactHydraException(f"stopped by signal {stopped}")
@@ -201,6 +220,7 @@ class Job:
 def program(arguments: Sequence[str]) -> Iterator[None]:
     """Surround the program: one message for a user's error, and how to go on after a signal."""
     Sweep.directory, Sweep.caught = None, None
+    Sweep.command = shlex.split(command_line("train", *arguments))
     try:
         yield
     except UserError as error:
@@ -213,7 +233,7 @@ def program(arguments: Sequence[str]) -> Iterator[None]:
         Sweep.signals.restore()
         if Sweep.directory is not None and Sweep.caught is not None:
             rest = [text for text in arguments if text.lstrip("+").split("=")[0] != "resume"]
-            command = shlex.join(["python", "train.py", *rest, "resume=auto"])
+            command = command_line("train", *rest, "resume=auto")
             print(f"the sweep was stopped by signal {int(Sweep.caught)}; go on with\n  {command}")
             print(Sweep.directory)
             sys.exit(128 + Sweep.caught)

@@ -19,12 +19,14 @@ from nws.experiment.checks import (
     EVALUATION_SEED,
     DivergenceCheck,
     Row,
+    best_and_last,
     dream_loss,
     noise_scales,
     validate,
     warn_of_a_bad_end,
 )
 from nws.experiment.directory import load_parameters
+from nws.experiment.hardware import peak_memory
 from nws.experiment.images import progress_grids
 from nws.experiment.loggers import MetricsFile, Outputs
 from nws.experiment.rates import Scheduler, are_apart, learning_rates, restore
@@ -68,6 +70,7 @@ class Trainer:
         self.batches = Batches(data, settings.batch_size, sources, self.seed)
         self.divergence = DivergenceCheck(self.machine)
         self.step, self.seconds, self.saved_step = 0, 0.0, 0
+        self.evaluation_seconds = 0.0  # in this process
         self.best = -math.inf  # validation log-likelihood, in nats
         self.waited = 0  # evaluations since then
         # Sums over the `count` steps since the last evaluation, on the device.
@@ -97,6 +100,7 @@ class Trainer:
         Raises `Diverged` where numbers are not finite, `UserError` where a file cannot be written.
         """
         stop = StopSignals(partial(announce, "after this step"))
+        self._note()
         show = self.outputs.config.progress
         with stop, Terminal(show, self.step, self.total_steps, self.settings.epochs) as terminal:
             while not self.finished and stop.caught is None:
@@ -163,11 +167,14 @@ class Trainer:
 
     def _evaluate(self) -> str:
         """Write one row of metrics and the checkpoints. Return the row as a line."""
+        started = time.perf_counter()
         row = self._row()
+        self.evaluation_seconds += time.perf_counter() - started
         mean = row["valid/log_likelihood"]
         if self.plateau:
             self.scheduler.step(mean)  # type: ignore[arg-type]
         line = self.outputs.row(row)
+        self._note()
         if self.step == self.total_steps:
             warn_of_a_bad_end(self.machine, mean)
         better = mean > self.best
@@ -214,6 +221,9 @@ class Trainer:
     def _save(self, best: bool) -> None:
         self.outputs.checkpoint(self.state_dict(), best)
         self.saved_step = self.step
+
+    def _note(self) -> None:
+        self.outputs.note(self.facts() | {"state": "running"})
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything to go on bit for bit, as tensors and plain values."""
@@ -267,7 +277,28 @@ class Trainer:
             steps = 0 if self.plateau else min(self.step, self.total_steps)
         restore(self.optimizer, self.scheduler, state, steps)
 
-    def summary(self) -> Row:
+    def identity(self) -> dict[str, Any]:
+        """Return what does not change along the run, for its provenance."""
+        parameters = sum(each.numel() for each in self.machine.parameters())
+        return {"layers": list(self.machine.sizes), "parameters": parameters}
+
+    def facts(self) -> dict[str, Any]:
+        """Return how far the run is, in a few numbers, for its provenance."""
+        best, last = best_and_last(self.outputs.metrics.rows)
+        return {
+            "state": "finished" if self.finished else "stopped",
+            "steps": self.step,
+            "total_steps": self.total_steps,
+            "epochs": self.settings.epochs,
+            "ms_per_step": round(1000 * self.seconds / self.step, 3) if self.step else None,
+            "training_seconds": round(self.seconds, 3),
+            "evaluation_seconds": self.evaluation_seconds,
+            "peak_memory_bytes": peak_memory(self.device),
+            "best": best.mean if best else None,
+            "last": last.mean if last else None,
+        }
+
+    def summary(self) -> dict[str, Any]:
         """Return the run in a few numbers, for Weights & Biases."""
         seconds = round(self.seconds, 3)
         return {"best/log_likelihood": self.best, "steps": self.step, "training_seconds": seconds}

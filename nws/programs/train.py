@@ -11,7 +11,6 @@ import hydra
 import torch
 from omegaconf import DictConfig
 
-from nws.errors import Diverged
 from nws.experiment.arguments import rewrite_arguments
 from nws.experiment.build import (
     build_average,
@@ -25,7 +24,8 @@ from nws.experiment.build import (
 )
 from nws.experiment.configuration import check_groups, construct, resolve_paths, to_dict
 from nws.experiment.hardware import pick_device
-from nws.experiment.loggers import Outputs, State
+from nws.experiment.loggers import Outputs
+from nws.experiment.provenance import Provenance, surroundings
 from nws.experiment.resume import Start, starting_point
 from nws.experiment.seeds import derive_seed
 from nws.experiment.settings import TrainerSettings
@@ -73,18 +73,17 @@ def train(start: Start, job: Job) -> int | None:
         job.best = trainer.best
         return None
     write_line(start.run.path)
+    given = job.origin | trainer.identity() | surroundings(trainer.device)
+    record = Provenance(start.run.path, given, None if state is None else trainer.step)
+    trainer.outputs.provenance = record
     logger = trainer.outputs.start_logger(trainer.step, state["wandb_id"] if state else None)
-    ended: State = "failed"
     try:
-        stopped = trainer.fit()
-        ended = "finished" if trainer.finished else "stopped"
+        with record.ended_by(trainer.facts):
+            stopped = trainer.fit()
         job.best = trainer.best
         return stopped
-    except Diverged:
-        ended = "diverged"
-        raise
     finally:
-        logger.finish(trainer.summary(), ended)
+        logger.finish(trainer.summary() | record.summary(), record.record["state"])
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
