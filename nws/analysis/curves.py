@@ -29,7 +29,7 @@ class Band(NamedTuple):
 
 def group_runs(runs: Sequence[Run], keys: Sequence[str]) -> dict[str, list[Run]]:
     """Group runs by keys such as optimizer.lr (`argument`: the path given); `UserError` if none."""
-    known = sorted({key for run in runs for key in run.options} | {"argument"})
+    known = sorted({key for run in runs for key in run.config} | {"argument"})
     for key in keys:
         if key not in known:
             below = [each for each in known if each.startswith(f"{key}.")]
@@ -38,7 +38,7 @@ def group_runs(runs: Sequence[Run], keys: Sequence[str]) -> dict[str, list[Run]]
             raise UserError(f"no run's .hydra/config.yaml has the configuration key {key!r}{hint}")
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        values = run.options | {"argument": run.argument}
+        values = run.config | {"argument": run.argument}
         groups.setdefault(", ".join(_part(key, values.get(key)) for key in keys), []).append(run)
     return groups
 
@@ -56,15 +56,15 @@ def _part(key: str, value: Any) -> str:
 
 def differences(runs: Sequence[Run]) -> list[str]:
     """The configuration keys in which runs differ, without those of `INCIDENTAL`."""
-    keys = {key for run in runs for key in run.options}
+    keys = {key for run in runs for key in run.config}
     keys = {key for key in keys if not f"{key}.".startswith(tuple(f"{n}." for n in INCIDENTAL))}
-    unlike = [k for k in keys if any(r.options.get(k) != runs[0].options.get(k) for r in runs)]
+    unlike = [k for k in keys if any(r.config.get(k) != runs[0].options.get(k) for r in runs)]
     return sorted(unlike, key=lambda key: (not key.endswith((".name", ".lr")), key))
 
 
 def count(runs: Sequence[Run]) -> str:
     """`5 seeds` for runs that differ in nothing else, `5 runs` for others."""
-    seeds = len({run.options.get("seed") for run in runs}) == len(runs) and not differences(runs)
+    seeds = len({run.config.get("seed") for run in runs}) == len(runs) and not differences(runs)
     return f"{len(runs)} {'seed' if seeds else 'run'}{'s' * (len(runs) > 1)}"
 
 
