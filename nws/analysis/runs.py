@@ -4,7 +4,7 @@ import difflib
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from nws.experiment.configuration import flatten_config
 from nws.experiment.directory import RunDirectory, find_runs, open_run
 
 LOG_LIKELIHOOD, ERROR = "valid/log_likelihood", "valid/standard_error"  # of metrics.csv, in nats
+POSITION = ["epoch", "step", "seconds"]  # the columns that every metrics.csv has
 
 #: keys, or groups of them, that tell nothing about what a run computes
 INCIDENTAL = (
@@ -96,34 +97,28 @@ def read_provenance(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def read_run(path: str | Path, argument: str | None = None, started: bool = False) -> Run:
-    """Read a run's configuration, metrics and provenance.
-
-    Args:
-        path: The run directory.
-        argument: The path of the command line that led to it.
-        started: Whether a run without metrics.csv is a run too; its table is empty.
-
-    Raises:
-        UserError: A file cannot be read.
-    """
+def read_config(path: str | Path, argument: str | None = None) -> Run:
+    """Read a run's configuration and provenance, and leave its table of metrics empty."""
     directory, config = open_run(path)
-    columns = ["epoch", "step", "seconds"]
-    try:
-        if started and not directory.metrics.is_file():
-            table = pd.DataFrame(columns=columns, dtype=float)
-        else:
-            table = pd.read_csv(directory.metrics, dtype=float, float_precision="round_trip")
-        _ = table[columns]
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(
-            f"{directory.metrics} cannot be read: expected rows of numbers with columns epoch, "
-            f"step and seconds ({type(error).__name__}: {error})"
-        ) from error
     flat = flatten_config(OmegaConf.to_container(config, resolve=True))
-    metrics = table.replace([math.inf, -math.inf], math.nan)
+    metrics = pd.DataFrame(columns=POSITION, dtype=float)
     provenance = read_provenance(directory.path)
     return Run(directory.path, argument or str(path), flat, metrics, provenance)
+
+
+def read_run(path: str | Path, argument: str | None = None) -> Run:
+    """Read a run's configuration, metrics and provenance; `UserError` for an unreadable file."""
+    run = read_config(path, argument)
+    file = RunDirectory(run.path).metrics
+    try:
+        table = pd.read_csv(file, dtype=float, float_precision="round_trip")
+        _ = table[POSITION]
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(
+            f"{file} cannot be read: expected rows of numbers with columns epoch, "
+            f"step and seconds ({type(error).__name__}: {error})"
+        ) from error
+    return replace(run, metrics=table.replace([math.inf, -math.inf], math.nan))
 
 
 def read_runs(folders: Iterable[str | Path]) -> list[Run]:
