@@ -118,7 +118,7 @@ class Report:
     def _notes(self, heads: list[str]) -> str:
         notes = [NOTE, *(note for head, note in NOTES.items() if head in heads)]
         runs = [run for _, found in self.results for run, _ in found]
-        if KL not in heads and any(run.options["data.binarize"] == "none" for run in runs):
+        if KL not in heads and any(run.config["data.binarize"] == "none" for run in runs):
             notes.append(SOFT)
         return " ".join(notes)
 

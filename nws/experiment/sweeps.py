@@ -9,7 +9,7 @@ import math
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -217,8 +217,11 @@ class Job:
 
 
 @contextmanager
-def program(arguments: Sequence[str]) -> Iterator[None]:
-    """Surround the program: one message for a user's error, and how to go on after a signal."""
+def program(arguments: Sequence[str], report: Callable[[Path], None]) -> Iterator[None]:
+    """Surround the program: one message for a user's error, and how to go on after a signal.
+
+    At the end of a sweep, however it ended, `report` is called with its directory.
+    """
     Sweep.directory, Sweep.caught = None, None
     Sweep.command = shlex.split(command_line("train", *arguments))
     try:
@@ -231,6 +234,8 @@ def program(arguments: Sequence[str]) -> Iterator[None]:
         sys.exit(128 + signal.SIGINT)
     finally:
         Sweep.signals.restore()
+        if Sweep.directory is not None:
+            report(Sweep.directory)
         if Sweep.directory is not None and Sweep.caught is not None:
             rest = [text for text in arguments if text.lstrip("+").split("=")[0] != "resume"]
             command = command_line("train", *rest, "resume=auto")

@@ -11,6 +11,7 @@ import hydra
 import torch
 from omegaconf import DictConfig
 
+from nws.analysis.summaries import print_sweep
 from nws.experiment.arguments import rewrite_arguments
 from nws.experiment.build import (
     build_average,
@@ -113,6 +114,6 @@ def main(config: DictConfig) -> float:
 def run() -> None:
     """The program: what the user typed, rewritten for Hydra."""
     given = sys.argv[1:]
-    with program(given):
+    with program(given, print_sweep):
         sys.argv[1:] = rewrite_arguments(given, CONF)
         main()
