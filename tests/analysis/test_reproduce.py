@@ -182,7 +182,7 @@ def test_faces_that_are_not_tfds_are_not_called_tfd(
     other = plan()
     assert other.title == f"stand-in for TFD (not the Toronto Face Dataset: md5 {md5})"
     assert other.grid("ws").name == "stand_in_for_tfd_samples_ws.png"
-    other.report({}).write()
+    other.result({}).write()
     assert (other.figures / "table.md").read_text().startswith("# stand-in for TFD")
     monkeypatch.setattr(module, "TFD_MD5", md5)
     assert plan().title == "TFD" and plan().slug == "tfd"
@@ -292,7 +292,7 @@ def test_a_method_that_fails_leaves_the_others(
         "out",
     )
     monkeypatch.setattr(
-        "nws.analysis.report.draw", lambda *_, **__: {"png": b"a picture"}
+        "nws.analysis.comparison.draw", lambda *_, **__: {"png": b"a picture"}
     )  # not what this is about
     method = module.COMPARISONS["three_by_three"].methods["ws"]
     method.overrides.append("optimizer.lr=-1")
