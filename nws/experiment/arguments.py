@@ -14,6 +14,7 @@ from nws.errors import UserError
 from nws.experiment.configuration import GROUPS
 from nws.experiment.directory import RunDirectory, open_run
 from nws.experiment.resume import left_state
+from nws.experiment.terminal import Terminal
 
 #: Launchers and sweepers of the extra `sweep`, and the packages that they are in.
 PLUGINS = {
@@ -137,6 +138,7 @@ def find_unfinished_run(arguments: list[str], conf: Path) -> list[str]:
         config = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     except (HydraException, OmegaConfBaseException):  # Hydra composes again and says what is wrong
         return arguments
+    terminal = Terminal(config.verbosity)
     for file in sorted(parent.glob("*/.hydra/config.yaml"), reverse=True):
         run = RunDirectory(file.parent.parent.resolve())
         try:
@@ -144,7 +146,7 @@ def find_unfinished_run(arguments: list[str], conf: Path) -> list[str]:
         except UserError:  # another configuration, or damaged
             continue
         if not run.is_finished():
-            print(f"resume=auto: going on with {os.path.relpath(run.path)}")
+            terminal.line(f"resume=auto: going on with {os.path.relpath(run.path)}")
             return [*arguments, f"hydra.run.dir={_quote(run.path)}"]
-    print(f"resume=auto: no unfinished run of this configuration in {parent}, a new one")
+    terminal.line(f"resume=auto: no unfinished run of this configuration in {parent}, a new one")
     return arguments

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -80,7 +80,10 @@ def best_and_last(rows: Sequence[Mapping[str, Any]]) -> tuple[Likelihood | None,
     return max(finite, key=lambda each: each.mean), found[-1]
 
 
-def validate(machine: HelmholtzMachine, data: Dataset, samples: int, points: int | None) -> Row:
+def validate(
+    machine: HelmholtzMachine, data: Dataset, samples: int, points: int | None,
+    show: Callable[[int, int], object] = lambda done, total: None,
+) -> Row:  # fmt: skip
     """Return the columns of an evaluation, in nats an image; with the exact KL if p_D is known.
 
     Args:
@@ -88,10 +91,11 @@ def validate(machine: HelmholtzMachine, data: Dataset, samples: int, points: int
         data: Its validation part is used.
         samples: Importance samples an image, K.
         points: How many validation images, the first ones; None for all.
+        show: Called with the images done, and how many there are, from time to time.
     """
     images = data.valid.batch()[:points]
     rng = torch.Generator(images.device).manual_seed(EVALUATION_SEED)
-    valid = log_likelihood(machine, images, samples, rng)
+    valid = log_likelihood(machine, images, samples, rng, show=show)
     row: Row = {
         "valid/log_likelihood": valid.mean,
         "valid/standard_error": valid.standard_error,

@@ -22,7 +22,7 @@ GROUPS = (
 #: Those of them that runs of earlier versions lack.
 LATER = ("average",)
 #: The keys beside the groups.
-KEYS = ("name", "seed", "device", "progress", "resume", "experiment", "debug", "tuned")
+KEYS = ("name", "seed", "device", "progress", "verbosity", "resume", "experiment", "debug", "tuned")
 
 
 def check_groups(config: DictConfig) -> None:

@@ -49,7 +49,8 @@ class MetricsFile:
     def write(self, row: Row) -> None:
         """Add a row."""
         self.rows.append(row)
-        columns = list(dict.fromkeys(name for each in self.rows for name in each))
+        newest_first = reversed(self.rows)  # the row of step 0 has no columns of training
+        columns = list(dict.fromkeys(name for each in newest_first for name in each))
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, columns, lineterminator="\n")
         writer.writeheader()
@@ -171,6 +172,23 @@ def run_name(config: DictConfig, varied: Sequence[str]) -> str:
     return " ".join(parts)
 
 
+def row_parts(row: Row) -> list[str]:
+    """Return a row of metrics.csv for people, in parts, what matters most first."""
+    valid, error = row["valid/log_likelihood"], row["valid/standard_error"]
+    parts = [f"epoch {row['epoch']:6.2f}", f"step {row['step']:7d}"]
+    parts.append(f"valid {valid:8.3f} ± {error:.3f} nats")
+    if "train/log_likelihood" in row:
+        parts.append(f"bound {row['train/log_likelihood']:8.3f}")
+    if "exact/kl" in row:
+        parts.append(f"KL {row['exact/kl']:.3f}")
+    if "average/log_likelihood" in row:
+        parts.append(f"average {row['average/log_likelihood']:8.3f}")
+    parts.append(f"{row['seconds']:.1f} s")
+    if "train/ess" in row:
+        parts.append(f"ess {row['train/ess']:.2f}")
+    return [*parts, f"{row['valid/samples']} samples"]
+
+
 class Outputs:
     """The files of one run, and what its logger shows once `start_logger` was called.
 
@@ -198,21 +216,13 @@ class Outputs:
         self.wandb_id = self.logger.id or wandb_id
         return self.logger
 
-    def row(self, row: Row) -> str:
-        """Write one row of metrics.csv. Return it as a line for people."""
+    def row(self, row: Row) -> list[str]:
+        """Write one row of metrics.csv. Return it for people, in parts, what matters most first."""
         self.metrics.write(row)
         self.logger.write(row)
-        exact = f"  KL {row['exact/kl']:.3f}" if "exact/kl" in row else ""
-        if "average/log_likelihood" in row:
-            exact += f"  average {row['average/log_likelihood']:9.3f}"
-        line = (
-            f"epoch {row['epoch']:7.2f}  step {row['step']:7d}"
-            f"  valid {row['valid/log_likelihood']:9.3f} ± {row['valid/standard_error']:.3f} nats"
-            f" ({row['valid/samples']} samples)  train bound {row['train/log_likelihood']:9.3f}"
-            f"  ess {row['train/ess']:5.2f}{exact}  {row['seconds']:7.1f} s"
-        )
-        log.info(line)
-        return line
+        parts = row_parts(row)
+        log.info("  ".join(parts))
+        return parts
 
     def images(self, grids: dict[str, Tensor], step: int) -> None:
         """Write image grids (3, height, width) by their names."""

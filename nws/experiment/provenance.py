@@ -155,6 +155,13 @@ class Provenance:
                 log.warning(str(error))
             log.info("%s at step %s of %s", facts["state"], facts["steps"], facts["total_steps"])
 
+    @property
+    def code(self) -> str:
+        """The version of nws, and the commit where git knows one, in a few words."""
+        git = self.record.get("git") or {"commit": "", "changed": False}
+        parts = [f"nws {self.record['version']}", git["commit"][:7]]
+        return ", ".join(filter(None, parts)) + " with changes" * git["changed"]
+
     def summary(self) -> Facts:
         """Return the record in plain values, for the summary of a logger."""
         facts = self.record | {"command": shlex.join(self.record["command"])}

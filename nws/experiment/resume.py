@@ -16,6 +16,8 @@ FIXED = (
     "seed", "name", "algorithm.name", "trainer.batch_size", "model.units", "model.visible",
     "data.name",
 )  # fmt: skip
+#: What a run shows of itself: two runs that differ in it alone are the same.
+SHOWN = ("resume", "progress", "verbosity")
 #: Options of the data that may change: where the files are.
 FREE = ("data.root", "data.path", "data.shape")
 
@@ -102,8 +104,8 @@ def left_state(run: RunDirectory, config: DictConfig) -> dict[str, Any] | None:
 def first_difference(config: DictConfig, saved: DictConfig) -> tuple[str, str, str] | None:
     """Return the first key in which two configurations differ, and both values.
 
-    `resume` and the logger may differ. A key that is missing is the same as null: runs of before
-    an option was there go on.
+    The keys of `SHOWN` and the logger may differ. A key that is missing is the same as null: runs
+    of before an option was there go on.
     """
     config = config.copy()
     resolve_paths(config)
@@ -111,7 +113,7 @@ def first_difference(config: DictConfig, saved: DictConfig) -> tuple[str, str, s
     here = flatten_config(OmegaConf.to_container(as_saved))
     there = flatten_config(OmegaConf.to_container(saved))
     for key in [*here, *there]:
-        if not key.startswith(("resume", "logger.")) and here.get(key) != there.get(key):
+        if key not in SHOWN and not key.startswith("logger.") and here.get(key) != there.get(key):
             asked, found = (repr(flat[key]) if key in flat else "none" for flat in (here, there))
             return key, asked, found
     return None

@@ -4,6 +4,7 @@ A sweep's directory holds a run directory for each job (0, 1, ...), and `sweep.y
 that make it this sweep, the command that started it, and the keys that it varies.
 """
 
+import io
 import logging
 import math
 import shlex
@@ -26,7 +27,7 @@ from nws.errors import Diverged, UserError
 from nws.experiment.directory import RunDirectory
 from nws.experiment.invocation import command_line
 from nws.experiment.signals import StopSignals, announce
-from nws.experiment.terminal import write_line
+from nws.experiment.terminal import Terminal, silence_warnings, write_line
 from nws.files import write_atomically
 
 log = logging.getLogger(__name__)
@@ -59,23 +60,22 @@ def sweep_directory(parent: str, time: str, resume: str | None, overrides: DictC
     """Return a sweep's directory; for resume=auto the newest one of the same command, if any."""
     if resume == "auto":
         for record in sorted(Path(parent).glob("*/sweep.yaml"), reverse=True):
-            if read_record(record).get("overrides") == sweep_command(overrides):
+            if read_record(record.parent).get("overrides") == sweep_command(overrides):
                 return str(record.parent)
     return f"{parent}/{time}"
 
 
-def read_record(path: Path) -> dict[str, Any]:
-    """Return what sweep.yaml says: overrides, command, and what varies (not before version 0.3)."""
-    record: Any = OmegaConf.to_container(OmegaConf.load(path))
+def read_record(directory: Path) -> dict[str, Any]:
+    """Return what the sweep.yaml of a directory says: overrides, command, and what varies; {} without."""
+    path = directory / "sweep.yaml"
+    record: Any = OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
     return dict(record)
 
 
 def sweep_of(run: Path) -> tuple[Path | None, list[str]]:
     """Return the directory of the sweep that a run is a job of, if any, and what it varies."""
-    record = run.parent / "sweep.yaml"
-    if not record.is_file():
-        return None, []
-    return run.parent, read_record(record).get("varies", [])
+    record = read_record(run.parent)
+    return (run.parent, record.get("varies", [])) if record else (None, [])
 
 
 def sweep_command(overrides: DictConfig) -> list[str]:
@@ -106,10 +106,12 @@ class Sweep(Callback):
         """Note the sweep's directory and command, and take over the stopping signals."""
         Sweep.directory = directory = Path(config.hydra.sweep.dir).resolve()
         # Optuna's data base logs even where there is none.
-        logging.getLogger("alembic").setLevel(logging.WARNING)
+        quiet = ["hydra", "hydra_plugins", "optuna"] if config.verbosity == "quiet" else []
+        for name in ("alembic", *quiet):
+            logging.getLogger(name).setLevel(logging.WARNING)
         (directory / STOPPED).unlink(missing_ok=True)
         record = directory / "sweep.yaml"
-        if config.resume == "auto":
+        if config.resume == "auto" and config.verbosity != "quiet":
             what = "going on with the sweep" if record.exists() else "a new sweep"
             print(f"resume=auto: {what} in {directory}")
         if config.resume != "auto" or not record.exists():
@@ -131,6 +133,7 @@ class Sweep(Callback):
         if cls.directory is not None:
             (cls.directory / STOPPED).touch()
         announce("the sweep", number)
+        sys.stderr = io.StringIO()  # see `stopped_jobs_unreported`
 
 
 def in_process(launcher: DictConfig) -> bool:
@@ -154,11 +157,32 @@ class Job:
         }
 
     @property
+    def shares_output(self) -> bool:
+        """Whether other jobs write to the same terminal or file at the same time."""
+        return self.in_worker and "joblib" in str(self.hydra.launcher._target_)
+
+    def title(self, name: str) -> str:
+        """Return an experiment's name; in a sweep with the job's number and its own overrides."""
+        if not self.sweep:
+            return name
+        shared = [*read_record(Path(self.hydra.sweep.dir)).get("overrides", []), "resume=auto"]
+        own = [text for text in self.hydra.overrides.task if text not in shared]
+        return f"{name}, job {self.hydra.job.num}: {' '.join(own)}"
+
+    def terminal(self, config: DictConfig) -> Terminal:
+        """Return what the run shows itself on, as the configuration asks for it."""
+        verbosity = config.get("verbosity", "normal")  # runs of version 0.2 have none
+        if verbosity == "quiet":
+            silence_warnings()
+        name = str(self.hydra.job.num) if self.shares_output else None
+        return Terminal(verbosity, config.progress, name)
+
+    @property
     def origin(self) -> dict[str, Any]:
         """What this run was asked for by: command line, overrides and experiment."""
-        command, record = Sweep.command, Path(self.hydra.sweep.dir) / "sweep.yaml"
-        if self.in_worker and record.is_file():  # another process than that of the command
-            command = read_record(record).get("command", [])
+        command = Sweep.command
+        if self.in_worker:  # another process than that of the command
+            command = read_record(Path(self.hydra.sweep.dir)).get("command", [])
         experiment = self.hydra.runtime.choices.get("experiment")
         overrides = [str(text) for text in self.hydra.overrides.task]
         return {"command": command, "overrides": overrides, "experiment": experiment}
@@ -217,6 +241,21 @@ class Job:
 
 
 @contextmanager
+def stopped_jobs_unreported() -> Iterator[None]:
+    """Keep back what Hydra writes once the sweep was stopped: each stopped job is an error to it.
+
+    Where it was no such report but a crash, all of it comes at the end.
+    """
+    errors = sys.stderr
+    try:
+        yield
+    finally:
+        kept, sys.stderr = sys.stderr, errors
+        if isinstance(kept, io.StringIO) and kept is not errors and "Traceback" in kept.getvalue():
+            errors.write(kept.getvalue())
+
+
+@contextmanager
 def program(arguments: Sequence[str], report: Callable[[Path], None]) -> Iterator[None]:
     """Surround the program: one message for a user's error, and how to go on after a signal.
 
@@ -225,7 +264,8 @@ def program(arguments: Sequence[str], report: Callable[[Path], None]) -> Iterato
     Sweep.directory, Sweep.caught = None, None
     Sweep.command = shlex.split(command_line("train", *arguments))
     try:
-        yield
+        with stopped_jobs_unreported():
+            yield
     except UserError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:

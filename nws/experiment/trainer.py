@@ -35,6 +35,7 @@ from nws.experiment.settings import TrainerSettings
 from nws.experiment.signals import StopSignals, announce
 from nws.experiment.terminal import Terminal
 from nws.learning.step import STATISTICS, WakeSleep
+from nws.models import HelmholtzMachine
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +70,9 @@ class Trainer:
         sources = {metric.options.batch for metric in learner.metrics}
         self.batches = Batches(data, settings.batch_size, sources, self.seed)
         self.divergence = DivergenceCheck(self.machine)
-        self.step, self.seconds, self.saved_step = 0, 0.0, 0
+        self.terminal = Terminal("quiet")
+        self.step, self.seconds = 0, 0.0
+        self.saved_step: int | None = None  # of last.pt
         self.evaluation_seconds = 0.0  # in this process
         self.best = -math.inf  # validation log-likelihood, in nats
         self.waited = 0  # evaluations since then
@@ -88,63 +91,77 @@ class Trainer:
         return self.step >= self.total_steps or self.out_of_patience
 
     @property
+    def place(self) -> str:
+        """How far the run is, in words."""
+        return f"step {self.step} of {self.total_steps}"
+
+    @property
     def way_on(self) -> str:
         """The option with which a finished run goes on."""
         if self.out_of_patience:
             return f"trainer.patience=N, N > {self.waited}"
         return f"trainer.epochs=N, N > {self.step / self.steps_per_epoch:g}"
 
-    def fit(self) -> int | None:
+    def fit(self, terminal: Terminal | None = None) -> int | None:
         """Train to the last step, or until a signal, whose number is returned.
 
-        Raises `Diverged` where numbers are not finite, `UserError` where a file cannot be written.
+        What there is to see goes to the `terminal`; without one nothing is shown. Raises `Diverged`
+        where numbers are not finite, `UserError` where a file cannot be written.
         """
         stop = StopSignals(partial(announce, "after this step"))
+        self.terminal = terminal or self.terminal
         self._note()
-        show = self.outputs.config.progress
-        with stop, Terminal(show, self.step, self.total_steps, self.settings.epochs) as terminal:
+        with stop, self.terminal.training(self.step, self.total_steps, self.settings.epochs):
+            if self.step == 0:
+                self.terminal.row(self.outputs.row(self._row()))
             while not self.finished and stop.caught is None:
-                started = time.perf_counter()
-                try:
-                    self._train_until_due(terminal, stop)
-                except UserError:  # a solver's, of rows that it cannot use
-                    self._check()  # the reason, where numbers are not finite
-                    raise
-                self.seconds += time.perf_counter() - started
+                self._train_until_due(stop)
                 self._check()
                 if self._is_due(self.settings.images_every):
                     grids = progress_grids(self.machine, self.data, EVALUATION_SEED)
                     self.outputs.images(grids, self.step)
                 if self._is_due(self.settings.evaluate_every):
-                    terminal.show_line(self._evaluate())
+                    self._evaluate()
             if stop.caught is not None and self.saved_step != self.step:
                 self._save(best=False)
             return stop.caught
 
-    def _train_until_due(self, terminal: Terminal, stop: StopSignals) -> None:
+    def _train_until_due(self, stop: StopSignals) -> None:
         """Take steps up to the next evaluation or image, the end, or a signal."""
-        while True:
-            rates = learning_rates(self.optimizer)
-            for metric in self.learner.metrics:
-                metric.learning_rate.fill_(rates[metric.network.upward])
-            self.learner.start_step(self.step)
-            batches = self.batches.at(self.step, self.learner.rng)
-            self.optimizer.step(partial(self._loss, *batches))  # type: ignore[arg-type]
-            self.learner.after_step()
-            if not self.plateau:
-                self.scheduler.step()  # type: ignore[call-arg]
-            self.step += 1
-            if self.average is not None:
-                self.average.update(self.machine, self.step)
-            terminal.show_step(self.step, self.step / self.steps_per_epoch)
+        started, due = time.perf_counter(), False
+        while not due and stop.caught is None:
+            try:
+                self._step()
+            except UserError:  # a solver's, of rows that it cannot use
+                self._check()  # the reason, where numbers are not finite
+                raise
             if self.step % self.settings.check_every == 0:
                 self._check()
-                terminal.show_bound(float(self.sums[2]) / self.count)
-            due = map(self._is_due, (self.settings.evaluate_every, self.settings.images_every))
-            if any(due) or stop.caught is not None:
-                if self.device.type == "cuda":
-                    torch.cuda.synchronize(self.device)
-                return
+            self.terminal.step(self.step, self.step / self.steps_per_epoch, self._bound)
+            intervals = (self.settings.evaluate_every, self.settings.images_every)
+            due = any(map(self._is_due, intervals))
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.seconds += time.perf_counter() - started
+
+    def _step(self) -> None:
+        """Take one step."""
+        rates = learning_rates(self.optimizer)
+        for metric in self.learner.metrics:
+            metric.learning_rate.fill_(rates[metric.network.upward])
+        self.learner.start_step(self.step)
+        batches = self.batches.at(self.step, self.learner.rng)
+        self.optimizer.step(partial(self._loss, *batches))  # type: ignore[arg-type]
+        self.learner.after_step()
+        if not self.plateau:
+            self.scheduler.step()  # type: ignore[call-arg]
+        self.step += 1
+        if self.average is not None:
+            self.average.update(self.machine, self.step)
+
+    def _bound(self) -> float:
+        """Return the mean training bound since the last evaluation, in nats (synchronises)."""
+        return float(self.sums[2]) / self.count
 
     def _loss(self, x: Tensor, other: Tensor | None = None) -> Tensor:
         """Write the gradients of one batch; the closure that a torch optimizer calls."""
@@ -161,20 +178,17 @@ class Trainer:
 
     def _check(self) -> None:
         kept = f"{self.outputs.run.last} (step {self.saved_step}) is the last good checkpoint"
-        if not self.saved_step:
+        if self.saved_step is None:
             kept = "no checkpoint was written yet"
         self.divergence.check(self.step, learning_rates(self.optimizer), kept)
 
-    def _evaluate(self) -> str:
-        """Write one row of metrics and the checkpoints. Return the row as a line."""
-        started = time.perf_counter()
+    def _evaluate(self) -> None:
+        """Write one row of metrics and the checkpoints."""
         row = self._row()
-        self.evaluation_seconds += time.perf_counter() - started
         mean = row["valid/log_likelihood"]
         if self.plateau:
             self.scheduler.step(mean)  # type: ignore[arg-type]
-        line = self.outputs.row(row)
-        self._note()
+        parts = self.outputs.row(row)
         if self.step == self.total_steps:
             warn_of_a_bad_end(self.machine, mean)
         better = mean > self.best
@@ -182,41 +196,56 @@ class Trainer:
             self.best = mean
         self.waited = 0 if better else self.waited + 1
         self._save(better)
+        self._note()
+        self.terminal.row(parts)
         if self.out_of_patience and self.step < self.total_steps:
             reason = f"trainer.patience={self.waited}, no better valid/log_likelihood since"
-            where = f"step {self.step} of {self.total_steps}"
-            log.warning(f"the run ends at {where}: {reason} {self.best:.3f} nats")
-        return line
+            log.warning(f"the run ends at {self.place}: {reason} {self.best:.3f} nats")
 
     def _row(self) -> Row:
-        """Return the row of metrics of this step, and start the sums of the next."""
-        settings = self.settings
-        samples, points = settings.evaluation_samples, settings.evaluation_points
-        valid = validate(self.machine, self.data, samples, points)
+        """Return the row of metrics of this step, and start the sums of the next.
+
+        At step 0 nothing of training is in it.
+        """
+        started = time.perf_counter()
+        valid = self._validate(self.machine, "evaluation")
+        train = self._train_means() if self.count else {}
+        epoch, seconds = self.step / self.steps_per_epoch, round(self.seconds, 3)
+        row: Row = {"epoch": epoch, "step": self.step, "seconds": seconds}
+        ess = {"train/ess": train.pop("train/ess")} if train else {}
+        row |= train | {"valid/log_likelihood": valid.pop("valid/log_likelihood")}
+        rates = learning_rates(self.optimizer)
+        row |= ess | valid | {"learning_rate": rates.generator}
+        if are_apart(self.optimizer):
+            row["recognition/learning_rate"] = rates.recognition
+        if self.average is not None and self.average.count:
+            averaged = self._validate(self.average.machine, "evaluation of the average")
+            row |= {f"average/{key.split('/')[1]}": value for key, value in averaged.items()}
+            del row["average/samples"]
+        if self.settings.noise_batches is not None:
+            count = self.settings.noise_batches
+            row |= noise_scales(self.learner, self.batches, self.step, count)
+        if self.step:
+            row |= self.learner.report()
+        self.evaluation_seconds += time.perf_counter() - started
+        return row
+
+    def _validate(self, machine: HelmholtzMachine, what: str) -> Row:
+        """Return the columns of an evaluation of a machine, with a bar."""
+        samples, points = self.settings.evaluation_samples, self.settings.evaluation_points
+        with self.terminal.evaluation(what) as show:
+            return validate(machine, self.data, samples, points, show)
+
+    def _train_means(self) -> Row:
+        """Return the training columns: means since the last row. Start the sums of the next."""
         train = dict(zip(STATISTICS, (self.sums / self.count).tolist(), strict=True))
         if not self.learner.rule.recognition_dream:  # the steps need no dreams
-            rows = settings.batch_size * self.learner.dreams
+            rows = self.settings.batch_size * self.learner.dreams
             seed = derive_seed(self.seed, 4, self.step)
             train["dream_loss"] = dream_loss(self.machine, rows, seed)
         self.sums.zero_()
         self.count = 0
-        epoch, seconds = self.step / self.steps_per_epoch, round(self.seconds, 3)
-        row: Row = {"epoch": epoch, "step": self.step, "seconds": seconds}
-        losses = ("wake_loss", "dream_loss", "log_likelihood")
-        row |= {f"train/{name}": train[name] for name in losses}
-        row["valid/log_likelihood"] = valid.pop("valid/log_likelihood")
-        rates = learning_rates(self.optimizer)
-        row |= {"train/ess": train["ess"]} | valid | {"learning_rate": rates.generator}
-        if are_apart(self.optimizer):
-            row["recognition/learning_rate"] = rates.recognition
-        if self.average is not None and self.average.count:
-            averaged = validate(self.average.machine, self.data, samples, points)
-            row |= {f"average/{key.split('/')[1]}": value for key, value in averaged.items()}
-            del row["average/samples"]
-        if settings.noise_batches is not None:
-            count = settings.noise_batches
-            row |= noise_scales(self.learner, self.batches, self.step, count)
-        return row | self.learner.report()
+        return {f"train/{name}": value for name, value in train.items()}
 
     def _save(self, best: bool) -> None:
         self.outputs.checkpoint(self.state_dict(), best)
@@ -276,11 +305,6 @@ class Trainer:
         if longer or changed & {"optimizer", "scheduler"}:
             steps = 0 if self.plateau else min(self.step, self.total_steps)
         restore(self.optimizer, self.scheduler, state, steps)
-
-    def identity(self) -> dict[str, Any]:
-        """Return what does not change along the run, for its provenance."""
-        parameters = sum(each.numel() for each in self.machine.parameters())
-        return {"layers": list(self.machine.sizes), "parameters": parameters}
 
     def facts(self) -> dict[str, Any]:
         """Return how far the run is, in a few numbers, for its provenance."""

@@ -7,7 +7,7 @@ Fischer & Bengio 2016 (bidirectional Helmholtz machines: p*, p~* and its normali
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -61,6 +61,7 @@ def log_likelihood(
     samples: int,
     rng: torch.Generator | None = None,
     max_elements: int = MAX_ELEMENTS,
+    show: Callable[[int, int], object] = lambda done, total: None,
 ) -> LogLikelihood:
     """log p(x) ~ log (1/K) sum_k p(x, h_k) / q(h_k | x), averaged: a lower bound in expectation.
 
@@ -72,6 +73,7 @@ def log_likelihood(
         samples: K, importance samples of each data point.
         rng: Generator of the draws.
         max_elements: Unit states in flight at once.
+        show: Called with the data points done, and N, after each part of them.
 
     Raises:
         UserError: For no samples, no data, or data outside [0, 1].
@@ -84,8 +86,11 @@ def log_likelihood(
     samples = positive_int("evaluation.samples", samples)
     max_rows = rows_at_once(machine, max_elements)
     check_data(machine, x)
-    parts = x.split(max(1, max_rows // samples))
-    sums = [log_sums(machine, rows, samples, rng, (1, 2), max_rows) for rows in parts]
+    sums, done = [], 0
+    for rows in x.split(max(1, max_rows // samples)):
+        sums.append(log_sums(machine, rows, samples, rng, (1, 2), max_rows))
+        done += len(rows)
+        show(done, len(x))
     return summarise(torch.cat(sums, dim=1), samples)
 
 

@@ -26,12 +26,11 @@ from nws.experiment.build import (
 from nws.experiment.configuration import check_groups, construct, resolve_paths, to_dict
 from nws.experiment.hardware import pick_device
 from nws.experiment.loggers import Outputs
-from nws.experiment.provenance import Provenance, surroundings
+from nws.experiment.panels import show_end, show_start, start_record
 from nws.experiment.resume import Start, starting_point
 from nws.experiment.seeds import derive_seed
 from nws.experiment.settings import TrainerSettings
 from nws.experiment.sweeps import Job, program
-from nws.experiment.terminal import write_line
 from nws.experiment.trainer import Trainer
 from nws.learning import WakeSleep
 
@@ -65,23 +64,22 @@ def build_trainer(start: Start, choices: dict[str, str]) -> Trainer:
 
 def train(start: Start, job: Job) -> int | None:
     """Train one run to its end, or to a signal, whose number is returned."""
+    terminal = job.terminal(start.config)
     trainer, state = build_trainer(start, job.choices), start.state
     if state is None:
         start.run.claim(start.config, job.choices, start.again)
     elif trainer.finished:
-        where = f"step {trainer.step} of {trainer.total_steps}"
-        print(f"nothing to do: {where}; go on with {trainer.way_on}")
+        terminal.line(f"nothing to do: {trainer.place}; go on with {trainer.way_on}")
         job.best = trainer.best
         return None
-    write_line(start.run.path)
-    given = job.origin | trainer.identity() | surroundings(trainer.device)
-    record = Provenance(start.run.path, given, None if state is None else trainer.step)
-    trainer.outputs.provenance = record
+    record = start_record(trainer, job.origin, resumed=state is not None)
+    show_start(terminal, job.title(start.config.name), trainer, record, job.shares_output)
     logger = trainer.outputs.start_logger(trainer.step, state["wandb_id"] if state else None)
     try:
         with record.ended_by(trainer.facts):
-            stopped = trainer.fit()
+            stopped = trainer.fit(terminal)
         job.best = trainer.best
+        show_end(terminal, trainer, record.record, with_commands=not job.sweep)
         return stopped
     finally:
         logger.finish(trainer.summary() | record.summary(), record.record["state"])
@@ -99,7 +97,8 @@ def main(config: DictConfig) -> float:
         start = starting_point(config, job.hydra)
         state, stopped = start.state, None
         if automatic and state is not None and start.run.is_finished():
-            print(f"finished already: step {state['step']} of {state['total_steps']}")
+            where = "step {step} of {total_steps}".format(**state)
+            job.terminal(config).line(f"finished already: {where}")
             job.best = float(state["best"])
         else:
             unused = [] if state else unused_options(start.config, job.hydra.overrides.task)

@@ -117,7 +117,9 @@ def measure(groups: dict[str, list[Run]]) -> Measure | None:
     if common:
         request = max(common, key=_worth)
         rows = {run.path: rows[request] for run, rows in found}
-        scores = [_evaluated(name, [rows[run.path] for run in runs]) for name, runs in groups.items()]
+        scores = [
+            _evaluated(name, [rows[run.path] for run in runs]) for name, runs in groups.items()
+        ]
         return Measure(request_words(request), scores)
     keys = [f"trainer.evaluation_{name}" for name in ("samples", "points")]
     ways = {tuple(run.config.get(key) for key in keys) for run, _ in found}

@@ -120,7 +120,9 @@ def _price(groups: dict[str, list[Run]], ranked: Sequence[Score]) -> list[str]:
     best, second = ranked[0].method, ranked[1].method
     ratio = seconds[best] / seconds[second] if seconds[second] else math.nan
     times = f" ({ratio:.2g} times as long)" if math.isfinite(ratio) else ""
-    text = f"Training took {seconds[best]:.1f} s for {best} and {seconds[second]:.1f} s for {second}"
+    text = (
+        f"Training took {seconds[best]:.1f} s for {best} and {seconds[second]:.1f} s for {second}"
+    )
     return [f"{text}{times}, without evaluation.", *_by_the_clock(groups, best)]
 
 
