@@ -149,8 +149,10 @@ def differing_keys(runs: Sequence[Run]) -> list[str]:
     typed = {_key_of(text) for run in runs for text in run.provenance.get("overrides") or ()}
     kept: list[str] = []
     for key in sorted(_unlike(runs), key=_rank):
-        given = key in typed or (_is_name(key) and key.rpartition(".")[0] in typed)
-        leaders = [] if given else [other for other in kept if _leads(other, key)]
+        group = key.rpartition(".")[0]
+        leaders = [] if key in typed else [other for other in kept if _leads(other, key)]
+        if _is_name(key) and group in typed:  # a choice such as optimizer=adam
+            leaders = [other for other in leaders if other.startswith(f"{group}.")]
         if not any(_follows(runs, key, leader) for leader in leaders):
             kept.append(key)
     return kept

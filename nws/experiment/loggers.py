@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor
 
 from nws.errors import UserError
 from nws.experiment.checks import Row
 from nws.experiment.configuration import instantiate, to_dict
 from nws.experiment.directory import RunDirectory, save_checkpoint
-from nws.experiment.images import save_png
+from nws.experiment.images import Picture, save_png
 from nws.experiment.provenance import Provenance
 from nws.experiment.sweeps import sweep_of
 from nws.files import write_atomically
@@ -224,11 +223,12 @@ class Outputs:
         log.info("  ".join(parts))
         return parts
 
-    def images(self, grids: dict[str, Tensor], step: int) -> None:
-        """Write image grids (3, height, width) by their names."""
-        for name, grid in grids.items():
+    def images(self, pictures: dict[str, Picture], step: int) -> None:
+        """Write pictures by their names, with captions."""
+        for name, picture in pictures.items():
             path = self.run.images / f"{name}_step_{step:07d}.png"
-            save_png(grid, path)
+            where = f"{self.run.path.parent.name}/{self.run.path.name}"
+            save_png(picture.grid, path, f"{name}, {where}, step {step:,}\n{picture.rows}")
             self.logger.images(f"images/{name}", path, step)
 
     def checkpoint(self, state: dict[str, Any], best: bool) -> None:

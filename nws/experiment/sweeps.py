@@ -66,7 +66,7 @@ def sweep_directory(parent: str, time: str, resume: str | None, overrides: DictC
 
 
 def read_record(directory: Path) -> dict[str, Any]:
-    """Return what the sweep.yaml of a directory says: overrides, command, and what varies; {} without."""
+    """Return what the sweep.yaml of a directory says, {} without: overrides, command, varies."""
     path = directory / "sweep.yaml"
     record: Any = OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
     return dict(record)

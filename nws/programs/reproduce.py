@@ -210,7 +210,7 @@ class State:
 
 
 def carry_out(plan: Plan, state: State) -> list[str]:
-    """Run every step that is not done yet, and write table.md and report.html; a line for each that failed."""
+    """Run every step that is not done yet, and write what came of it; a line for each that failed."""
     failures: list[str] = []
     steps = plan.steps()
     for number, step in enumerate(steps, 1):

@@ -63,8 +63,8 @@ def _best(best: Score, found: Measure, groups: dict[str, list[Run]]) -> str:
         runs = count(groups[best.method])
         return f"{best.method}, {runs}: {number(best)} ({noise}), {found.words}."
     over = f"{len(best.values)} seeds" if best.over_seeds else "images, one seed"
-    error = f" (mean ± standard error over {over})"
-    return f"Best of {len(groups)} configurations: {best.method} with {number(best)}{error}, {found.words}."
+    first = f"Best of {len(groups)} configurations: {best.method} with {number(best)}"
+    return f"{first} (mean ± standard error over {over}), {found.words}."
 
 
 def _against(ranked: Sequence[Score]) -> list[str]:
