@@ -210,7 +210,7 @@ class State:
 
 
 def carry_out(plan: Plan, state: State) -> list[str]:
-    """Run every step that is not done yet, and write what came of it; a line for each that failed."""
+    """Run every step that is not done yet, and write the results; a line for each that failed."""
     failures: list[str] = []
     steps = plan.steps()
     for number, step in enumerate(steps, 1):
@@ -236,13 +236,18 @@ def carry_out(plan: Plan, state: State) -> list[str]:
         if step.kind == "sample":  # so that the methods so far can be looked at
             plan.result(state.machines).write()
     print(f"[{len(steps) + 1}/{len(steps) + 1}] figures", flush=True)
+    write_results(plan, state)
+    return failures
+
+
+def write_results(plan: Plan, state: State) -> None:
+    """Write the curves, table.md, and report.html of the runs that are finished."""
     result = plan.result(state.machines)
     result.write()
     runs = [run.path for _, found in result.results for run, _ in found]
     if runs:
         path = plan.figures / "report.html"
         write_page(runs, path, title=result.title, command=result.command)
-    return failures
 
 
 def call(command: list[str]) -> tuple[int, int | None]:

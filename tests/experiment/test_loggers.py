@@ -115,7 +115,7 @@ def test_what_goes_to_wandb(train: Command, fake: Fake) -> None:
         and run.options["config"]["name"] == "digits_rws"
     )
     rows = [row for row in run.rows if "valid/log_likelihood" in row]
-    assert [float(each["valid/log_likelihood"]) for each in metrics(path)] == [
+    assert [float(each["valid/log_likelihood"]) for each in metrics(path, start=True)] == [
         row["valid/log_likelihood"] for row in rows
     ]
     images = [name for row in run.rows for name in row if name.startswith("images/")]
@@ -199,7 +199,7 @@ def test_a_failure_warns_once_and_training_goes_on(train: Command, fake: Fake, f
 
 def test_offline_and_none(train: Command) -> None:
     outcome = train(ON, "hydra.run.dir=on")
-    assert outcome.code == 0 and outcome.err == "" and len(outcome.out.splitlines()) == 2
+    assert outcome.code == 0 and outcome.err == ""
     (folder,) = (outcome.run / "wandb").glob("offline-run-*")
     identity = folder.name.rsplit("-", 1)[1]
     content = (folder / f"run-{identity}.wandb").read_bytes()
@@ -257,7 +257,7 @@ def test_a_logger_of_ones_own(train: Command, monkeypatch: pytest.MonkeyPatch) -
         ("start", "rws digits", 0), *images, ("finish", 12, "finished")
     ]  # fmt: skip
     assert [step for kind, step, *_ in heard if kind == "write"] == [
-        int(row["step"]) for row in metrics(outcome.run)
+        int(row["step"]) for row in metrics(outcome.run, start=True)
     ]
     heard.clear()
     assert train("resume=run", "trainer.epochs=3").code == 0
@@ -272,10 +272,11 @@ def test_tensorboard(train: Command) -> None:
     assert train("resume=run", "trainer.epochs=3").code == 0
 
     board = events.EventAccumulator(str(outcome.run / "tensorboard")).Reload()
-    rows = metrics(outcome.run)
+    rows = metrics(outcome.run, start=True)
     for name in set(rows[0]) - {"step"}:
         found = [(each.step, each.value) for each in board.Scalars(name)]
-        expected = [(int(row["step"]), float(np.float32(row[name]))) for row in rows]
+        numbers = [(int(row["step"]), row[name]) for row in rows if row[name]]
+        expected = [(step, float(np.float32(number))) for step, number in numbers]
         assert found == expected, name
     shown = board.Images("images/generated")
     assert [each.step for each in shown] == [6, 12, 18]

@@ -6,7 +6,7 @@ Log-likelihoods are in nats per image, times in seconds of training without eval
 import json
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -100,16 +100,11 @@ def _table(runs: Sequence[Run], keys: Sequence[str]) -> tuple[list[str], list[li
     columns: dict[str, list[Cell]] = {
         name: [_option(run, key) for run in runs] for key, name in short_names(keys).items()
     }
-    columns["state"] = [Cell(run.state, run.state) for run in runs]
-    for which in ("best", "last"):
-        columns[f"{which} valid, nats"] = [_valid(run, which) for run in runs]
+    columns |= {name: [cell(run) for run in runs] for name, cell in LIKELIHOODS.items()}
     columns |= _evaluations(runs)
     if any("exact/kl" in run.metrics for run in runs):
         columns["last KL, nats"] = [_number(run.last.get("exact/kl"), "{:.4f}") for run in runs]
-    columns["epochs"] = [_number(run.last.get("epoch"), "{:.4g}") for run in runs]
-    columns["seconds"] = [_number(run.last.get("seconds"), "{:,.1f}") for run in runs]
-    columns["ms/step"] = [_number(run.ms_per_step, "{:.3g}") for run in runs]
-    columns["host"] = [_host(run) for run in runs]
+    columns |= {name: [cell(run) for run in runs] for name, cell in COSTS.items()}
     return list(columns), [list(cells) for cells in zip(*columns.values(), strict=True)]
 
 
@@ -129,8 +124,8 @@ def _number(value: Any, form: str, error: Any = None, title: str = "") -> Cell:
     return Cell(text, float(value), title)
 
 
-def _valid(run: Run, which: str) -> Cell:
-    row: dict[str, float] = getattr(run, which)
+def _valid(row: dict[str, float]) -> Cell:
+    """The validation log-likelihood of a row of metrics.csv."""
     title = f"epoch {row['epoch']:g}, step {row['step']:.0f}" if row else ""
     return _number(row.get(LOG_LIKELIHOOD), "{:.2f}", row.get(ERROR), title)
 
@@ -166,6 +161,20 @@ def _host(run: Run) -> Cell:
     threads = run.provenance.get("threads")
     title = ", ".join([*filter(None, parts), *([f"{threads} threads"] if threads else [])])
     return Cell(host, host, title)
+
+
+#: columns of the table, before and after what evaluate.py found
+LIKELIHOODS: dict[str, Callable[[Run], Cell]] = {
+    "state": lambda run: Cell(run.state, run.state),
+    "best valid, nats": lambda run: _valid(run.best),
+    "last valid, nats": lambda run: _valid(run.last),
+}
+COSTS: dict[str, Callable[[Run], Cell]] = {
+    "epochs": lambda run: _number(run.last.get("epoch"), "{:.4g}"),
+    "seconds": lambda run: _number(run.last.get("seconds"), "{:,.1f}"),
+    "ms/step": lambda run: _number(run.ms_per_step, "{:.3g}"),
+    "host": _host,
+}
 
 
 # --- provenance -----------------------------------------------------------------------------------
@@ -206,26 +215,33 @@ def _diff(run: Run) -> str:
 
 def curves(every: Sequence[Run]) -> dict[str, Any]:
     """Every column of metrics.csv, of each run and as mean ± deviation of each method."""
-    runs = [run for run in every if len(run.metrics)]
-    names = dict.fromkeys(name for run in runs for name in run.metrics)
-    columns = [name for name in names if name not in POSITION and _drawn(runs, name)]
-    columns.sort(key=lambda name: name != LOG_LIKELIHOOD)
-    methods = group_runs(runs)
-    several = any(len(group) > 1 for group in methods.values()) and len(runs) > 1
     named = dict(zip(run_names(every), every, strict=True))
     lines = {name: [run] for name, run in named.items() if len(run.metrics)}
-    views = {"runs": lines} | ({"methods": methods} if several else {})
-    numbers = {run.path: place for place, group in enumerate(methods.values()) for run in group}
+    runs = [run for (run,) in lines.values()]
+    columns = _columns(runs)
+    methods = group_runs(runs)
+    views = {"runs": lines} | ({"methods": methods} if len(methods) < len(runs) else {})
+    places = {name: place for place, name in enumerate(methods)}
+    numbers = {run.path: places[name] for name, group in methods.items() for run in group}
     return {
         "columns": [{"name": name, "label": WORDS.get(name, name)} for name in columns],
-        "views": {
-            view: {
-                "lines": [{"name": n, "group": numbers[g[0].path]} for n, g in groups.items()],
-                "columns": {name: _curve(groups, name) for name in columns},
-            }
-            for view, groups in views.items()
-        },
+        "views": {view: _view(groups, columns, numbers) for view, groups in views.items()},
     }
+
+
+def _columns(runs: Sequence[Run]) -> list[str]:
+    """The columns of metrics.csv that have numbers, the validation log-likelihood first."""
+    names = dict.fromkeys(name for run in runs for name in run.metrics)
+    columns = [name for name in names if name not in POSITION and _drawn(runs, name)]
+    return sorted(columns, key=lambda name: name != LOG_LIKELIHOOD)
+
+
+def _view(
+    groups: dict[str, list[Run]], columns: Sequence[str], numbers: dict[Path, int]
+) -> dict[str, Any]:
+    """The lines of all columns; `numbers` says of which method a run is, for its colour."""
+    lines = [{"name": name, "group": numbers[group[0].path]} for name, group in groups.items()]
+    return {"lines": lines, "columns": {name: _curve(groups, name) for name in columns}}
 
 
 def _drawn(runs: Sequence[Run], column: str) -> bool:

@@ -104,7 +104,6 @@ class Measure:
 
     words: str
     scores: list[Score]
-    best_of_many: bool = False  # whether the value was chosen as the best of several evaluations
 
 
 def measure(groups: dict[str, list[Run]]) -> Measure | None:
@@ -112,24 +111,29 @@ def measure(groups: dict[str, list[Run]]) -> Measure | None:
 
     None where a group has no number, or the runs were validated in different ways.
     """
-    found = [(run, dict(requests(run))) for runs in groups.values() for run in runs]
-    common = set.intersection(*(set(rows) for _, rows in found))
-    if common:
+    rows = {run.path: dict(requests(run)) for runs in groups.values() for run in runs}
+    if common := set.intersection(*map(set, rows.values())):
         request = max(common, key=_worth)
-        rows = {run.path: rows[request] for run, rows in found}
-        scores = [
-            _evaluated(name, [rows[run.path] for run in runs]) for name, runs in groups.items()
-        ]
+        found = {name: [rows[run.path][request] for run in runs] for name, runs in groups.items()}
+        scores = [_evaluated(name, each) for name, each in found.items()]
         return Measure(request_words(request), scores)
+    return _validation(groups)
+
+
+def _validation(groups: dict[str, list[Run]]) -> Measure | None:
+    """The best rows of metrics.csv, where all were evaluated in the same way."""
     keys = [f"trainer.evaluation_{name}" for name in ("samples", "points")]
-    ways = {tuple(run.config.get(key) for key in keys) for run, _ in found}
-    if len(ways) > 1 or not all(run.best for run, _ in found):
+    every = [run for runs in groups.values() for run in runs]
+    ways = {tuple(run.config.get(key) for key in keys) for run in every}
+    if len(ways) > 1 or not all(run.best for run in every):
         return None
-    scores = []
-    for name, runs in groups.items():
-        pairs = [(run.best[LOG_LIKELIHOOD], run.best.get(ERROR, math.nan)) for run in runs]
-        scores.append(Score(name, *(tuple(each) for each in zip(*pairs, strict=True))))
-    return Measure("on validation images, at the best evaluation", scores, True)
+    scores = [_validated(name, runs) for name, runs in groups.items()]
+    return Measure("on validation images, at the best evaluation", scores)
+
+
+def _validated(name: str, runs: Sequence[Run]) -> Score:
+    errors = tuple(run.best.get(ERROR, math.nan) for run in runs)
+    return Score(name, tuple(run.best[LOG_LIKELIHOOD] for run in runs), errors)
 
 
 def requests(run: Run) -> Iterator[tuple[tuple[object, ...], Row]]:
