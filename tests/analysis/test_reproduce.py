@@ -234,7 +234,7 @@ def test_stopped_and_gone_on_with_nothing_is_done_twice(
     ]
     figures = tmp_path / "out" / "figures"
     assert sorted(path.name for path in figures.iterdir()) == [
-        "table.md", "three_by_three_exact_kl.png", "three_by_three_exact_kl.svg",
+        "report.html", "table.md", "three_by_three_exact_kl.png", "three_by_three_exact_kl.svg",
         "three_by_three_samples_nrws.png", "three_by_three_samples_ws.png",
     ]  # fmt: skip
     curves = (figures / "three_by_three_exact_kl.svg").read_text()

@@ -74,7 +74,7 @@ def difference(one: Score, other: Score) -> Difference:
     Example:
         >>> found = difference(Score("a", (1.0, 1.2), (9, 9)), Score("b", (0.0, 0.2), (9, 9)))
         >>> print(f"{found.value:.2f} ± {found.error:.2f}, p = {found.p:.3f}")
-        1.00 ± 0.14, p = 0.020
+        1.00 ± 0.14, p = 0.019
     """
     value = one.mean - other.mean
     over_seeds = one.over_seeds and other.over_seeds
