@@ -73,7 +73,7 @@ def test_every_plugin_exists() -> None:
     asked = {
         re.findall(r"\[(\w+)\]", span)[0] for span in spans() if span.startswith("pip install")
     }
-    assert asked == {"sweep"} <= set(extras)
+    assert asked == {"sweep", "tensorboard"} <= set(extras)
 
 
 def test_every_option_named_exists() -> None:
@@ -118,7 +118,8 @@ def test_every_option_of_hydra_exists() -> None:
 def test_every_flag_of_the_scripts_exists(command: Command) -> None:
     """Those of commands are taken when these are run."""
     flags = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", code_spans()))
-    known = {"--config-dir", "--cfg", "--resolve"}  # Hydra's
+    # of Hydra, W&B and TensorBoard
+    known = {"--config-dir", "--cfg", "--resolve", "--summary", "--logdir"}
     for script in SCRIPTS:
         shown = set(re.findall(r"--[a-z][a-z-]+", command(script, "--help").out))
         assert shown > {"--help"}, script
@@ -128,7 +129,7 @@ def test_every_flag_of_the_scripts_exists(command: Command) -> None:
 
 def test_every_script_is_named() -> None:
     assert (
-        len(SCRIPTS) == 5
+        len(SCRIPTS) == 8
         and [script for script in SCRIPTS if f"python {script} " not in "\n".join(commands())] == []
     )
 

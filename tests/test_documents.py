@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+import wandb.cli.cli
 import yaml
 from conftest import ROOT, Command, checkpoint, load_script
 
@@ -270,11 +271,20 @@ def test_benchmarks(
 
 def test_weights_and_biases_commands(finished: Path) -> None:
     assert "wandb" in entry_points(group="console_scripts").names
-    texts = [*of("wandb sync"), *(span for span in spans() if span.startswith("wandb sync"))]
-    assert len(texts) == 2
+    texts = [*of("wandb "), *(span for span in spans() if re.match("wandb (sync|leet) ", span))]
+    assert len(texts) == 5
+    shutil.copytree(finished / "wandb", finished.parent / "wandb")  # as a sweep's links
     for text in texts:  # of a run, or of a sweep, a folder of runs
+        assert shlex.split(text)[1] in wandb.cli.cli.cli.commands
         folder, _, pattern = shlex.split(text)[-1].partition("/")
         assert list((finished if folder == "RUN" else finished.parent).glob(pattern)), text
+
+
+@pytest.mark.parametrize("text", of("python scripts/report.py"))
+def test_reporting(command: Command, finished: Path, text: str) -> None:
+    given = [each.replace("RUN", str(finished)) for each in arguments(text)]
+    outcome = command("scripts/report.py", *given)
+    assert outcome.code == 0 and outcome.run.name == "report.html" and outcome.run.is_file()
 
 
 def test_the_library_needs_torch_alone(tmp_path: Path) -> None:

@@ -1,22 +1,19 @@
 """Training curves as numbers: runs in groups, and the mean and the deviation of each group."""
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from nws.analysis.runs import Run
+from nws.analysis.runs import Run, differing_keys, find_key, label
 from nws.errors import UserError
 
-#: configuration that may differ within a group: none of it changes a curve, but for the seed
-INCIDENTAL = (
-    "seed", "name", "device", "progress", "verbosity", "resume", "logger", "data.root",
-    "trainer.check_every", "trainer.images_every",
-)  # fmt: skip
+GRADED = ("log_likelihood", "loss", "kl")  # parts of the names of columns that have a best value
+GAP = 5.0  # between the curves that set the scale and those that are cut
+MAX_NAMED = 3  # keys in a group's name, where fewer tell the groups apart
 
 
 class Band(NamedTuple):
@@ -27,44 +24,103 @@ class Band(NamedTuple):
     deviation: NDArray[np.float64]  # sample standard deviation over the runs; 0 for one run
 
 
-def group_runs(runs: Sequence[Run], keys: Sequence[str]) -> dict[str, list[Run]]:
-    """Group runs by keys such as optimizer.lr (`argument`: the path given); `UserError` if none."""
-    known = sorted({key for run in runs for key in run.options} | {"argument"})
-    for key in keys:
-        if key not in known:
-            below = [each for each in known if each.startswith(f"{key}.")]
-            near = below or difflib.get_close_matches(key, known)
-            hint = f"; perhaps {', '.join(near[:6])}" if near else ""
-            raise UserError(f"no run's .hydra/config.yaml has the configuration key {key!r}{hint}")
+class Scale(NamedTuple):
+    """The ends of a y axis, None where the curves need no other than their own, and what is cut."""
+
+    low: float | None
+    high: float | None
+    cut: dict[str, float]  # how far the curves go that leave the axis, by their names
+
+
+def group_runs(runs: Sequence[Run], by: str = "auto") -> dict[str, list[Run]]:
+    """Group runs, and name the groups.
+
+    Args:
+        runs: The runs.
+        by: Keys such as optimizer.lr or lr, with commas between them; `argument`: the path given;
+            `run`: each run by itself; `auto`: all keys in which the runs differ but for the seed.
+
+    Raises:
+        UserError: No run has such a key.
+    """
+    if by == "run":
+        return _by_name(runs, differing_keys(runs), alone=True)
+    if by != "auto":
+        names = by.split(",")
+        keys = [find_key(name, runs) for name in names if name != "argument"]
+        return _by_name(runs, keys, "argument" in names)
+    keys = [key for key in differing_keys(runs) if key != "seed"]
+    return _by_name(runs, _telling(runs, keys) or ["algorithm.name"])
+
+
+def _by_name(
+    runs: Sequence[Run], keys: Sequence[str], argument: bool = False, alone: bool = False
+) -> dict[str, list[Run]]:
+    """Groups of runs by their labels, with the path given, or each run by itself."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        values = run.options | {"argument": run.argument}
-        groups.setdefault(", ".join(_part(key, values.get(key)) for key in keys), []).append(run)
+        parts = [run.argument] * argument + [label(run, keys)] * bool(keys)
+        name = ", ".join(parts) or run.path.name
+        if alone and name in groups:
+            name += f" ({run.path.parent.name}/{run.path.name})"
+        groups.setdefault(name, []).append(run)
     return groups
 
 
-def _part(key: str, value: Any) -> str:
-    """A key's part of a group's name."""
-    text = f"{value:g}" if isinstance(value, float) else str(value).lower()
-    if isinstance(value, str):
-        text = value.split(".")[-1] if key.endswith("_target_") else value
-    elif isinstance(value, list):
-        text = "-".join(map(str, value))
-    named = key == "argument" or key.endswith((".name", "_target_"))
-    return text if named else f"{key.split('.')[-1]} {text}"
+def _telling(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
+    """The keys without some of the last, where others tell as many groups apart."""
+    kept = list(keys)
+    for key in reversed(keys):
+        fewer = [each for each in kept if each != key]
+        if len(kept) > MAX_NAMED and len(_by_name(runs, fewer)) == len(_by_name(runs, keys)):
+            kept = fewer
+    return kept
+
+
+def scale(bands: dict[str, Band], column: str) -> Scale:
+    """Which part of the y axis the curves need, where a few must not flatten the others.
+
+    The distance of a curve is that of its worst point from the best point of all. In the order of
+    distances, the curves after a gap of a factor `GAP` are cut, if they are fewer than the others.
+    So a run that diverged is cut. Rows at step 0, before any training, set no limit.
+    """
+    parts = {name: _trained(band) for name, band in bands.items() if len(band.x)}
+    if not parts or not any(word in column for word in GRADED):
+        return Scale(None, None, {})
+    sign = 1.0 if "log_likelihood" in column else -1.0  # higher is better, or lower
+    best = max(float((sign * band.mean).max()) for band in parts.values())
+    far = {name: best - float((sign * band.mean).min()) for name, band in parts.items()}
+    names = sorted(far, key=lambda name: far[name])
+    kept = len(names)
+    if max(len(band.x) for band in parts.values()) > 1:
+        for place in range((len(names) + 1) // 2, len(names)):
+            if far[names[place]] > GAP * max(far[names[place - 1]], abs(best) / 2):
+                kept = place
+                break
+    shown = [parts[name] for name in names[:kept]]
+    low = min(float((band.mean - band.deviation).min()) for band in shown)
+    high = max(float((band.mean + band.deviation).max()) for band in shown)
+    hidden = {name: sign * (best - far[name]) for name in names[kept:]}
+    if not hidden and all(len(parts[name].x) == len(bands[name].x) for name in parts):
+        return Scale(None, None, {})
+    margin = 0.05 * (high - low)
+    return Scale(low - margin, high + margin, hidden)
+
+
+def _trained(band: Band) -> Band:
+    """A band without its points at epoch 0, if it has others."""
+    later = band.x > 0
+    return Band(*(each[later] for each in band)) if later.any() else band
 
 
 def differences(runs: Sequence[Run]) -> list[str]:
-    """The configuration keys in which runs differ, without those of `INCIDENTAL`."""
-    keys = {key for run in runs for key in run.options}
-    keys = {key for key in keys if not f"{key}.".startswith(tuple(f"{n}." for n in INCIDENTAL))}
-    unlike = [k for k in keys if any(r.options.get(k) != runs[0].options.get(k) for r in runs)]
-    return sorted(unlike, key=lambda key: (not key.endswith((".name", ".lr")), key))
+    """The keys in which runs differ, but for the seed."""
+    return [key for key in differing_keys(runs) if key != "seed"]
 
 
 def count(runs: Sequence[Run]) -> str:
     """`5 seeds` for runs that differ in nothing else, `5 runs` for others."""
-    seeds = len({run.options.get("seed") for run in runs}) == len(runs) and not differences(runs)
+    seeds = len({run.config.get("seed") for run in runs}) == len(runs) and not differences(runs)
     return f"{len(runs)} {'seed' if seeds else 'run'}{'s' * (len(runs) > 1)}"
 
 

@@ -18,7 +18,7 @@ from nws.experiment.build import load_machine
 from nws.experiment.directory import load_checkpoint
 from nws.files import write_atomically
 from nws.models.helmholtz import HelmholtzMachine
-from nws.models.likelihood import MAX_ELEMENTS, Z_SAMPLES, resolves, rows_at_once
+from nws.models.likelihood import MAX_ELEMENTS, TRUSTED_ESS, Z_SAMPLES, resolves, rows_at_once
 
 Row = dict[str, Any]  # one entry of evaluation.json
 EARLY: Row = {"weights": "plain"}  # what rows of earlier versions do not say
@@ -138,6 +138,11 @@ def fingerprint(machine: HelmholtzMachine, images: Tensor) -> str:
         digest.update(str(tuple(tensor.shape)).encode())
         digest.update(tensor.cpu().contiguous().numpy().data)
     return digest.hexdigest()[:16]
+
+
+def is_trusted(row: Row) -> bool:
+    """Whether the samples of an image are enough for its log p; see `TRUSTED_ESS`."""
+    return float(row.get("ess", TRUSTED_ESS)) >= TRUSTED_ESS
 
 
 def is_resolved(row: Row) -> bool:

@@ -1,6 +1,7 @@
 """Training curves as figures: a column of metrics.csv by epochs and by training seconds."""
 
 import io
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,17 +11,22 @@ import pandas as pd
 from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from nws.analysis.curves import Band, by_epochs, count, interpolate
+from nws.analysis.curves import Band, Scale, by_epochs, count, interpolate, scale
 from nws.analysis.runs import Run
 from nws.errors import UserError
 from nws.files import write_atomically
 
 #: Okabe and Ito's colours, which colour-blind people can tell apart; not the yellow, weak on white
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-LINES = cycler(linestyle=["-", "--", ":", "-."]) * cycler(color=COLOURS)  # all colours first
+DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
+LINES = cycler(linestyle=DASHES) * cycler(color=COLOURS)  # all colours first
+WIDTH, HEIGHT = 6.8, 2.9  # inches, with a legend of one line
+ONE_LINE = 0.2  # inches, of the legend
+MAX_COLUMNS, MAX_LABEL = 4, 100  # columns of the legend, letters in a line of it
 
 #: what a column is called on the y axis; others go by their own names
 LABELS = {
@@ -66,26 +72,55 @@ def draw(
     """
     runs = [run for group in groups.values() for run in group]
     floor = _lowest(runs, column, log, ymin, ymax)
+    bands = {name: by_epochs(group, column) for name, group in groups.items()}
+    found = Scale(None, None, {})
+    if not log and ymin is None and ymax is None:
+        found = scale(bands, column)
+        ymin, ymax = found.low, found.high
     with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
-        figure = Figure(figsize=(6.8, 2.9), layout="constrained")
+        figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
-        for name, group in groups.items():
-            _line(left, by_epochs(group, column), floor, label=f"{name} ({count(group)})")
-            _line(right, interpolate(group, "seconds", column), floor)
+        for name, text in labels(groups, found).items():
+            _line(left, bands[name], floor, label=textwrap.fill(text, MAX_LABEL))
+            _line(right, interpolate(groups[name], "seconds", column), floor)
         left.set(xlabel="epochs", ylabel=y_label(runs, column))
         right.set(xlabel="training seconds")
-        for axes, name in [(left, "y")] * log + [(left, "x"), (right, "x")] * log_x:
-            axes.set(**{f"{name}scale": "log"})
-            _decimal_ticks(getattr(axes, f"{name}axis"))
+        for axes, axis in [(left, "y")] * log + [(left, "x"), (right, "x")] * log_x:
+            axes.set(**{f"{axis}scale": "log"})
+            _decimal_ticks(getattr(axes, f"{axis}axis"))
         left.set_ylim(ymin, ymax)
         if title:
-            figure.suptitle(title, fontsize=8.5)
-        figure.legend(loc="outside lower center", ncols=min(len(groups), 4), handlelength=1.8)
+            figure.suptitle(textwrap.fill(title, MAX_LABEL), fontsize=8.5)
+        _add_legend(figure)
         files = {}
         for kind, date in (("png", "Software"), ("svg", "Date")):  # the same bytes each time
             figure.savefig(buffer := io.BytesIO(), format=kind, metadata={date: None})
             files[kind] = buffer.getvalue()
         return files
+
+
+def labels(groups: dict[str, list[Run]], found: Scale | None = None) -> dict[str, str]:
+    """What the legend calls each group: its name, of how many runs, and where it is cut."""
+    several = any(len(group) > 1 for group in groups.values())
+    texts = {}
+    for name, group in groups.items():
+        texts[name] = name + f" ({count(group)})" * several
+        if found is not None and name in found.cut:
+            texts[name] += f", cut: goes to {found.cut[name]:,.0f}"
+    return texts
+
+
+def _add_legend(figure: Figure) -> None:
+    """Put a legend below the panels, of as many columns as fit, and make room for its lines."""
+    _, names = figure.axes[0].get_legend_handles_labels()
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    for columns in range(min(len(names), MAX_COLUMNS), 0, -1):
+        legend = figure.legend(loc="outside lower center", ncols=columns, handlelength=2.6)
+        extent = legend.get_window_extent(renderer)  # type: ignore[arg-type]
+        if extent.width <= figure.bbox.width or columns == 1:
+            break
+        legend.remove()
+    figure.set_size_inches(WIDTH, HEIGHT + max(0.0, extent.height / figure.dpi - ONE_LINE))
 
 
 def _lowest(

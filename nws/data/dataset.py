@@ -64,6 +64,7 @@ class Split:
     bytes: Tensor  # (N, D) uint8
     maximum: int  # the byte that means intensity 1
     redraw: bool  # whether each use is a fresh Bernoulli draw from the intensities
+    source: Split | None = None  # the grey images, on the CPU, of which these are the binary draw
 
     def __len__(self) -> int:
         return self.bytes.shape[0]
@@ -165,4 +166,5 @@ def _binarize(part: str, images: Tensor, maximum: int, how: str) -> Split:
     else:  # drawn on the CPU by a generator of its own: the same images on every device
         rng = torch.Generator().manual_seed(DRAW_SEEDS[part])
         bits = Split(images, maximum, redraw=True).batch(None, rng)
-    return Split(bits.to(torch.uint8), 1, redraw=False)
+    grey = Split(images, maximum, redraw=False) if part in ("valid", "test") else None
+    return Split(bits.to(torch.uint8), 1, redraw=False, source=grey)

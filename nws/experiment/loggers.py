@@ -1,26 +1,28 @@
-"""What a run leaves behind: rows, images and checkpoints, in its directory and in W&B."""
+"""What a run leaves behind: rows, images, checkpoints, in its directory and through a logger."""
 
 import csv
 import io
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol
 
-from omegaconf import DictConfig
-from torch import Tensor
+from omegaconf import DictConfig, OmegaConf
 
 from nws.errors import UserError
 from nws.experiment.checks import Row
-from nws.experiment.configuration import construct, to_dict
+from nws.experiment.configuration import instantiate, to_dict
 from nws.experiment.directory import RunDirectory, save_checkpoint
-from nws.experiment.images import save_png
+from nws.experiment.images import Picture, save_png
 from nws.experiment.provenance import Provenance
+from nws.experiment.sweeps import sweep_of
 from nws.files import write_atomically
 
 log = logging.getLogger(__name__)
 
-WandbMode = Literal["online", "offline", "disabled"]
+State = Literal["finished", "stopped", "failed", "diverged"]  # how a run ended
+WANDB = "nws.experiment.wandb_logger.WandbLogger"
 
 
 class MetricsFile:
@@ -55,80 +57,118 @@ class MetricsFile:
         write_atomically(self.path, text.getvalue().encode())
 
 
-def check_mode(mode: object) -> None:
-    """Raise `UserError` for what is no mode of `WandbLogger`."""
-    modes = get_args(WandbMode)
-    if mode not in modes:
-        raise UserError(f"logger.mode must be one of {', '.join(modes)}, got {mode!r}")
+@dataclass(frozen=True)
+class RunInfo:
+    """What a logger is told of a run."""
+
+    directory: Path
+    name: str  # by algorithm, data and what its sweep varies
+    config: dict[str, Any]
+    run_id: str | None = None  # of the logger's own run that goes on; None for a new one
+    step: int = 0  # from which it goes on
+    sweep: Path | None = None  # the directory of its sweep, if any
+
+    @property
+    def group(self) -> str | None:
+        """The name that the jobs of a sweep share."""
+        return None if self.sweep is None else "/".join(self.sweep.parts[-2:])
 
 
-class WandbLogger:
-    """A Weights & Biases run beside a run directory. A failure is a warning; training goes on.
+class Logger(Protocol):
+    """What shows a run elsewhere: a class that `logger._target_` names.
 
-    Args:
-        directory: The run directory.
-        mode: `offline`, `online` or `disabled`.
-        config: The configuration that W&B shows.
-        run_id: The W&B run to go on with, None for a new one. Its own id is then in `id`.
-        group: The name that the jobs of a sweep share.
-        **options: Other arguments of `wandb.init`.
+    Its constructor takes the options of the group, and raises `UserError` before work is spent.
     """
 
-    def __init__(
-        self, directory: Path, mode: WandbMode, config: dict[str, Any], run_id: str | None,
-        group: str | None, **options: Any,
-    ) -> None:  # fmt: skip
-        check_mode(mode)
-        self.id = run_id
-        self._run: Any = None
-        if mode == "disabled":
-            return
-        try:
-            import wandb
-
-            self._wandb = wandb
-            settings = wandb.Settings(silent=True, console="off", init_timeout=60)
-            name = f"{directory.parent.name}/{directory.name}"
-            self._run = wandb.init(
-                dir=directory, mode=mode, config=config, id=run_id, group=group, resume="allow",
-                name=name, settings=settings, **options,
-            )  # fmt: skip
-            self.id = self._run.id
-            self._run.define_metric("*", step_metric="step")
-        except Exception as error:
-            self._give_up(error)
+    def start(self, info: RunInfo) -> None:
+        """Start to log a run, or go on with it."""
 
     def write(self, row: Row) -> None:
-        """Log a row."""
-        self._try(lambda run: run.log(dict(row), step=int(row["step"])))
+        """Log a row of metrics.csv."""
 
     def images(self, name: str, path: Path, step: int) -> None:
         """Log an image file under a name."""
 
-        def log_image(run: Any) -> None:
-            image = self._wandb.Image(str(path), caption=f"step {step}")
-            run.log({name: image, "step": step}, step=step)
+    def finish(self, summary: dict[str, Any], state: State) -> None:
+        """Log the run in a few numbers and texts, and its state, and end."""
 
-        self._try(log_image)
 
-    def finish(self, summary: Row, exit_code: int) -> None:
-        """End the W&B run, and wait until it is written."""
-        self._try(lambda run: run.summary.update(summary))
-        self._try(lambda run: run.finish(exit_code=exit_code))
-        # W&B returns from finish() before its service has written the run; teardown() waits for
-        # that. At the end of a process W&B does this itself, but not in those of a parallel sweep.
-        self._try(lambda _: self._wandb.teardown())
+class Guard:
+    """A logger whose failure is a warning; training goes on without it. None logs nothing."""
 
-    def _try(self, call: Callable[[Any], object]) -> None:
+    def __init__(self, logger: Logger | None) -> None:
+        self._logger = logger
+
+    @property
+    def id(self) -> str | None:
+        """By what the logger goes on with the run, where it has such a thing."""
+        return getattr(self._logger, "id", None)
+
+    def start(self, info: RunInfo) -> None:
+        """Start to log a run, or go on with it."""
+        self._try("start", info)
+
+    def write(self, row: Row) -> None:
+        """Log a row of metrics.csv."""
+        self._try("write", row)
+
+    def images(self, name: str, path: Path, step: int) -> None:
+        """Log an image file under a name."""
+        self._try("images", name, path, step)
+
+    def finish(self, summary: dict[str, Any], state: State) -> None:
+        """Log the run in a few numbers and texts, and its state, and end."""
+        self._try("finish", summary, state)
+
+    def _try(self, method: str, *arguments: Any) -> None:
         try:
-            if self._run is not None:
-                call(self._run)
-        except (Exception, SystemExit) as error:  # teardown() exits where W&B's service failed
-            self._give_up(error)
+            if self._logger is not None:
+                getattr(self._logger, method)(*arguments)
+        except (Exception, SystemExit) as error:  # wandb.teardown() exits where its service failed
+            kind = type(self._logger)
+            reason = f"{type(error).__name__}: {error}"
+            title = getattr(kind, "title", kind.__name__)
+            log.warning(f"{title} failed ({reason}); going on without it")
+            self._logger = None
 
-    def _give_up(self, error: BaseException) -> None:
-        self._run, kind = None, type(error).__name__
-        log.warning(f"Weights & Biases failed ({kind}: {error}); going on without it")
+
+def build_logger(config: DictConfig) -> Guard:
+    """Return the logger that the group `logger` names; `UserError` where it cannot be made."""
+    options = {"_target_": WANDB} | to_dict(config.logger)  # runs of earlier versions had no other
+    target = options["_target_"]
+    if target is None:
+        if len(options) > 1:
+            given = ", ".join(sorted(options.keys() - {"_target_"}))
+            raise UserError(f"logger=none takes no options, got {given}; choose another logger")
+        return Guard(None)
+    logger = instantiate(options)
+    missing = [name for name in ("start", "write", "images", "finish") if not hasattr(logger, name)]
+    if missing:
+        needed = "a class with start, write, images and finish"
+        raise UserError(f"logger._target_ must be {needed}, {missing[0]} is missing in {target}")
+    return Guard(logger)
+
+
+def run_name(config: DictConfig, varied: Sequence[str]) -> str:
+    """Return what loggers call a run: its rule, its data and what its sweep varies.
+
+    Example:
+        >>> from omegaconf import OmegaConf
+        >>> algorithm, data = {"name": "nrws"}, {"name": "digits"}
+        >>> config = OmegaConf.create({"seed": 2, "algorithm": algorithm, "data": data})
+        >>> run_name(config, ["algorithm", "seed"])
+        'nrws digits seed=2'
+    """
+    parts = [str(config.algorithm.get("name")), str(config.data.get("name"))]
+    for key in varied:
+        value = OmegaConf.select(config, key)
+        if key in ("algorithm", "data") or value is None:
+            continue
+        if isinstance(value, DictConfig):  # the choice of a group
+            value = str(value.get("_target_") or value.get("name")).rpartition(".")[2]
+        text = f"{value:g}" if isinstance(value, float) else str(value).replace(" ", "")
+        parts.append(f"{key}={text}")
+    return " ".join(parts)
 
 
 def row_parts(row: Row) -> list[str]:
@@ -149,7 +189,7 @@ def row_parts(row: Row) -> list[str]:
 
 
 class Outputs:
-    """The files of one run, and its W&B run once `start_wandb` was called.
+    """The files of one run, and what its logger shows once `start_logger` was called.
 
     The configuration, and the `choices` of groups that it came from, are written with each
     checkpoint: config.yaml is always that of last.pt, also after a resume that failed.
@@ -158,7 +198,8 @@ class Outputs:
     def __init__(self, run: RunDirectory, config: DictConfig, choices: dict[str, str]) -> None:
         self.run, self.config, self.choices = run, config, choices
         self.metrics = MetricsFile(run.metrics)
-        self.wandb = WandbLogger(run.path, "disabled", {}, None, None)
+        self.logger = build_logger(config)
+        self.wandb_id: str | None = None  # by which W&B goes on with the run
         self.provenance: Provenance | None = None
 
     def note(self, facts: dict[str, Any]) -> None:
@@ -166,31 +207,33 @@ class Outputs:
         if self.provenance is not None:
             self.provenance.update(**facts)
 
-    def start_wandb(self, run_id: str | None, group: str | None) -> WandbLogger:
-        """Start a run of Weights & Biases, or go on with `run_id`."""
-        given = {"config": to_dict(self.config), "run_id": run_id, "group": group}
-        options = given | to_dict(self.config.logger)
-        self.wandb = construct(WandbLogger, "logger", self.run.path, **options)
-        return self.wandb
+    def start_logger(self, step: int = 0, wandb_id: str | None = None) -> Guard:
+        """Start to log, from a step of the run on; `wandb_id` names a W&B run to go on with."""
+        sweep, varied = sweep_of(self.run.path)
+        name, config = run_name(self.config, varied), to_dict(self.config)
+        self.logger.start(RunInfo(self.run.path, name, config, wandb_id, step, sweep))
+        self.wandb_id = self.logger.id or wandb_id
+        return self.logger
 
     def row(self, row: Row) -> list[str]:
         """Write one row of metrics.csv. Return it for people, in parts, what matters most first."""
         self.metrics.write(row)
-        self.wandb.write(row)
+        self.logger.write(row)
         parts = row_parts(row)
         log.info("  ".join(parts))
         return parts
 
-    def images(self, grids: dict[str, Tensor], step: int) -> None:
-        """Write image grids (3, height, width) by their names."""
-        for name, grid in grids.items():
+    def images(self, pictures: dict[str, Picture], step: int) -> None:
+        """Write pictures by their names, with captions."""
+        for name, picture in pictures.items():
             path = self.run.images / f"{name}_step_{step:07d}.png"
-            save_png(grid, path)
-            self.wandb.images(f"images/{name}", path, step)
+            where = f"{self.run.path.parent.name}/{self.run.path.name}"
+            save_png(picture.grid, path, f"{name}, {where}, step {step:,}\n{picture.rows}")
+            self.logger.images(f"images/{name}", path, step)
 
     def checkpoint(self, state: dict[str, Any], best: bool) -> None:
         """Write last.pt, and best.pt too where the state is the best so far."""
-        state["wandb_id"] = self.wandb.id
+        state["wandb_id"] = self.wandb_id
         for path in [self.run.best] * best + [self.run.last]:
             save_checkpoint(path, state)
         self.run.save_config(self.config, self.choices)

@@ -107,8 +107,8 @@ def left_state(run: RunDirectory, config: DictConfig) -> dict[str, Any] | None:
 def first_difference(config: DictConfig, saved: DictConfig) -> tuple[str, str, str] | None:
     """Return the first key in which two configurations differ, and both values.
 
-    `SHOWN`, and what only chooses other options, are left aside. A key that is missing is the same
-    as null: runs of before an option was there go on.
+    `SHOWN`, the logger, and what only chooses other options, are left aside. A key that is missing
+    is the same as null: runs of before an option was there go on.
     """
     config = config.copy()
     resolve_paths(config)
@@ -116,7 +116,7 @@ def first_difference(config: DictConfig, saved: DictConfig) -> tuple[str, str, s
     here = flatten_config(OmegaConf.to_container(as_saved))
     there = flatten_config(OmegaConf.to_container(saved))
     for key in [*here, *there]:
-        aside = key in SHOWN or key.split(".")[0] in CHOOSERS
+        aside = key in SHOWN or key.split(".")[0] in ("logger", *CHOOSERS)
         if not aside and here.get(key) != there.get(key):
             asked, found = (repr(flat[key]) if key in flat else "none" for flat in (here, there))
             return key, asked, found

@@ -1,7 +1,7 @@
 """Runs and sweeps as Hydra starts them: their directories, errors, signals and exit codes.
 
 A sweep's directory holds a run directory for each job (0, 1, ...), and `sweep.yaml`: the overrides
-that make it this sweep, and the command that started it.
+that make it this sweep, the command that started it, and the keys that it varies.
 """
 
 import io
@@ -11,7 +11,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -45,8 +45,7 @@ def sweep_name(name: str, data: str, algorithm: str, overrides: Sequence[str]) -
 
     It is the experiment's name without what the sweep varies, "sweep" where nothing is left.
     """
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
-    swept = {override.key_or_group for override in parsed if override.is_sweep_override()}
+    swept = set(varied_keys(overrides))
     if name.endswith(f"{data}_{algorithm}"):
         parts = [name.removesuffix(f"{data}_{algorithm}").strip("_")]
         for key, part in {"data": data, "algorithm": algorithm}.items():
@@ -54,6 +53,12 @@ def sweep_name(name: str, data: str, algorithm: str, overrides: Sequence[str]) -
                 parts.append(part)
         name = "_".join(filter(None, parts))
     return "sweep" if swept & {"experiment", "name"} or not name else name
+
+
+def varied_keys(overrides: Sequence[str]) -> list[str]:
+    """Return the keys, or groups, of those overrides that have several values."""
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    return [each.key_or_group for each in parsed if each.is_sweep_override()]
 
 
 def sweep_directory(parent: str, time: str, resume: str | None, overrides: DictConfig) -> str:
@@ -66,10 +71,16 @@ def sweep_directory(parent: str, time: str, resume: str | None, overrides: DictC
 
 
 def read_record(directory: Path) -> dict[str, Any]:
-    """Return what the sweep.yaml of a directory says: overrides and command; {} without one."""
+    """Return what the sweep.yaml of a directory says, {} without: overrides, command, varies."""
     path = directory / "sweep.yaml"
     record: Any = OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
     return dict(record)
+
+
+def sweep_of(run: Path) -> tuple[Path | None, list[str]]:
+    """Return the directory of the sweep that a run is a job of, if any, and what it varies."""
+    record = read_record(run.parent)
+    return (run.parent, record.get("varies", [])) if record else (None, [])
 
 
 def sweep_command(overrides: DictConfig) -> list[str]:
@@ -112,8 +123,14 @@ class Sweep(Callback):
         else:
             terminal.line(f"sweep in {short_path(directory)}")
         if config.resume != "auto" or not record.exists():
-            overrides = sweep_command(config.hydra.overrides)
-            content = {"overrides": overrides, "command": Sweep.command}
+            # An experiment or a sweeper may have keys to vary too.
+            params = config.hydra.sweeper.get("params") or {}
+            listed = [f"{key}={params[key]}" for key in params]
+            varies = dict.fromkeys(varied_keys([*config.hydra.overrides.task, *listed]))
+            content = {
+                "overrides": sweep_command(config.hydra.overrides), "command": Sweep.command,
+                "varies": [*varies],
+            }  # fmt: skip
             write_atomically(record, OmegaConf.to_yaml(content).encode())
         if not in_process(config.hydra.launcher):
             Sweep.signals.install()
@@ -142,8 +159,6 @@ class Job:
         self.best = -math.inf  # the run's result in nats; it stays so where the run diverged
         self.sweep = self.hydra.mode == RunMode.MULTIRUN
         self.in_worker = self.sweep and not in_process(self.hydra.launcher)
-        # The name that the jobs of a sweep share in Weights & Biases.
-        self.group = "/".join(Path(self.hydra.sweep.dir).parts[-2:]) if self.sweep else None
         # The choices of experiment and debug are among those of the groups.
         self.choices = {
             name: choice
@@ -247,8 +262,11 @@ def stopped_jobs_unreported() -> Iterator[None]:
 
 
 @contextmanager
-def program(arguments: Sequence[str]) -> Iterator[None]:
-    """Surround the program: one message for a user's error, and how to go on after a signal."""
+def program(arguments: Sequence[str], report: Callable[[Path], None]) -> Iterator[None]:
+    """Surround the program: one message for a user's error, and how to go on after a signal.
+
+    At the end of a sweep, however it ended, `report` is called with its directory.
+    """
     Sweep.directory, Sweep.caught = None, None
     Sweep.command = shlex.split(command_line("train", *arguments))
     try:
@@ -263,6 +281,8 @@ def program(arguments: Sequence[str]) -> Iterator[None]:
     finally:
         Sweep.shield.restore()
         Sweep.signals.restore()
+        if Sweep.directory is not None:
+            report(Sweep.directory)
         if Sweep.directory is not None and Sweep.caught is not None:
             rest = [text for text in arguments if text.lstrip("+").split("=")[0] != "resume"]
             command = command_line("train", *rest, "resume=auto")

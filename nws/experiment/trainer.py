@@ -27,7 +27,7 @@ from nws.experiment.checks import (
 )
 from nws.experiment.directory import load_parameters
 from nws.experiment.hardware import peak_memory
-from nws.experiment.images import progress_grids
+from nws.experiment.images import progress_pictures
 from nws.experiment.loggers import MetricsFile, Outputs
 from nws.experiment.rates import Scheduler, are_apart, learning_rates, restore
 from nws.experiment.seeds import derive_seed
@@ -118,8 +118,8 @@ class Trainer:
                 self._train_until_due(stop)
                 self._check()
                 if self._is_due(self.settings.images_every):
-                    grids = progress_grids(self.machine, self.data, EVALUATION_SEED)
-                    self.outputs.images(grids, self.step)
+                    pictures = progress_pictures(self.machine, self.data, EVALUATION_SEED)
+                    self.outputs.images(pictures, self.step)
                 if self._is_due(self.settings.evaluate_every):
                     self._evaluate()
             if stop.caught is not None and self.saved_step != self.step:

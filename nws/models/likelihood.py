@@ -21,6 +21,10 @@ MAX_ELEMENTS = 2**23  # unit states (data points x samples x units) in flight at
 MAX_STATES = 2**24  # largest table of log-probabilities that enumeration may build
 Z_SAMPLES = 100_000  # dreams for log Z
 Z_INNER = 10  # samples of q for each of them
+# The effective sample size from which log p is trusted. The estimate is too low by
+# (1 / ess - 1 / K) / 2 nats to first order, here by 0.05 at most. Below, few samples carry an
+# image, and neither this nor the ess itself can be relied on.
+TRUSTED_ESS = 10.0
 
 
 class LogLikelihood(NamedTuple):

@@ -4,6 +4,7 @@ Images are data in [0, 1], (C, n_0), C of them. Sources: Bornschein & Bengio 201
 resampling); Bornschein et al. 2016 (bidirectional Helmholtz machines, p*).
 """
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -71,6 +72,10 @@ class ResamplingChain:
         rng: Generator of the draws.
         observed: Which pixels are held, (n_0,) booleans; none where left out.
         samples: K.
+
+    Attributes:
+        ess: Effective sample size 1 / sum_k (w_k / sum w)^2 of the last step, from 1 to K, a mean
+            over the chains; nan before the first. Near 1, h hardly follows p(h | x).
     """
 
     def __init__(
@@ -81,6 +86,7 @@ class ResamplingChain:
         observed: Tensor | None = None,
         samples: int = 10,
     ) -> None:
+        self.ess = math.nan
         self.machine, self.rng, self.samples = machine, rng, positive_int("samples", samples)
         self.x = x.clone()
         self._observed = _observed(machine, observed, x.device)
@@ -90,6 +96,7 @@ class ResamplingChain:
         """Draw h by importance resampling, then the free pixels; expected pixels (C, n_0)."""
         trace = self.machine.wake(self.x, self.samples, self.rng)
         weights = torch.softmax(self.machine.log_weights(trace), dim=1)
+        self.ess = float(weights.square().sum(1).reciprocal().mean())
         kept = torch.multinomial(weights, 1, generator=self.rng)[:, 0]
         rows = torch.arange(len(kept), device=kept.device) * self.samples + kept
         visible = self.machine.units[0]

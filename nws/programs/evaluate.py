@@ -1,7 +1,6 @@
 """Log-likelihoods of runs on held-out images: `python scripts/evaluate.py RUN...`."""
 
 import argparse
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -18,13 +17,15 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from nws.analysis.evaluation import Request, Row, evaluate, is_resolved
+from nws.analysis.evaluation import Request, Row, evaluate, is_resolved, is_trusted
+from nws.analysis.runs import Run, differing_keys, label, read_config
+from nws.analysis.summaries import Table, folder_names, key_columns, means_table
 from nws.analysis.tables import console, print_table
 from nws.errors import UserError
 from nws.experiment.directory import find_runs
 from nws.experiment.hardware import pick_device
 from nws.experiment.signals import StopSignals
-from nws.models.likelihood import Z_SAMPLES
+from nws.models.likelihood import TRUSTED_ESS, Z_SAMPLES
 
 UserErrors = (UserError, OmegaConfBaseException)
 Evaluation = tuple[Path, Row, bool]  # the run directory; whether evaluation.json had the row
@@ -108,57 +109,90 @@ def progress_bar() -> Progress:
 
 
 def report(request: Request, done: list[Evaluation]) -> None:
-    """Print the table, what it means, and the last run's directory on a line of its own."""
-    print_table(*table(done))
+    """Print the tables, what they mean, and the best run's directory on a line of its own."""
+    runs = [read_config(path) for path, _, _ in done]
+    keys = differing_keys(runs)
+    print_table(*table(runs, keys, [row for _, row, _ in done]))
+    values = [row["log_likelihood"] for _, row, _ in done]
+    if means := means_table(runs, values, keys, "log p, nats"):
+        print()
+        print_table(*means)
+        print()
     print(
-        f"nats per data point, mean ± standard error over the data points; importance samples, "
+        f"nats per data point, mean ± standard error over the data points; {common(done)}, "
         f"seed {request.seed}, {request.checkpoint} checkpoint"
-        f"{', averaged weights' * (request.weights == 'average')}; batch: data points at once"
+        f"{', averaged weights' * (request.weights == 'average')}"
     )
-    for path, row, _ in done:
-        if not is_resolved(row):
-            print(
-                f"{path}: log Z is too small for {row['z_samples']} dreams, so it is likely too "
-                "low and log p* too high, beyond the errors shown; take more with --z-samples"
-            )
+    print_doubts(done)
     cached = sum(found for _, _, found in done)
     if cached:
         print(f"{cached} of {len(done)} were in evaluation.json already; --again computes them")
     if cached < len(done):
         file = "evaluation.json of each run" if len(done) > 1 else done[0][0] / "evaluation.json"
         print(f"written to {file}")
-    print(done[-1][0])
+    best = max(range(len(done)), key=lambda place: values[place])
+    if len(done) > 1:
+        name = label(runs[best], keys) or folder_names(runs)[best]
+        print(f"best of {len(done)} runs: {name}: {values[best]:.3f} nats")
+    print(done[best][0])
 
 
-def table(evaluations: Sequence[Evaluation]) -> tuple[list[str], list[list[str]]]:
+def print_doubts(done: Sequence[Evaluation]) -> None:
+    """Print which figures cannot be trusted, and why."""
+    low = [row["ess"] for _, row, _ in done if not is_trusted(row)]
+    if low:
+        span = " to ".join(dict.fromkeys(f"{ess:.1f}" for ess in (min(low), max(low))))
+        print(
+            f"{LOW}: the effective sample size is below {TRUSTED_ESS:g} in {len(low)} of "
+            f"{len(done)} runs ({span}), so their log p is likely too low, beyond the errors "
+            "shown; take more with --samples"
+        )
+    for path, row, _ in done:
+        if not is_resolved(row):
+            print(
+                f"{path}: log Z is too small for {row['z_samples']} dreams, so it is likely too "
+                "low and log p* too high, beyond the errors shown; take more with --z-samples"
+            )
+
+
+LOW = "(low)"  # beside an effective sample size that is
+VARYING = {  # columns that are said once, below the table, where all runs have the same
+    "samples": "importance samples", "data_points": "data points", "batch": "at once",
+}  # fmt: skip
+
+
+def table(runs: Sequence[Run], keys: Sequence[str], rows: Sequence[Row]) -> Table:
     """The headings of a table, and its cells with a line for each run."""
-    star = any("log_p_star" in row for _, row, _ in evaluations)
-    heads = ["run", "split", "log p, nats", "bits/dim", "ess", "samples", "data points", "batch"]
+    star = any("log_p_star" in row for row in rows)
+    named, cells = key_columns(runs, keys)
+    varying = [key for key in VARYING if len({row[key] for row in rows}) > 1]
+    heads = ["run", *named, "log p, nats", "bits/dim", "ess", *(VARYING[key] for key in varying)]
     lines = []
-    for (_, row, _), name in zip(evaluations, names(evaluations), strict=True):
-        cells = [name, row["split"], with_error(row, "log_likelihood", "standard_error")]
-        cells += [f"{row['bits_per_dimension']:.4f}", f"{row['ess']:.1f}"]
-        cells += [str(row[column]) for column in ("samples", "data_points", "batch")]
+    for row, values, name in zip(rows, cells, folder_names(runs), strict=True):
+        line = [name, *values, with_error(row, "log_likelihood", "standard_error")]
+        line += [
+            f"{row['bits_per_dimension']:.4f}",
+            f"{row['ess']:.1f}" + f" {LOW}" * (not is_trusted(row)),
+        ]
+        line += [str(row[key]) for key in varying]
         if star:
-            cells.append(with_error(row, "log_p_star", "log_p_star_standard_error"))
-            cells.append(with_error(row, "log_z", "log_z_standard_error"))
-        lines.append(cells)
+            line.append(with_error(row, "log_p_star", "log_p_star_standard_error"))
+            line.append(with_error(row, "log_z", "log_z_standard_error"))
+        lines.append(line)
     return heads + ["log p*, nats", "log Z"] * star, lines
+
+
+def common(done: Sequence[Evaluation]) -> str:
+    """What all runs were evaluated by: split, samples, data points, batch."""
+    rows = [row for _, row, _ in done]
+    shared = [key for key in VARYING if len({row[key] for row in rows}) == 1]
+    return ", ".join([rows[0]["split"], *(f"{rows[0][key]:,} {VARYING[key]}" for key in shared)])
 
 
 def with_error(row: Row, value: str, error: str) -> str:
     if value not in row:
         return ""
     return f"{row[value]:.3f} ± " + ("?" if row[error] is None else f"{row[error]:.3f}")
-
-
-def names(evaluations: Sequence[Evaluation]) -> list[str]:
-    """Short names: the end of a single run's path, or what lies below the runs' common folder."""
-    paths = [path for path, _, _ in evaluations]
-    if len(paths) == 1:
-        return [str(Path(*paths[0].parts[-2:]))]
-    common = os.path.commonpath([path.parent for path in paths])
-    return [str(path.relative_to(common)) for path in paths]
 
 
 def run() -> None:

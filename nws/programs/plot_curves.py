@@ -6,8 +6,8 @@ from pathlib import Path
 
 from omegaconf.errors import OmegaConfBaseException
 
-from nws.analysis.curves import Band, by_epochs, count, differences, group_runs, with_column
-from nws.analysis.figures import draw, save
+from nws.analysis.curves import Band, by_epochs, differences, group_runs, scale, with_column
+from nws.analysis.figures import draw, labels, save
 from nws.analysis.runs import Run, read_runs
 from nws.errors import UserError
 
@@ -24,9 +24,10 @@ def read_arguments() -> argparse.Namespace:
         help="of metrics.csv (default valid/log_likelihood)",
     )  # fmt: skip
     add(
-        "--group", default="algorithm.name", metavar="KEY[,KEY]",
-        help="runs with the same values of these configuration keys make one group "
-        "(default algorithm.name); argument: those of one RUN of this command line",
+        "--group", default="auto", metavar="KEY[,KEY]",
+        help="runs with the same values of these configuration keys, such as algorithm,lr, make "
+        "one line; argument: those of one RUN of this command line; run: each run by itself; "
+        "auto (default): all keys in which the runs differ, but for the seed",
     )  # fmt: skip
     add(
         "--label", action="append", default=[], metavar="TEXT",
@@ -54,7 +55,7 @@ def main() -> None:
     column: str = arguments.column
     every = read_runs(arguments.runs)
     runs = with_column(every, column, arguments.start)
-    groups = relabel(group_runs(runs, arguments.group.split(",")), arguments.label)
+    groups = relabel(group_runs(runs, arguments.group), arguments.label)
     bands = {name: by_epochs(group, column) for name, group in groups.items()}
     check_common_epochs(bands)
     for name, group in groups.items():
@@ -66,10 +67,16 @@ def main() -> None:
         ymin=arguments.ymin, ymax=arguments.ymax,
     )  # fmt: skip
     paths = save(files, arguments.output or Path(f"curves_{column.replace('/', '_')}.png"))
-    for name, group in groups.items():
+    for name, text in labels(groups).items():
         band = bands[name]
-        spread = f" ± {band.deviation[-1]:.3f}" if len(group) > 1 else ""
-        print(f"{name} ({count(group)}): {band.mean[-1]:.3f}{spread} after {band.x[-1]:g} epochs")
+        spread = f" ± {band.deviation[-1]:.3f}" if len(groups[name]) > 1 else ""
+        print(f"{text}: {band.mean[-1]:.3f}{spread} after {band.x[-1]:g} epochs")
+    if not arguments.log and arguments.ymin is None and arguments.ymax is None:
+        for name, value in scale(bands, column).cut.items():
+            end = f"--y{'min' if value <= bands[name].mean.min() else 'max'}={value:.4f}"
+            print(
+                f"cut, as it would flatten the others: {name}, goes to {value:,.1f}; {end} shows it"
+            )
     for path in paths:
         print(path)
 
@@ -100,7 +107,7 @@ def warn_of_unlike(name: str, group: list[Run], keys: str) -> None:
     if unlike:
         warn(
             f"{name} is a mean over runs that differ in {', '.join(unlike[:4])}; "
-            f"--group {','.join([keys, *unlike[:2]])} would separate them"
+            f"--group auto would separate them"
         )
     ends = sorted({round(float(run.metrics["epoch"].iloc[-1]), 3) for run in group})
     if len(ends) > 1:

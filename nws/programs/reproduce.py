@@ -22,7 +22,8 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nws.analysis.report import Entry, Report
+from nws.analysis.comparison import Comparison, Entry
+from nws.analysis.report.page import write_page
 from nws.analysis.tables import print_table
 from nws.data import TFD_MD5
 from nws.errors import UserError
@@ -121,10 +122,10 @@ class Plan:
             return self.grid(step.method).is_file()
         if step.kind == "train":
             return all(RunDirectory(path).is_finished() for path in step.runs)
-        return all(self.report({}).row(path) is not None for path in step.runs)
+        return all(self.result({}).row(path) is not None for path in step.runs)
 
-    def report(self, machines: dict[str, list[str]]) -> Report:
-        """The report of all methods in the folder, with the machines each was trained on."""
+    def result(self, machines: dict[str, list[str]]) -> Comparison:
+        """What came of all methods in the folder, with the machines each was trained on."""
         given = [text for text in self.overrides if override_key(text) != "data.root"]
         command = ["python", "scripts/reproduce.py", self.what, *["--quick"] * self.quick, *given]
         entries = [
@@ -134,7 +135,7 @@ class Plan:
             )
             for name, method in self.comparison.methods.items()
         ]  # fmt: skip
-        return Report(
+        return Comparison(
             self.title + ", quick size" * self.quick, shlex.join(command), self.figures, self.slug,
             self.comparison.column, self.comparison.log, self.size.samples, self.size.images,
             entries,
@@ -209,7 +210,7 @@ class State:
 
 
 def carry_out(plan: Plan, state: State) -> list[str]:
-    """Run every step that is not done yet, and write the report; a line for each that failed."""
+    """Run every step that is not done yet, and write the results; a line for each that failed."""
     failures: list[str] = []
     steps = plan.steps()
     for number, step in enumerate(steps, 1):
@@ -233,10 +234,20 @@ def carry_out(plan: Plan, state: State) -> list[str]:
             ended = f"ended with status {code}; its messages are above"
             failures.append(f"{step.kind} {step.method} {ended}")
         if step.kind == "sample":  # so that the methods so far can be looked at
-            plan.report(state.machines).write()
+            plan.result(state.machines).write()
     print(f"[{len(steps) + 1}/{len(steps) + 1}] figures", flush=True)
-    plan.report(state.machines).write()
+    write_results(plan, state)
     return failures
+
+
+def write_results(plan: Plan, state: State) -> None:
+    """Write the curves, table.md, and report.html of the runs that are finished."""
+    result = plan.result(state.machines)
+    result.write()
+    runs = [run.path for _, found in result.results for run, _ in found]
+    if runs:
+        path = plan.figures / "report.html"
+        write_page(runs, path, title=result.title, command=result.command)
 
 
 def call(command: list[str]) -> tuple[int, int | None]:
@@ -302,11 +313,11 @@ def main() -> None:
         number = int(stop.args[0] if stop.args else signal.SIGINT)
         print(f"stopped by signal {number}; go on with\n  {again}", flush=True)
         sys.exit(128 + number)
-    report = plan.report(state.machines)
-    print(f"\n{report.title}\n")
-    heads, lines = report.table()
+    result = plan.result(state.machines)
+    print(f"\n{result.title}\n")
+    heads, lines = result.table()
     print_table(heads[:-1], [line[:-1] for line in lines])  # the machines are in table.md
-    print("\n".join(["", *report.missing(), str(plan.figures)]), flush=True)
+    print("\n".join(["", *result.missing(), str(plan.figures)]), flush=True)
     if failures:
         text = "\n  ".join([f"{len(failures)} steps failed:", *failures])
         raise UserError(f"{text}\nThe others are in the figures. To try again:\n  {again}")

@@ -1,31 +1,48 @@
 """Draw images from a run: `python scripts/sample.py RUN [generate | inpaint | ...]`."""
 
 import argparse
+import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from rich.progress import track
 from torch import Tensor
 from torchvision.io import ImageReadMode, read_image
 
-from nws.analysis.runs import is_bidirectional
+from nws.analysis.runs import Run, is_bidirectional, read_run
 from nws.analysis.tables import console
 from nws.data import Dataset
 from nws.errors import UserError, positive_int
 from nws.experiment.build import load_machine
 from nws.experiment.configuration import to_dict
-from nws.experiment.directory import load_checkpoint
+from nws.experiment.directory import RunDirectory, load_checkpoint
 from nws.experiment.hardware import pick_device
-from nws.experiment.images import image_grid, save_gif, save_png, stacked_grid
-from nws.experiment.loggers import WandbLogger
+from nws.experiment.images import (
+    RECONSTRUCTION,
+    image_grid,
+    rows,
+    save_gif,
+    save_png,
+    stacked_grid,
+    with_source,
+)
+from nws.experiment.loggers import WANDB, Outputs
 from nws.models import sampling
 from nws.models.helmholtz import HelmholtzMachine
+from nws.models.likelihood import TRUSTED_ESS
 
+View = tuple[list[Tensor], str]  # the frames of a picture, and what it shows
 COUNTS = {"generate": 64, "reconstruct": 32, "inpaint": 24, "chain": 16, "walk": 8}
 STEPS = {"generate": 0, "inpaint": 50, "chain": 50, "walk": 16}
+TAKEN_BY = {  # options that only some take
+    "mask": ("inpaint",), "split": ("reconstruct", "inpaint"),
+    "steps": ("generate", "inpaint", "chain", "walk"),
+}  # fmt: skip
 MISSING = 0.25  # grey level of pixels that were taken away
 DESCRIPTION = """Draw images from a run, finished or not.
 
@@ -57,8 +74,9 @@ def read_arguments() -> argparse.Namespace:
     )  # fmt: skip
     add("--samples", type=int, default=50, help="importance samples of resampling (default 50)")
     taken = "what inpaint takes away: left, right, top, bottom (default), or a PNG, white there"
-    add("--mask", default="bottom", help=taken)
-    add("--split", choices=["test", "valid"], default="test", help="of the held-out images")
+    add("--mask", help=taken)
+    held_out = "of the held-out images of reconstruct and inpaint: test (default) or valid"
+    add("--split", choices=["test", "valid"], help=held_out)
     add("--seed", type=int, default=0, help="of the draws (default 0)")
     add("--binary", action="store_true", help="binary draws instead of the pixels' probabilities")
     add("--columns", type=int, help="of the grid (default: as square as can be)")
@@ -76,17 +94,31 @@ def named(arguments: argparse.Namespace) -> tuple[str, str]:
     """What is drawn, and its file's name, with the options that differ from the usual ones."""
     what = arguments.what
     kind = "binary_" * arguments.binary + ("samples" if what == "generate" else what)
-    parts = [kind] + [Path(arguments.mask).stem] * (what == "inpaint")
+    parts = [kind] + [Path(arguments.mask or "bottom").stem] * (what == "inpaint")
     parts += [] if arguments.steps is None else [f"{arguments.steps}_steps"]
-    others = {"auto": arguments.chain, "test": arguments.split, "best": arguments.checkpoint}
+    others = {
+        "auto": arguments.chain,
+        "test": arguments.split or "test",
+        "best": arguments.checkpoint,
+    }
     others["plain"] = arguments.weights
     parts += [other for usual, other in others.items() if other != usual]
     return kind, f"{'_'.join(parts)}_seed_{arguments.seed}{'.gif' if what == 'chain' else '.png'}"
 
 
+def check_taken(arguments: argparse.Namespace) -> None:
+    """Refuse options that WHAT does not take."""
+    for name, takers in TAKEN_BY.items():
+        if getattr(arguments, name) is not None and arguments.what not in takers:
+            others = " and ".join(takers)
+            reason = f"--{name} is for {others}, and {arguments.what} does not take it"
+            raise UserError(f"{reason}; leave it out, or name {takers[-1]} after the run")
+
+
 def fill_in(arguments: argparse.Namespace) -> None:
     """Fill in the defaults of WHAT, and check the numbers and the file."""
     what, output = arguments.what, arguments.output
+    arguments.mask, arguments.split = arguments.mask or "bottom", arguments.split or "test"
     arguments.count = COUNTS[what] if arguments.count is None else arguments.count
     arguments.steps = STEPS.get(what, 0) if arguments.steps is None else arguments.steps
     may_be_zero = ["seed"] + ["steps"] * (what in ("generate", "reconstruct"))
@@ -100,44 +132,59 @@ def fill_in(arguments: argparse.Namespace) -> None:
 
 @dataclass
 class Task:
-    """A run, and what the command line asks of it. A view returns the frames of its picture."""
+    """A run, and what the command line asks of it. A view returns its picture."""
 
     arguments: argparse.Namespace
     machine: HelmholtzMachine
     data: Dataset
     rng: torch.Generator
     gibbs: bool  # the kind of the chain
+    ess: float = math.nan  # mean effective sample size of a resampling chain
 
-    def generate(self) -> list[Tensor]:
+    def generate(self) -> View:
         if self.arguments.steps:
-            return [self.grid(self.drawn(self.run_chain(self.dreams())[-1]))]
-        return [self.grid(self.dreams(probabilities=not self.arguments.binary))]
+            images = self.drawn(self.run_chain(self.dreams())[-1])
+            return [
+                self.grid(images)
+            ], f"images at the end of chains that started from p; {self.grey}"
+        images = self.dreams(probabilities=not self.arguments.binary)
+        return [self.grid(images)], f"drawn from the generator p; {self.grey}"
 
-    def reconstruct(self) -> list[Tensor]:
-        originals = self.originals()
-        images = self.drawn(sampling.reconstruct(self.machine, originals, self.rng))
-        return [self.stacked(originals, images)]
+    def reconstruct(self) -> View:
+        parts, names = self.originals()
+        images = self.drawn(sampling.reconstruct(self.machine, parts[-1], self.rng))
+        name = "binary draws of p(x | h), h ~ q(h | x)" if self.arguments.binary else RECONSTRUCTION
+        return [self.stacked(*parts, images)], rows([*names, name])
 
-    def inpaint(self) -> list[Tensor]:
+    def inpaint(self) -> View:
         """The missing pixels at the end of a chain that starts from a generated image."""
-        originals = self.originals()
+        parts, names = self.originals()
+        originals = parts[-1]
         missing = read_mask(self.arguments.mask, self.data).to(originals.device)
         start = torch.where(missing, self.dreams(len(originals)), originals)
         filled = self.drawn(self.run_chain(start, observed=~missing)[-1])
-        return [self.stacked(originals, torch.where(missing, MISSING, originals), filled)]
+        left = torch.where(missing, MISSING, originals)
+        return [self.stacked(*parts, left, filled)], rows([*names, "what is left", "filled in"])
 
-    def chain(self) -> list[Tensor]:
-        return [self.grid(self.drawn(frame)) for frame in self.run_chain(self.dreams())]
+    def chain(self) -> View:
+        frames = [self.grid(self.drawn(frame)) for frame in self.run_chain(self.dreams())]
+        return frames, f"one chain an image, one step a frame; {self.grey}"
 
-    def walk(self) -> list[Tensor]:
+    def walk(self) -> View:
         count, steps = self.arguments.count, self.arguments.steps
         images = self.drawn(sampling.walk(self.machine, count, steps, self.rng))
-        return [self.grid(images.flatten(0, 1), columns=steps)]
+        text = "each row a walk: from image to image one unit of the deepest layer flips"
+        return [self.grid(images.flatten(0, 1), columns=steps)], f"{text}; {self.grey}"
 
-    def originals(self) -> Tensor:
-        """Held-out images, (C, n_0)."""
+    @property
+    def grey(self) -> str:
+        return "binary draws" if self.arguments.binary else "grey is a pixel's probability"
+
+    def originals(self) -> tuple[list[Tensor], list[str]]:
+        """Held-out images, (C, n_0), below their grey sources where they have them; their names."""
         split = self.data.test if self.arguments.split == "test" else self.data.valid
-        return split.batch()[: self.arguments.count]
+        name = "test images" if self.arguments.split == "test" else "validation images"
+        return with_source(split, split.batch()[: self.arguments.count], name)
 
     def dreams(self, count: int | None = None, probabilities: bool = False) -> Tensor:
         count = count or self.arguments.count
@@ -150,7 +197,19 @@ class Task:
         chain = kind(self.machine, start, self.rng, observed, **samples)
         steps, hidden = range(self.arguments.steps), not sys.stdout.isatty()
         turns = track(steps, "steps", console=console(), transient=True, disable=hidden)
-        return [chain.step() for _ in turns]
+        frames, sizes = [], []
+        for _ in turns:
+            frames.append(chain.step())
+            sizes.append(getattr(chain, "ess", math.nan))
+        self.ess = sum(sizes) / len(sizes)
+        return frames
+
+    def doubt(self) -> str:
+        """Why the pictures cannot be trusted, empty where they can."""
+        if not self.ess < TRUSTED_ESS:  # nan: no resampling
+            return ""
+        size = f"effective sample size {self.ess:.1f} of {self.arguments.samples}"
+        return f"{size}: too few for the chain to follow p; take more with --samples"
 
     def drawn(self, images: Tensor) -> Tensor:
         """Pixels' probabilities, or binary draws of them where these are asked for."""
@@ -181,12 +240,28 @@ def read_mask(mask: str, data: Dataset) -> Tensor:
     return missing
 
 
+def origin(run: Run, arguments: argparse.Namespace, step: int) -> str:
+    """The first line of the caption: what, which run, its step and its likelihood there."""
+    kind = f"{arguments.checkpoint} checkpoint"
+    kind += ", averaged weights" * (arguments.weights == "average")
+    text = f"{arguments.what}, {run.path.parent.name}/{run.path.name}, step {step:,} ({kind})"
+    columns = ("log_likelihood", "standard_error")
+    part = "average" if arguments.weights == "average" else "valid"
+    table = run.metrics[run.metrics["step"] == step].reindex(
+        columns=[f"{part}/{c}" for c in columns]
+    )
+    if table.empty or table.isna().all(axis=None):
+        return text
+    value, error = table.iloc[-1]
+    return f"{text}, validation log p {value:.2f} ± {error:.2f} nats"
+
+
 def describe(arguments: argparse.Namespace, task: Task, gibbs: bool) -> str:
     """What was drawn, for the terminal."""
     what = arguments.what
     shown = f"{arguments.count} {'walks' if what == 'walk' else 'images'}"
     if what in ("reconstruct", "inpaint"):
-        shown = f"{len(task.originals())} images of {arguments.split}"
+        shown = f"{len(task.originals()[0][-1])} images of {arguments.split}"
         shown += f", {arguments.mask} missing" * (what == "inpaint")
     if arguments.steps and what not in ("walk", "reconstruct"):
         kernel = "Gibbs sampling" if gibbs else "importance resampling"
@@ -194,8 +269,23 @@ def describe(arguments: argparse.Namespace, task: Task, gibbs: bool) -> str:
     return shown
 
 
+def add_to_wandb(
+    run: RunDirectory, config: DictConfig, mode: str, name: str, path: Path, state: dict[str, Any]
+) -> None:
+    """Log the picture to the run's own W&B run, or to a new one where it has none."""
+    options = to_dict(config.logger)
+    if options.get("_target_", WANDB) != WANDB:  # the run was logged elsewhere
+        options = {"_target_": WANDB, "project": "nws"}
+    config = config.copy()
+    config.logger = options | {"mode": mode}
+    logger = Outputs(run, config, {}).start_logger(state["step"], state["wandb_id"])
+    logger.images(name, path, state["step"])
+    logger.finish({}, "finished" if run.is_finished() else "stopped")
+
+
 def main() -> None:
     arguments = read_arguments()
+    check_taken(arguments)
     kind, name = named(arguments)
     fill_in(arguments)
     what, device = arguments.what, pick_device(arguments.device)
@@ -206,21 +296,21 @@ def main() -> None:
         raise UserError("--binary needs units that are binary, those of this run's pixels are not")
     rng = torch.Generator(device).manual_seed(arguments.seed)
     task, path = Task(arguments, machine, data, rng, gibbs), arguments.output or run.images / name
-    frames = getattr(task, what)()
+    frames, shown = getattr(task, what)()
+    state = load_checkpoint(run.best if arguments.checkpoint == "best" else run.last)
+    about = [origin(read_run(run.path), arguments, state["step"]), shown, task.doubt()]
+    caption = "\n".join(filter(None, about))
     if what == "chain":
-        save_gif(frames, path)
+        save_gif(frames, path, caption)
     else:
-        save_png(frames[0], path)
+        save_png(frames[0], path, caption)
     drawn = f"seed {arguments.seed}, {arguments.checkpoint} checkpoint"
     drawn += ", averaged weights" * (arguments.weights == "average")
     print(f"{what}: {describe(arguments, task, gibbs)}, {drawn}: {path}")
+    if task.doubt():
+        print(task.doubt())
     if arguments.wandb:
-        state = load_checkpoint(run.best if arguments.checkpoint == "best" else run.last)
-        options = to_dict(config.logger) | {"mode": arguments.wandb}
-        options |= {"config": to_dict(config), "run_id": state["wandb_id"], "group": None}
-        logger = WandbLogger(run.path, **options)
-        logger.images(f"samples/{kind}", path, state["step"])
-        logger.finish({}, 0)
+        add_to_wandb(run, config, arguments.wandb, f"samples/{kind}", path, state)
     print(run.path)
 
 

@@ -11,6 +11,7 @@ import hydra
 import torch
 from omegaconf import DictConfig
 
+from nws.analysis.summaries import print_sweep
 from nws.experiment.arguments import rewrite_arguments
 from nws.experiment.build import (
     build_average,
@@ -24,7 +25,7 @@ from nws.experiment.build import (
 )
 from nws.experiment.configuration import check_groups, construct, resolve_paths, to_dict
 from nws.experiment.hardware import pick_device
-from nws.experiment.loggers import Outputs, check_mode
+from nws.experiment.loggers import Outputs
 from nws.experiment.panels import show_end, show_start, start_record
 from nws.experiment.resume import Start, starting_point
 from nws.experiment.seeds import derive_seed
@@ -46,7 +47,6 @@ def build_trainer(start: Start, choices: dict[str, str]) -> Trainer:
     resolve_paths(config)
     device = pick_device(config.device)
     settings = construct(TrainerSettings, "trainer", **to_dict(config.trainer))
-    check_mode(config.logger.get("mode"))
     data = build_data(config, device)
     total_steps = settings.total_steps(len(data.train))
     rule = build_rule(config, total_steps)
@@ -74,7 +74,7 @@ def train(start: Start, job: Job, terminal: Terminal) -> int | None:
         return None
     record = start_record(trainer, job.origin, resumed=state is not None)
     show_start(terminal, job.title(start.config.name), trainer, record, job.shares_output)
-    wandb = trainer.outputs.start_wandb(state["wandb_id"] if state else None, job.group)
+    logger = trainer.outputs.start_logger(trainer.step, state["wandb_id"] if state else None)
     try:
         with record.ended_by(trainer.facts):
             stopped = trainer.fit(terminal)
@@ -82,8 +82,7 @@ def train(start: Start, job: Job, terminal: Terminal) -> int | None:
         show_end(terminal, trainer, record.record, with_commands=not job.sweep)
         return stopped
     finally:
-        unfinished = record.record["state"] != "finished"
-        wandb.finish(trainer.summary() | record.summary(), exit_code=int(unfinished))
+        logger.finish(trainer.summary() | record.summary(), record.record["state"])
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
@@ -113,6 +112,6 @@ def main(config: DictConfig) -> float:
 def run() -> None:
     """The program: what the user typed, rewritten for Hydra."""
     given = sys.argv[1:]
-    with program(given):
+    with program(given, print_sweep):
         sys.argv[1:] = rewrite_arguments(given, CONF)
         main()

@@ -186,7 +186,7 @@ def test_faces_that_are_not_tfds_are_not_called_tfd(
     other = plan()
     assert other.title == f"stand-in for TFD (not the Toronto Face Dataset: md5 {md5})"
     assert other.grid("ws").name == "stand_in_for_tfd_samples_ws.png"
-    other.report({}).write()
+    other.result({}).write()
     assert (other.figures / "table.md").read_text().startswith("# stand-in for TFD")
     monkeypatch.setattr(module, "TFD_MD5", md5)
     assert plan().title == "TFD" and plan().slug == "tfd"
@@ -238,7 +238,7 @@ def test_stopped_and_gone_on_with_nothing_is_done_twice(
     ]
     figures = tmp_path / "out" / "figures"
     assert sorted(path.name for path in figures.iterdir()) == [
-        "table.md", "three_by_three_exact_kl.png", "three_by_three_exact_kl.svg",
+        "report.html", "table.md", "three_by_three_exact_kl.png", "three_by_three_exact_kl.svg",
         "three_by_three_samples_nrws.png", "three_by_three_samples_ws.png",
     ]  # fmt: skip
     curves = (figures / "three_by_three_exact_kl.svg").read_text()
@@ -300,7 +300,7 @@ def test_a_method_that_fails_leaves_the_others(
         "out",
     )
     monkeypatch.setattr(
-        "nws.analysis.report.draw", lambda *_, **__: {"png": b"a picture"}
+        "nws.analysis.comparison.draw", lambda *_, **__: {"png": b"a picture"}
     )  # not what this is about
     method = module.COMPARISONS["three_by_three"].methods["ws"]
     method.overrides.append("optimizer.lr=-1")

@@ -240,7 +240,7 @@ FIXED = {
     "optimizer.lr=-1": "Invalid learning rate: -1",
     "trainer.epochs=abc": "trainer.epochs must be",
     "device=foo": "device must be",
-    "logger.mode=foo": "logger.mode must be",
+    "+logger.mode=foo": "logger=none takes no options, got mode",
 }
 
 

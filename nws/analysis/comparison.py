@@ -1,4 +1,4 @@
-"""The report on a comparison of methods: curves and table.md, from the runs of each method.
+"""What came of a comparison of methods: curves and table.md, from the runs of each method.
 
 Units: log-likelihoods, standard errors and the exact KL in nats per image, times in seconds.
 """
@@ -45,14 +45,14 @@ class Entry:
 
     title: str
     runs: list[Path]  # its run directories, one for each seed
-    wanted: bool  # whether the report says what is missing of it
+    wanted: bool  # whether table.md says what is missing of it
     grid: Path  # picture of its samples
     machines: list[str]  # on which it was trained
 
 
 @dataclass(frozen=True)
-class Report:
-    """What is reported of which methods."""
+class Comparison:
+    """Methods side by side."""
 
     title: str
     command: str  # that made it
@@ -83,7 +83,7 @@ class Report:
 
     @cached_property
     def results(self) -> list[tuple[Entry, list[tuple[Run, Row | None]]]]:
-        """Each method's finished runs, with the rows of evaluation.json that the report shows."""
+        """Each method's finished runs, with the rows of evaluation.json that the table shows."""
         results = []
         for entry in self.entries:
             paths = [path for path in entry.runs if RunDirectory(path).is_finished()]
@@ -91,7 +91,7 @@ class Report:
         return results
 
     def row(self, path: Path) -> Row | None:
-        """The row of a run's evaluation.json for this report; the test part may be smaller."""
+        """The row of a run's evaluation.json for this table; the test part may be smaller."""
         wanted = {"split": "test", "samples": self.samples, "checkpoint": "best", "seed": 0}
         rows = [row for row in read_rows(path) if is_of(row, wanted | EARLY)]
         rows = [row for row in rows if row["data_points"] <= (self.images or math.inf)]
@@ -118,7 +118,7 @@ class Report:
     def _notes(self, heads: list[str]) -> str:
         notes = [NOTE, *(note for head, note in NOTES.items() if head in heads)]
         runs = [run for _, found in self.results for run, _ in found]
-        if KL not in heads and any(run.options["data.binarize"] == "none" for run in runs):
+        if KL not in heads and any(run.config["data.binarize"] == "none" for run in runs):
             notes.append(SOFT)
         return " ".join(notes)
 
