@@ -88,19 +88,26 @@ def scale(bands: dict[str, Band], column: str) -> Scale:
     if not parts or not any(word in column for word in GRADED):
         return Scale(None, None, {})
     sign = 2.0 * ("log_likelihood" in column) - 1.0  # 1: higher is better, -1: lower
-    best = max(float((sign * band.mean).max()) for band in parts.values())
-    far = {name: best - float((sign * band.mean).min()) for name, band in parts.items()}
-    names = sorted(far, key=lambda name: far[name])
-    kept = len(names)
-    if any(len(band.x) > 1 for band in parts.values()):
-        kept = _before_gap([far[name] for name in names], abs(best) / 2)
-    shown = [parts[name] for name in names[:kept]]
-    low, high = _ends(shown)
-    if kept == len(names) and (low, high) == _ends(list(bands.values())):
+    best, far = _distances(parts, sign)
+    names = list(far)
+    kept = _before_gap([*far.values()], abs(best) / 2)
+    low, high = _ends([parts[name] for name in names[:kept]])
+    if kept == len(names) and (low, high) == _ends([*bands.values()]):
         return Scale(None, None, {})
     margin = 0.05 * (high - low) or 0.5
     cut = {name: sign * (best - far[name]) for name in names[kept:]}
     return Scale(low - margin, high + margin, cut)
+
+
+def _distances(bands: dict[str, Band], sign: float) -> tuple[float, dict[str, float]]:
+    """The best point of all, times the sign, and how far each curve goes below it, sorted.
+
+    Curves of one point each have no shape to flatten: their distances count as 0.
+    """
+    best = max(float((sign * band.mean).max()) for band in bands.values())
+    several = any(len(band.x) > 1 for band in bands.values())
+    far = {name: several * (best - float((sign * band.mean).min())) for name, band in bands.items()}
+    return best, dict(sorted(far.items(), key=lambda item: item[1]))
 
 
 def _ends(bands: Sequence[Band]) -> tuple[float, float]:
