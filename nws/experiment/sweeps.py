@@ -6,7 +6,6 @@ that started the sweep.
 
 import logging
 import math
-import shlex
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nws.errors import Diverged, UserError
 from nws.experiment.directory import RunDirectory
+from nws.experiment.invocation import command_line
 from nws.experiment.signals import StopSignals, announce
 from nws.experiment.terminal import write_line
 from nws.files import write_atomically
@@ -170,8 +170,8 @@ class Job:
     def end(self, run: RunDirectory, stopped: int | None) -> None:
         """Print the run's directory, and end the program or the job where a signal stopped it."""
         if stopped is not None and not self.sweep and not run.is_finished():
-            command = shlex.quote(f"resume={run.path}")
-            write_line(f"stopped by signal {stopped}; go on with\n  python train.py {command}")
+            command = command_line("train", f"resume={run.path}")
+            write_line(f"stopped by signal {stopped}; go on with\n  {command}")
         write_line(run.path)
         if stopped is not None and self.in_worker:
             raise CompactHydraException(f"stopped by signal {stopped}")
@@ -196,7 +196,7 @@ def program(arguments: Sequence[str]) -> Iterator[None]:
         Sweep.signals.restore()
         if Sweep.directory is not None and Sweep.caught is not None:
             rest = [text for text in arguments if text.lstrip("+").split("=")[0] != "resume"]
-            command = shlex.join(["python", "train.py", *rest, "resume=auto"])
+            command = command_line("train", *rest, "resume=auto")
             print(f"the sweep was stopped by signal {int(Sweep.caught)}; go on with\n  {command}")
             print(Sweep.directory)
             sys.exit(128 + Sweep.caught)

@@ -13,13 +13,11 @@ from torchvision.io import ImageReadMode, read_image
 
 from nws.analysis.runs import is_bidirectional
 from nws.analysis.tables import console
-from nws.data import Dataset
 from nws.errors import UserError, positive_int
-from nws.experiment.build import load_machine
 from nws.experiment.configuration import to_dict
-from nws.experiment.directory import load_checkpoint
 from nws.experiment.hardware import pick_device
 from nws.experiment.images import image_grid, save_gif, save_png, stacked_grid
+from nws.experiment.loading import LoadedRun, load_run
 from nws.experiment.loggers import WandbLogger
 from nws.models import sampling
 from nws.models.helmholtz import HelmholtzMachine
@@ -46,7 +44,7 @@ def read_arguments() -> argparse.Namespace:
         for defaults in (COUNTS, STEPS)
     )
     add = parser.add_argument
-    add("run", metavar="RUN", help="a run directory, as train.py prints it")
+    add("run", metavar="RUN", help="a run directory, as training prints it; or pretrained/digits")
     add("what", nargs="?", choices=list(COUNTS), default="generate", help="default: generate")
     add("--count", type=int, help=f"images, or walks (default: {counts})")
     add("--steps", type=int, help=f"of the chain or of the walk (default: {steps})")
@@ -104,7 +102,7 @@ class Task:
 
     arguments: argparse.Namespace
     machine: HelmholtzMachine
-    data: Dataset
+    loaded: LoadedRun
     rng: torch.Generator
     gibbs: bool  # the kind of the chain
 
@@ -121,7 +119,7 @@ class Task:
     def inpaint(self) -> list[Tensor]:
         """The missing pixels at the end of a chain that starts from a generated image."""
         originals = self.originals()
-        missing = read_mask(self.arguments.mask, self.data).to(originals.device)
+        missing = read_mask(self.arguments.mask, self.loaded.shape).to(originals.device)
         start = torch.where(missing, self.dreams(len(originals)), originals)
         filled = self.drawn(self.run_chain(start, observed=~missing)[-1])
         return [self.stacked(originals, torch.where(missing, MISSING, originals), filled)]
@@ -136,7 +134,8 @@ class Task:
 
     def originals(self) -> Tensor:
         """Held-out images, (C, n_0)."""
-        split = self.data.test if self.arguments.split == "test" else self.data.valid
+        data = self.loaded.data
+        split = data.test if self.arguments.split == "test" else data.valid
         return split.batch()[: self.arguments.count]
 
     def dreams(self, count: int | None = None, probabilities: bool = False) -> Tensor:
@@ -157,23 +156,23 @@ class Task:
         return torch.bernoulli(images, generator=self.rng) if self.arguments.binary else images
 
     def grid(self, images: Tensor, columns: int | None = None) -> Tensor:
-        return image_grid(images, self.data.shape, self.arguments.columns or columns)
+        return image_grid(images, self.loaded.shape, self.arguments.columns or columns)
 
     def stacked(self, *parts: Tensor) -> Tensor:
-        return stacked_grid(parts, self.data.shape, self.arguments.columns)
+        return stacked_grid(parts, self.loaded.shape, self.arguments.columns)
 
 
-def read_mask(mask: str, data: Dataset) -> Tensor:
+def read_mask(mask: str, shape: tuple[int, int]) -> Tensor:
     """Which pixels are missing, (H W,) booleans: a half, or the white of a PNG of the same size."""
     if not mask.lower().endswith(".png"):
-        return sampling.half_mask(data.shape, mask)
+        return sampling.half_mask(shape, mask)
     try:
         grey = read_image(mask, ImageReadMode.GRAY)[0]
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"--mask: {mask} cannot be read as a PNG ({reason})") from error
-    if tuple(grey.shape) != data.shape:
-        size = f"the images' size {data.shape} (height, width)"
+    if tuple(grey.shape) != shape:
+        size = f"the images' size {shape} (height, width)"
         raise UserError(f"--mask: {mask} must have {size}, got {tuple(grey.shape)}")
     missing = (grey > 127).flatten()
     if not missing.any():
@@ -199,13 +198,14 @@ def main() -> None:
     kind, name = named(arguments)
     fill_in(arguments)
     what, device = arguments.what, pick_device(arguments.device)
-    source = arguments.checkpoint, device, arguments.weights
-    run, config, data, machine = load_machine(arguments.run, *source)
+    source = arguments.checkpoint, arguments.weights, device
+    loaded = load_run(arguments.run, *source)
+    run, config, machine = loaded.directory, loaded.config, loaded.machine
     gibbs = is_bidirectional(config) if arguments.chain == "auto" else arguments.chain == "gibbs"
     if arguments.binary and machine.units[0].support is None:
         raise UserError("--binary needs units that are binary, those of this run's pixels are not")
     rng = torch.Generator(device).manual_seed(arguments.seed)
-    task, path = Task(arguments, machine, data, rng, gibbs), arguments.output or run.images / name
+    task, path = Task(arguments, machine, loaded, rng, gibbs), arguments.output or run.images / name
     frames = getattr(task, what)()
     if what == "chain":
         save_gif(frames, path)
@@ -215,11 +215,14 @@ def main() -> None:
     drawn += ", averaged weights" * (arguments.weights == "average")
     print(f"{what}: {describe(arguments, task, gibbs)}, {drawn}: {path}")
     if arguments.wandb:
-        state = load_checkpoint(run.best if arguments.checkpoint == "best" else run.last)
         options = to_dict(config.logger) | {"mode": arguments.wandb}
-        options |= {"config": to_dict(config), "run_id": state["wandb_id"], "group": None}
+        options |= {
+            "config": to_dict(config),
+            "run_id": loaded.state.get("wandb_id"),
+            "group": None,
+        }
         logger = WandbLogger(run.path, **options)
-        logger.images(f"samples/{kind}", path, state["step"])
+        logger.images(f"samples/{kind}", path, loaded.state["step"])
         logger.finish({}, 0)
     print(run.path)
 

@@ -5,7 +5,6 @@ Use: `python train.py [resume=RUN|auto] [key=value ...]`; `python train.py --hel
 
 import logging
 import sys
-from pathlib import Path
 
 import hydra
 import torch
@@ -22,7 +21,7 @@ from nws.experiment.build import (
     build_scheduler,
     unused_options,
 )
-from nws.experiment.configuration import check_groups, construct, resolve_paths, to_dict
+from nws.experiment.configuration import CONF, check_groups, construct, resolve_paths, to_dict
 from nws.experiment.hardware import pick_device
 from nws.experiment.loggers import Outputs, check_mode
 from nws.experiment.resume import Start, starting_point
@@ -34,8 +33,6 @@ from nws.experiment.trainer import Trainer
 from nws.learning import WakeSleep
 
 log = logging.getLogger(__name__)
-
-CONF = Path(__file__).resolve().parents[2] / "conf"
 
 
 def build_trainer(start: Start, choices: dict[str, str]) -> Trainer:
