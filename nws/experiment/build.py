@@ -60,9 +60,7 @@ def build_machine(config: DictConfig, data: Dataset | int) -> HelmholtzMachine:
         if isinstance(options.get(name), dict):
             options[name] = instantiate(options[name])
     if options.get("visible_bias") == "data":
-        visible = find_units(options.get("visible") or options.get("units", "binary"))
-        bias = 0.0 if isinstance(data, int) else mean_image_bias(data, visible)
-        options["visible_bias"] = bias
+        options["visible_bias"] = _bias_of(data, options)
     for name in ("weight_scale", "hidden_bias", "visible_bias"):
         value = options.get(name, 0.0)
         if isinstance(value, bool) or not isinstance(value, int | float | Tensor):
@@ -72,6 +70,12 @@ def build_machine(config: DictConfig, data: Dataset | int) -> HelmholtzMachine:
     make = locate(options.pop("_target_", "nws.models.HelmholtzMachine"), "model")  # of version 0.1
     pixels = data if isinstance(data, int) else math.prod(data.shape)
     return construct(make, "model", [pixels, *layers], rng=rng, **options)
+
+
+def _bias_of(data: Dataset | int, options: dict[str, Any]) -> Tensor | float:
+    """Return what model.visible_bias=data stands for; 0 where there is no data set."""
+    visible = options.get("visible") or options.get("units", "binary")
+    return 0.0 if isinstance(data, int) else mean_image_bias(data, find_units(visible))
 
 
 def mean_image_bias(data: Dataset, units: Units) -> Tensor:

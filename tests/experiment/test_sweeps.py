@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from conftest import (
+    ROOT,
     SMALL,
     Command,
     Interrupt,
@@ -91,10 +92,11 @@ def test_a_stopped_sweep_is_completed_by_the_same_command(
     assert stopped.code == 128 + signal.SIGTERM and "Traceback" not in stopped.err
     folder = only(tmp_path / "multirun" / "digits_rws")
     assert stopped.run == folder  # the last line
-    assert "the sweep was stopped by signal 15; go on with\n  python train.py -m " in stopped.out
+    again = f"the sweep was stopped by signal 15; go on with\n  python {ROOT}/train.py -m "
+    assert again in stopped.out
     assert (
         stopped.out.splitlines()[-2].endswith(f"seed=0,1,2 {AUTO}")
-        and "go on with\n  python train.py resume=" not in stopped.out
+        and "train.py resume=" not in stopped.out
     )
     assert (
         complete(folder / "0")
