@@ -108,7 +108,7 @@ def command(
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         GlobalHydra.instance().clear()
         capfd.readouterr()
-        installed = script == "nws"
+        installed = Path(script).parts[-2:] in (("nws",), ("nws", "__main__.py"))
         monkeypatch.setattr(sys, "argv", [script if installed else str(ROOT / script), *arguments])
         code: Any = 0
         try:
