@@ -155,7 +155,7 @@ def test_training(
     outcome = command("train.py", *given)
     assert outcome.code == 0 and "Traceback" not in outcome.err, outcome.err
     if "--help" in text:
-        assert all(f"{group}: " in outcome.out for group in GROUPS)
+        assert all(f"\n{group}=" in outcome.out for group in GROUPS)
         return
     runs = [path.parents[1] for path in tmp_path.rglob("checkpoints/last.pt")]
     assert len(runs) == jobs and (

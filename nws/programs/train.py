@@ -24,6 +24,7 @@ from nws.experiment.build import (
 from nws.experiment.configuration import CONF, check_groups, construct, resolve_paths, to_dict
 from nws.experiment.hardware import pick_device
 from nws.experiment.loggers import Outputs, check_mode
+from nws.experiment.options import help_text
 from nws.experiment.resume import Start, starting_point
 from nws.experiment.seeds import derive_seed
 from nws.experiment.settings import TrainerSettings
@@ -109,5 +110,8 @@ def run() -> None:
     """The program: what the user typed, rewritten for Hydra."""
     given = sys.argv[1:]
     with program(given):
+        if {"-h", "--help"} & set(given):
+            print(help_text([word for word in given if word[0] != "-" and "=" not in word]))
+            return
         sys.argv[1:] = rewrite_arguments(given, CONF)
         main()
