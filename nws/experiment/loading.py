@@ -33,6 +33,11 @@ class LoadedRun:
     machine: HelmholtzMachine
     state: dict[str, Any]
 
+    @property
+    def device(self) -> torch.device:
+        """Where the machine is, and its data."""
+        return next(self.machine.parameters()).device
+
     @cached_property
     def data(self) -> Dataset:
         """The data set of the run, on the machine's device. It is read when it is first asked for.
@@ -40,7 +45,7 @@ class LoadedRun:
         Raises:
             UserError: Where its files are missing, or its images have another size by now.
         """
-        data = build_data(self.config, next(self.machine.parameters()).device)
+        data = build_data(self.config, self.device)
         pixels, visible = data.shape[0] * data.shape[1], self.machine.sizes[0]
         if pixels != visible:
             raise UserError(
