@@ -41,7 +41,14 @@ from test_launchers import SBATCH, SLURM, SRUN
 
 
 def test_every_command_is_of_a_kind_that_is_checked_here() -> None:
-    known = (". .venv/bin/activate", "export NWS_DATA_ROOT=", "make ", "wandb ")
+    known = (
+        ". .venv/bin/activate",
+        "export NWS_DATA_ROOT=",
+        "make ",
+        "wandb ",
+        "nws ",
+        "pip install ",
+    )
     known += tuple(f"python {script} " for script in ("train.py", *SCRIPTS))
     assert [command for command in commands() if not command.startswith(known)] == []
     assert all(of(program) for program in known)
@@ -71,9 +78,9 @@ def tiny(data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> li
     from nws.experiment.trainer import TrainerSettings
 
     monkeypatch.setattr(TrainerSettings, "steps_per_epoch", lambda self, images, kind="training": 2)
-    (own_images,) = [block for block in blocks("python") if "mine.npz" in block]
     monkeypatch.chdir(tmp_path)
-    exec(own_images, {})
+    for own_images in blocks("python", PAGES["docs/data.md"]):
+        exec(own_images, {})
     (tmp_path / "my_ideas.py").write_text(my_ideas())
     monkeypatch.delitem(sys.modules, "my_ideas", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
@@ -205,6 +212,13 @@ def test_scripts(command: Command, finished: Path, text: str) -> None:
     assert outcome.code == 0 and outcome.run == finished and outcome.err == ""
     (made,) = {path for path in finished.rglob("*") if path.is_file()} - before
     assert made.name == "evaluation.json" if "evaluate" in text else made.suffix in (".png", ".gif")
+
+
+@pytest.mark.parametrize("text", of("nws "))
+def test_the_installed_command(command: Command, finished: Path, text: str) -> None:
+    given = [each.replace("RUN", str(finished)) for each in shlex.split(text)]
+    outcome = command(*given)
+    assert outcome.code == 0 and outcome.err == "", outcome.err
 
 
 @pytest.mark.parametrize("text", of("python scripts/plot_curves.py"))

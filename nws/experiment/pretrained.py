@@ -43,5 +43,5 @@ def lay_out(path: Path) -> Path:
         raise UserError(
             f"{path} cannot be written ({error.strerror or error}); start from a folder of yours"
         ) from error
-    write_line(f"pretrained/{path.name}, which comes with nws, was copied to {path}")
+    write_line(f"copied the machine {path.name}, which comes with nws, to {os.path.relpath(path)}")
     return path
