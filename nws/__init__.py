@@ -1,6 +1,9 @@
 """nws: natural wake-sleep. Helmholtz machines trained by (reweighted) wake-sleep with the exact
 natural gradient."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep
 from nws.models import (
     BeliefNetwork,
@@ -12,11 +15,18 @@ from nws.models import (
 )
 from nws.natural import Damping, UnitFisher, natural_direction
 
+if TYPE_CHECKING:
+    from nws.experiment.library import load_data, named_rule, natural_metrics
+    from nws.experiment.loading import LoadedRun, load_run
+
+__version__ = "0.2.0"  # pyproject.toml reads it here
+
 __all__ = [
     "BeliefNetwork",
     "Damping",
     "HelmholtzMachine",
     "Layer",
+    "LoadedRun",
     "NaturalMetric",
     "RowOptions",
     "Rule",
@@ -24,6 +34,21 @@ __all__ = [
     "UnitFisher",
     "WakeSleep",
     "exact_log_likelihood",
+    "load_data",
+    "load_run",
     "log_likelihood",
+    "named_rule",
     "natural_direction",
+    "natural_metrics",
 ]
+
+# Imported when they are first used: the others need torch alone.
+_LATER = dict.fromkeys(("load_data", "named_rule", "natural_metrics"), "nws.experiment.library")
+_LATER |= dict.fromkeys(("LoadedRun", "load_run"), "nws.experiment.loading")
+
+
+def __getattr__(name: str) -> Any:
+    """Return what is imported late, as Python asks for an attribute that is not there yet."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LATER[name]), name)

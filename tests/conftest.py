@@ -94,7 +94,10 @@ Interrupt = Callable[[int, int | BaseException], None]
 def command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Iterator[Command]:
-    """command("train.py", "seed=1", ...) as from a shell in tmp_path, run in this process."""
+    """command("train.py", "seed=1", ...) as from a shell in tmp_path, run in this process.
+
+    command("nws", "train", "seed=1", ...) is the installed command.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(
         "WANDB_MODE", "offline"
@@ -105,10 +108,16 @@ def command(
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         GlobalHydra.instance().clear()
         capfd.readouterr()
-        monkeypatch.setattr(sys, "argv", [str(ROOT / script), *arguments])
+        installed = Path(script).parts[-2:] in (("nws",), ("nws", "__main__.py"))
+        monkeypatch.setattr(sys, "argv", [script if installed else str(ROOT / script), *arguments])
         code: Any = 0
         try:
-            runpy.run_path(str(ROOT / script), run_name="__main__")
+            if installed:
+                from nws.programs.command import run as run_command
+
+                run_command()
+            else:
+                runpy.run_path(str(ROOT / script), run_name="__main__")
         except SystemExit as stop:
             code = stop.code
             if isinstance(code, str):

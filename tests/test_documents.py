@@ -42,10 +42,17 @@ from test_launchers import SBATCH, SLURM, SRUN
 
 
 def test_every_command_is_of_a_kind_that_is_checked_here() -> None:
-    known = (". .venv/bin/activate", "export NWS_DATA_ROOT=", "make ", "wandb ")
+    known = (
+        ". .venv/bin/activate",
+        "export NWS_DATA_ROOT=",
+        "make ",
+        "wandb ",
+        "nws ",
+        "pip install ",
+    )
     known += tuple(f"python {script} " for script in ("train.py", *SCRIPTS))
     assert [command for command in commands() if not command.startswith(known)] == []
-    assert all(of(program) for program in known)
+    assert all(of(program) for program in known if "scripts/" not in program)
 
 
 def test_make_targets_exist() -> None:
@@ -72,9 +79,9 @@ def tiny(data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> li
     from nws.experiment.trainer import TrainerSettings
 
     monkeypatch.setattr(TrainerSettings, "steps_per_epoch", lambda self, images, kind="training": 2)
-    (own_images,) = [block for block in blocks("python") if "mine.npz" in block]
     monkeypatch.chdir(tmp_path)
-    exec(own_images, {})
+    for own_images in blocks("python", PAGES["docs/data.md"]):
+        exec(own_images, {})
     (tmp_path / "my_ideas.py").write_text(my_ideas())
     monkeypatch.delitem(sys.modules, "my_ideas", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
@@ -156,7 +163,7 @@ def test_training(
     outcome = command("train.py", *given)
     assert outcome.code == 0 and "Traceback" not in outcome.err, outcome.err
     if "--help" in text:
-        assert all(f"{group}: " in outcome.out for group in GROUPS)
+        assert all(f"\n{group}=" in outcome.out for group in GROUPS)
         return
     runs = [path.parents[1] for path in tmp_path.rglob("checkpoints/last.pt")]
     assert len(runs) == jobs and (
@@ -206,6 +213,13 @@ def test_scripts(command: Command, finished: Path, text: str) -> None:
     assert outcome.code == 0 and outcome.run == finished and outcome.err == ""
     (made,) = {path for path in finished.rglob("*") if path.is_file()} - before
     assert made.name == "evaluation.json" if "evaluate" in text else made.suffix in (".png", ".gif")
+
+
+@pytest.mark.parametrize("text", of("nws "))
+def test_the_installed_command(command: Command, finished: Path, text: str) -> None:
+    given = [each.replace("RUN", str(finished)) for each in shlex.split(text)]
+    outcome = command(*given)
+    assert outcome.code == 0 and outcome.err == "", outcome.err
 
 
 @pytest.mark.parametrize("text", of("python scripts/plot_curves.py"))
@@ -288,7 +302,7 @@ def test_reporting(command: Command, finished: Path, text: str) -> None:
 
 
 def test_the_library_needs_torch_alone(tmp_path: Path) -> None:
-    (snippet,) = [block for block in blocks("python") if "log_likelihood(" in block]
+    (snippet,) = [block for block in blocks("python") if "from nws import Damping" in block]
     unwanted = {"hydra", "omegaconf", "wandb", "torchvision", "sklearn", "scipy", "matplotlib"}
     code = (
         f"{snippet}\nimport sys\n"
@@ -310,7 +324,7 @@ def test_the_library_needs_torch_alone(tmp_path: Path) -> None:
 def test_python_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for block in blocks("python", PAGES[page]):
-        if "log_likelihood(" not in block:  # the library's has a test of its own
+        if "from nws import Damping" not in block:  # the library's has a test of its own
             exec(compile(block, page, "exec"), {"__name__": "my_ideas"})
 
 

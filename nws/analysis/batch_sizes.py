@@ -50,14 +50,12 @@ def crossing(run: Run, column: str, target: float) -> float:
     return float(steps[first - 1] + share * (steps[first] - steps[first - 1]))
 
 
-def reach(
-    runs: Sequence[Run], keys: Sequence[str], column: str, targets: Sequence[float]
-) -> list[Reached]:
+def reach(runs: Sequence[Run], by: str, column: str, targets: Sequence[float]) -> list[Reached]:
     """The run of each method and batch size that needs the fewest steps, for each target.
 
     Args:
         runs: Of several batch sizes, and of several rates for each.
-        keys: Configuration keys whose values name a method.
+        by: What names a method, as in `group_runs`.
         column: Of metrics.csv; higher is better.
         targets: Values of the column.
 
@@ -71,10 +69,10 @@ def reach(
         if column not in run.metrics:
             raise UserError(f"{run.path} has no column {column!r}; there are {list(run.metrics)}")
     found = []
-    for method, group in group_runs(runs, keys).items():
+    for method, group in group_runs(runs, by).items():
         by_batch: dict[int, list[Run]] = {}
         for run in group:
-            by_batch.setdefault(int(run.options["trainer.batch_size"]), []).append(run)
+            by_batch.setdefault(int(run.config["trainer.batch_size"]), []).append(run)
         for target in targets:
             for batch, tried in sorted(by_batch.items()):
                 steps, _, best = min(

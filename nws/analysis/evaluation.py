@@ -14,8 +14,7 @@ from torch import Tensor
 from nws.analysis.runs import is_bidirectional
 from nws.analysis.sums import Show, Sums
 from nws.errors import UserError, positive_int
-from nws.experiment.build import load_machine
-from nws.experiment.directory import load_checkpoint
+from nws.experiment.loading import load_run
 from nws.files import write_atomically
 from nws.models.helmholtz import HelmholtzMachine
 from nws.models.likelihood import MAX_ELEMENTS, TRUSTED_ESS, Z_SAMPLES, resolves, rows_at_once
@@ -60,17 +59,17 @@ def evaluate(
     Raises:
         UserError: This is no run, a file is damaged, or the figures are not finite.
     """
-    run, config, data, machine = load_machine(path, request.checkpoint, device, request.weights)
+    loaded = load_run(path, request.checkpoint, request.weights, device)
+    run, data, machine = loaded.directory, loaded.data, loaded.machine
     rows = read_rows(run.path)
-    step = load_checkpoint(run.best if request.checkpoint == "best" else run.last)["step"]
     images = (data.test if request.split == "test" else data.valid).batch()[: request.data_points]
-    p_star = is_bidirectional(config) if request.p_star is None else request.p_star
+    p_star = is_bidirectional(loaded.config) if request.p_star is None else request.p_star
     max_rows, z_samples = rows_at_once(machine, MAX_ELEMENTS), request.z_samples * p_star
     sums = Sums(machine, images, request.samples, request.seed, request.batch, z_samples, max_rows)
     asked = asdict(request) | {"data_points": len(images), "batch": len(sums.parts[0])}
     asked["device"] = device.type
     del asked["p_star"], asked["z_samples"]  # a row with log p* answers a request without
-    key = asked | {"step": step, "fingerprint": fingerprint(machine, images)}
+    key = asked | {"step": loaded.state["step"], "fingerprint": fingerprint(machine, images)}
     for row in [] if again else rows:
         if is_of(row, key) and z_samples in (0, row.get("z_samples")):
             return row, True

@@ -1,4 +1,4 @@
-"""A user's own images from a .npz file.
+"""A user's own images from a .npz or a .npy file.
 
 Symbols: N images of D pixels, or of H x W pixels.
 """
@@ -13,43 +13,85 @@ import numpy as np
 import torch
 
 from nws.data.dataset import RawImages
-from nws.errors import UserError, positive_int
+from nws.data.own import height_and_width, split_images
+from nws.errors import UserError
 
 PARTS = ("train", "valid", "test")
+ALONE = "the file"  # the name of the array of a .npy file, in messages
+#: What an array may hold.
+BITS, BYTES, SHARES = "0 and 1", "bytes 0..255", "floats in [0, 1]"
 
 
-def load_npz(path: str | Path | None = None, shape: Sequence[int] | None = None) -> RawImages:
-    """Return images from a user's .npz file.
+def load_npz(
+    path: str | Path | None = None, shape: Sequence[int] | None = None, held_out: float = 0.1
+) -> RawImages:
+    """Return images from a user's .npz or .npy file.
+
+    Arrays are (N, D) or (N, H, W). All of them hold 0 and 1, grey bytes 0 to 255, or intensities:
+    floats in [0, 1], which are kept to the nearest of 255 steps.
 
     Args:
-        path: A file with arrays `train`, `valid` and `test`, each (N, D) or (N, H, W): all of
-            them 0 and 1, or all of them grey bytes 0 to 255.
+        path: A .npz file with arrays `train`, `valid` and `test`; or a .npy file, one array, which
+            is split at random, the same for all runs.
         shape: (H, W) of an image; None: as the arrays say, else a square, else one row.
+        held_out: Of a .npy file, the share of images that become the validation part; as many
+            become the test part.
 
     Raises `UserError` where the parts are missing, or are not images of one size and kind.
     """
     if path is None:
-        raise UserError("data.path must name a .npz file of images, got null: add data.path=FILE")
+        raise UserError(
+            "data.path must name a .npz or .npy file of images, got null: add data.path=FILE"
+        )
     file = Path(path).expanduser().resolve()
     arrays = _load_arrays(file)
-    binary = {part: _is_binary(f"{file}: {part}", array) for part, array in arrays.items()}
+    kinds = {part: _kind(f"{file}: {part}", array) for part, array in arrays.items()}
     sizes = {part: array.shape[1:] for part, array in arrays.items()}
     if len(set(sizes.values())) > 1:
         raise UserError(f"{file}: expected images of one size in all parts, got {sizes}")
-    if len(set(binary.values())) > 1:  # bytes of 0 and 1 would pass for almost black images
-        grey = ", ".join(part for part in PARTS if not binary[part])
-        raise UserError(f"{file}: expected bits, or all grey bytes, got grey bytes only in {grey}")
-    train, valid, test = (torch.from_numpy(arrays[part].astype(np.uint8)) for part in PARTS)
-    size, maximum = _image_shape(sizes["train"], shape), 1 if binary["train"] else 255
-    return RawImages(train.flatten(1), valid.flatten(1), test.flatten(1), size, maximum)
+    kind = _one_kind(file, kinds)
+    images = {part: _as_bytes(array, kind) for part, array in arrays.items()}
+    if ALONE in images:
+        train, valid, test = split_images(images[ALONE], held_out, file)
+    else:
+        train, valid, test = (images[part] for part in PARTS)
+    size, maximum = _image_shape(next(iter(sizes.values())), shape), 1 if kind == BITS else 255
+    return RawImages(train, valid, test, size, maximum)
+
+
+def _as_bytes(array: np.ndarray, kind: str) -> torch.Tensor:
+    """Return an array as bytes (N, D)."""
+    scaled = np.rint(array.astype(np.float32) * 255) if kind == SHARES else array
+    return torch.from_numpy(scaled.astype(np.uint8)).flatten(1)
+
+
+def _one_kind(file: Path, kinds: dict[str, str]) -> str:
+    """Return what all arrays hold; `UserError` where they do not go together."""
+    found = set(kinds.values())
+    if found <= {BITS, SHARES}:  # 0 and 1 are intensities too
+        return SHARES if SHARES in found else BITS
+    if found == {BYTES}:
+        return BYTES
+    # Bytes of 0 and 1 would pass for almost black images.
+    got = ", ".join(f"{kind} in {part}" for part, kind in kinds.items())
+    raise UserError(f"{file}: expected one kind of numbers in all parts, got {got}")
 
 
 def _load_arrays(file: Path) -> dict[str, np.ndarray]:
+    """Return the three arrays of a .npz file, or the one of a .npy file under the name `ALONE`."""
     if not file.is_file():
-        raise UserError(f"data.path: expected a .npz file, found none at {file}")
-    if not zipfile.is_zipfile(file):
-        raise UserError(f"{file}: expected a .npz file, got something else; use numpy.savez")
+        raise UserError(f"data.path: expected a .npz or .npy file, found none at {file}")
+    packed = zipfile.is_zipfile(file)
+    with open(file, "rb") as content:
+        alone = content.read(6) == b"\x93NUMPY"
+    if not packed and not alone:
+        raise UserError(
+            f"{file}: expected a .npz or .npy file, got something else; use numpy.savez, or"
+            " numpy.save"
+        )
     try:
+        if alone:
+            return {ALONE: np.load(file, allow_pickle=False)}
         with np.load(file, allow_pickle=False) as archive:  # a pickle could run code
             arrays = {part: archive[part] for part in PARTS if part in archive}
             came = ", ".join(archive.files) or "nothing"
@@ -59,12 +101,15 @@ def _load_arrays(file: Path) -> dict[str, np.ndarray]:
         ) from error
     missing = ", ".join(part for part in PARTS if part not in arrays)
     if missing:
-        raise UserError(f"{file}: expected the arrays {PARTS}; missing {missing}, got {came}")
+        raise UserError(
+            f"{file}: expected the arrays {PARTS}; missing {missing}, got {came}. One array alone"
+            " goes into a .npy file (numpy.save), which is split automatically"
+        )
     return arrays
 
 
-def _is_binary(where: str, array: np.ndarray) -> bool:
-    """Return whether an array is all 0 and 1 (else grey bytes); `UserError` if it is neither."""
+def _kind(where: str, array: np.ndarray) -> str:
+    """Return what an array holds: `BITS`, `BYTES` or `SHARES`; `UserError` if none of these."""
     kind = array.dtype.kind
     if array.ndim not in (2, 3):
         problem = f"an array (N, D) or (N, H, W), got shape {array.shape}"
@@ -75,14 +120,17 @@ def _is_binary(where: str, array: np.ndarray) -> bool:
     elif np.isnan(array).any():
         problem = f"numbers, got NaN in {int(np.isnan(array).sum())} pixels"
     else:
-        found = f"got values from {array.min()} to {array.max()}"
-        binary = bool(((array == 0) | (array == 1)).all())
-        if array.min() < 0 or array.max() > 255:
-            problem = f"0 and 1, or bytes 0..255, {found}"
-        elif binary or kind != "f":
-            return binary
-        else:
-            problem = f"floats to be exactly 0 or 1, {found}: give grey images as bytes 0..255"
+        low, high = array.min(), array.max()
+        if ((array == 0) | (array == 1)).all():
+            return BITS
+        if low >= 0 and high <= (1 if kind == "f" else 255):
+            return SHARES if kind == "f" else BYTES
+        problem = f"0 and 1, or bytes 0..255, got values from {low} to {high}"
+        if kind == "f":
+            problem = (
+                f"floats in [0, 1], got values from {low} to {high}: divide them by the value that"
+                " means white, or give bytes 0..255 as integers (astype('uint8'))"
+            )
     raise UserError(f"{where}: expected {problem}")
 
 
@@ -90,9 +138,7 @@ def _image_shape(size: tuple[int, ...], shape: Sequence[int] | None) -> tuple[in
     """Return (H, W) of images of size (D,) or (H, W): as given, as the array says, or a square."""
     pixels = math.prod(size)
     if shape is not None:
-        if isinstance(shape, str) or not isinstance(shape, Sequence) or len(shape) != 2:
-            raise UserError(f"data.shape must be [H, W] or null, got {shape!r}")
-        height, width = (positive_int("data.shape", side) for side in shape)
+        height, width = height_and_width("data.shape", shape)
         if height * width != pixels:
             raise UserError(f"data.shape must have H * W = {pixels}, of an image, got {[*shape]}")
         return height, width

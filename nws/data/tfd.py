@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import interpolate
 
 from nws.data.dataset import RawImages
 from nws.data.mnist import find_in
+from nws.data.own import resize
 from nws.errors import UserError, positive_int
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ def load_tfd(
     file = _file(Path(root).expanduser() / "TFD", FILE_SIDES[size])
     images, folds = _read(file, FILE_SIDES[size])
     if size != FILE_SIDES[size]:
-        images = _reduce(images, size)
+        images = resize(images, (size, size))
     images, kind = images.flatten(1), folds[:, int(fold)]
     unlabeled, labeled, valid, test = by_kind = [images[kind == number] for number in range(4)]
     if not all(map(len, by_kind)):
@@ -75,15 +75,6 @@ def _file(folder: Path, side: int) -> Path:
             f" the environment variable NWS_DATA_ROOT, at a folder that has TFD/{file.name}."
         )
     return file
-
-
-def _reduce(images: Tensor, size: int) -> Tensor:
-    """Reduce images (N, H, W) uint8 to (N, size, size): bicubic, antialiased, rounded to bytes."""
-    chunks = []
-    for chunk in images.split(4096):  # as floats the images take four times their memory
-        grey = interpolate(chunk[:, None].float(), (size, size), mode="bicubic", antialias=True)
-        chunks.append(grey[:, 0].round_().clamp_(0, 255).to(torch.uint8))
-    return torch.cat(chunks)
 
 
 def _read(file: Path, side: int) -> tuple[Tensor, Tensor]:

@@ -92,7 +92,8 @@ def use_our_settings(arguments: list[str]) -> list[str]:
     for text in arguments:
         package, find = PLUGINS.get(text), importlib.util.find_spec
         if package and not (find("hydra_plugins") and find(f"hydra_plugins.{package}")):
-            raise UserError(f"{text} needs {package.replace('_', '-')}: pip install '.[sweep]'")
+            name = package.replace("_", "-")
+            raise UserError(f"{text} needs {name}: pip install {name}")
         cluster = shutil.which("sbatch") and shutil.which("srun")
         if text == "hydra/launcher=submitit_slurm" and not cluster:
             raise UserError(f"{text} needs the commands sbatch and srun of SLURM, found none here")

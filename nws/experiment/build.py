@@ -1,10 +1,10 @@
 """Everything that is built from a run's configuration."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from inspect import Parameter, signature
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,8 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from nws.data import Dataset, load_dataset
 from nws.errors import UserError
 from nws.experiment.averaging import Average
-from nws.experiment.configuration import check_groups, construct, instantiate, locate, to_dict
-from nws.experiment.directory import RunDirectory, load_checkpoint, load_parameters, open_run
+from nws.experiment.configuration import construct, instantiate, locate, to_dict
 from nws.experiment.rates import parameter_groups
 from nws.experiment.resume import override_key
 from nws.experiment.seeds import derive_seed
@@ -44,8 +43,13 @@ def build_data(config: DictConfig, device: torch.device) -> Dataset:
     return load_dataset(source, device=device, **options)
 
 
-def build_machine(config: DictConfig, data: Dataset) -> HelmholtzMachine:
-    """Return an untrained machine of the `model` group, on the CPU, drawn from the run's seed."""
+def build_machine(config: DictConfig, data: Dataset | int) -> HelmholtzMachine:
+    """Return an untrained machine of the `model` group, on the CPU, drawn from the run's seed.
+
+    Args:
+        config: The run's configuration.
+        data: The data set; or the number of pixels, where parameters are loaded afterwards.
+    """
     options = to_dict(config.model)
     layers, seed = options.pop("layers"), config.seed
     if not isinstance(layers, list):
@@ -56,8 +60,7 @@ def build_machine(config: DictConfig, data: Dataset) -> HelmholtzMachine:
         if isinstance(options.get(name), dict):
             options[name] = instantiate(options[name])
     if options.get("visible_bias") == "data":
-        visible = options.get("visible") or options.get("units", "binary")
-        options["visible_bias"] = mean_image_bias(data, find_units(visible))
+        options["visible_bias"] = _bias_of(data, options)
     for name in ("weight_scale", "hidden_bias", "visible_bias"):
         value = options.get(name, 0.0)
         if isinstance(value, bool) or not isinstance(value, int | float | Tensor):
@@ -65,8 +68,14 @@ def build_machine(config: DictConfig, data: Dataset) -> HelmholtzMachine:
             raise UserError(f"model.{name} must be a number{or_data}, got {value!r}")
     rng = torch.Generator().manual_seed(derive_seed(seed, 0))
     make = locate(options.pop("_target_", "nws.models.HelmholtzMachine"), "model")  # of version 0.1
-    sizes = [data.shape[0] * data.shape[1], *layers]
-    return construct(make, "model", sizes, rng=rng, **options)
+    pixels = data if isinstance(data, int) else math.prod(data.shape)
+    return construct(make, "model", [pixels, *layers], rng=rng, **options)
+
+
+def _bias_of(data: Dataset | int, options: dict[str, Any]) -> Tensor | float:
+    """Return what model.visible_bias=data stands for; 0 where there is no data set."""
+    visible = options.get("visible") or options.get("units", "binary")
+    return 0.0 if isinstance(data, int) else mean_image_bias(data, find_units(visible))
 
 
 def mean_image_bias(data: Dataset, units: Units) -> Tensor:
@@ -185,31 +194,3 @@ def build_average(
         return None
     average: Average = _build(config, "average", total_steps, machine, total_steps)
     return average
-
-
-def load_machine(
-    path: str | Path, checkpoint: str, device: torch.device, weights: str = "plain"
-) -> tuple[RunDirectory, DictConfig, Dataset, HelmholtzMachine]:
-    """Return a run, its configuration, data set and machine.
-
-    Args:
-        path: The run directory.
-        checkpoint: `best` or `last`.
-        device: Where data and machine are to be.
-        weights: `plain`, or `average` for those that the run averaged.
-    """
-    run, config = open_run(path)
-    check_groups(config)
-    file = run.best if checkpoint == "best" else run.last
-    state = load_checkpoint(file)
-    data = build_data(config, device)
-    machine = build_machine(config, data)
-    if weights == "average":
-        state = state.get("average") or {"count": 0}
-        if not state["count"]:
-            raise UserError(
-                f"{file} has no averaged weights; a run has them with average=exponential or"
-                " average=tail, from average.start on"
-            )
-    load_parameters(machine, state["machine"], file)
-    return run, config, data, machine.to(device)

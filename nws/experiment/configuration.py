@@ -14,6 +14,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from nws.errors import UserError
 
+_PACKAGE = Path(__file__).resolve().parents[1]
+#: The folder of config.yaml: in an installed nws within the package, in the repository beside it.
+CONF = (_PACKAGE if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent) / "conf"
 #: The groups of options that every run has.
 GROUPS = (
     "trainer", "algorithm", "data", "model", "metric", "solver", "damping", "optimizer",

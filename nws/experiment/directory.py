@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from nws.errors import UserError
+from nws.experiment.pretrained import lay_out
 from nws.files import write_atomically
 
 
@@ -75,7 +76,7 @@ class RunDirectory:
 
 def open_run(path: str | Path) -> tuple[RunDirectory, DictConfig]:
     """Return an existing run and its configuration; `UserError` where it cannot be read."""
-    run = RunDirectory(Path(path).expanduser().resolve())
+    run = RunDirectory(lay_out(Path(path).expanduser().resolve()))
     if not run.path.is_dir():
         raise UserError(f"{run.path} does not exist; a run prints its directory at start and end")
     if not run.config.is_file():

@@ -35,8 +35,7 @@ def read_arguments() -> argparse.Namespace:
 
 def main() -> None:
     arguments = read_arguments()
-    keys = arguments.group.split(",")
-    found = reach(read_runs(arguments.runs), keys, arguments.column, arguments.target)
+    found = reach(read_runs(arguments.runs), arguments.group, arguments.column, arguments.target)
     heads = ["method", "target", "batch", "steps", "images", "rate", "runs tried"]
     print_table(heads, [cells(each) for each in found])
     for path in save(draw(found), arguments.output):
@@ -45,7 +44,7 @@ def main() -> None:
 
 def cells(row: Reached) -> list[str]:
     """A line of the table."""
-    rate = row.run.options.get("optimizer.lr")
+    rate = row.run.config.get("optimizer.lr")
     numbers = [f"{row.batch_size}", f"{row.steps:.0f}", f"{row.images:.0f}", f"{rate:g}"]
     return [row.method, f"{row.target:g}", *numbers, f"{row.tried}"]
 

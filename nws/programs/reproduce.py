@@ -8,7 +8,6 @@ import argparse
 import hashlib
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -29,11 +28,11 @@ from nws.data import TFD_MD5
 from nws.errors import UserError
 from nws.experiment import hardware
 from nws.experiment.directory import RunDirectory
+from nws.experiment.invocation import command_line, start
 from nws.experiment.resume import override_key
 from nws.experiment.signals import StopSignals
 from nws.files import write_atomically
 
-ROOT = Path(__file__).resolve().parents[2]
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: of every run: metrics.csv is all that is read here, and a finished run is not trained again
 COMMON = ("logger=none", "resume=auto")
@@ -43,11 +42,11 @@ COMPARISONS: Any = OmegaConf.load(Path(__file__).with_name("comparisons.yaml"))
 
 @dataclass(frozen=True)
 class Step:
-    """One command, and the run directories that it works on, one for each seed."""
+    """A call of one program, and the run directories that it works on, one for each seed."""
 
-    kind: str  # train, evaluate or sample
+    program: str  # train, evaluate or sample
     method: str
-    command: list[str]
+    arguments: list[str]
     runs: list[Path]
 
 
@@ -107,27 +106,26 @@ class Plan:
         steps = []
         for name in self.methods:
             runs, grid = self.runs(name), str(self.grid(name))
-            for kind, script, used, options in (
-                ("train", "train.py", runs, ["-m", *self.training(name)]),
-                ("evaluate", "scripts/evaluate.py", runs, [*map(str, runs), *evaluate]),
-                ("sample", "scripts/sample.py", runs[:1], [str(runs[0]), *sample, grid, *where]),
+            for program, used, options in (
+                ("train", runs, ["-m", *self.training(name)]),
+                ("evaluate", runs, [*map(str, runs), *evaluate]),
+                ("sample", runs[:1], [str(runs[0]), *sample, grid, *where]),
             ):
-                command = [sys.executable, str(ROOT / script), *options]
-                steps.append(Step(kind, name, command, used))
+                steps.append(Step(program, name, options, used))
         return steps
 
     def is_done(self, step: Step) -> bool:
         """Whether everything that a step makes is there."""
-        if step.kind == "sample":
+        if step.program == "sample":
             return self.grid(step.method).is_file()
-        if step.kind == "train":
+        if step.program == "train":
             return all(RunDirectory(path).is_finished() for path in step.runs)
         return all(self.result({}).row(path) is not None for path in step.runs)
 
     def result(self, machines: dict[str, list[str]]) -> Comparison:
         """What came of all methods in the folder, with the machines each was trained on."""
         given = [text for text in self.overrides if override_key(text) != "data.root"]
-        command = ["python", "scripts/reproduce.py", self.what, *["--quick"] * self.quick, *given]
+        command = command_line("reproduce", self.what, *["--quick"] * self.quick, *given)
         entries = [
             Entry(
                 method.title, self.runs(name), name in self.methods, self.grid(name),
@@ -136,7 +134,7 @@ class Plan:
             for name, method in self.comparison.methods.items()
         ]  # fmt: skip
         return Comparison(
-            self.title + ", quick size" * self.quick, shlex.join(command), self.figures, self.slug,
+            self.title + ", quick size" * self.quick, command, self.figures, self.slug,
             self.comparison.column, self.comparison.log, self.size.samples, self.size.images,
             entries,
         )  # fmt: skip
@@ -167,7 +165,7 @@ def parse(texts: Sequence[str]) -> list[Any]:
         return list(OverridesParser.create().parse_overrides(list(texts)))
     except HydraException as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"overrides are key=value, as train.py takes them: {reason}") from error
+        raise UserError(f"overrides are key=value, as in training: {reason}") from error
 
 
 class State:
@@ -214,26 +212,26 @@ def carry_out(plan: Plan, state: State) -> list[str]:
     failures: list[str] = []
     steps = plan.steps()
     for number, step in enumerate(steps, 1):
-        position = f"[{number}/{len(steps) + 1}] {step.kind} {step.method}"
+        position = f"[{number}/{len(steps) + 1}] {step.program} {step.method}"
         if plan.is_done(step):
             print(f"{position}: done before", flush=True)
             continue
         absent = [str(path) for path in step.runs if not RunDirectory(path).is_finished()]
-        if step.kind == "train":
+        if step.program == "train":
             absent = []
             state.trained_on(step.method, hardware.describe(plan.option("device", "auto")))
         if len(absent) == len(step.runs):
             print(f"{position}: left out, as none of its runs is finished", flush=True)
             continue
-        command = [text for text in step.command if text not in absent]
-        print(f"{position}: {shlex.join(['python', *command[1:]])}", flush=True)
-        code, caught = call(command)
+        given = [text for text in step.arguments if text not in absent]
+        print(f"{position}: {command_line(step.program, *given)}", flush=True)
+        code, caught = call(start(step.program, *given))
         if caught is not None:
             raise KeyboardInterrupt(caught)
         if code != 0:
             ended = f"ended with status {code}; its messages are above"
-            failures.append(f"{step.kind} {step.method} {ended}")
-        if step.kind == "sample":  # so that the methods so far can be looked at
+            failures.append(f"{step.program} {step.method} {ended}")
+        if step.program == "sample":  # so that the methods so far can be looked at
             plan.result(state.machines).write()
     print(f"[{len(steps) + 1}/{len(steps) + 1}] figures", flush=True)
     write_results(plan, state)
@@ -279,7 +277,7 @@ def read_arguments() -> tuple[Plan, bool]:
     )
     add = parser.add_argument
     add("what", choices=list(COMPARISONS))
-    passed_on = "passed on to train.py: data.root=DIR, device=cpu"
+    passed_on = "passed on to the training: data.root=DIR, device=cpu"
     add("overrides", metavar="key=value", nargs="*", help=passed_on)
     add("--quick", action="store_true", help="fewer epochs, seeds, methods and samples")
     add("--methods", metavar="NAME[,NAME]", help="only these (default: all of them)")
@@ -303,10 +301,10 @@ def main() -> None:
         print(f"warning: {plan.title}; its figures are no TFD figures", file=sys.stderr, flush=True)
     if dry_run:
         for step in plan.steps():
-            print(shlex.join(["python", *step.command[1:]]))
+            print(command_line(step.program, *step.arguments))
         return
     state = State(plan)
-    again = shlex.join(["python", *sys.argv])
+    again = command_line("reproduce", *sys.argv[1:])
     try:
         failures = carry_out(plan, state)
     except KeyboardInterrupt as stop:  # its argument is the signal that a command got

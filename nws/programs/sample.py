@@ -14,13 +14,11 @@ from rich.progress import track
 from torch import Tensor
 from torchvision.io import ImageReadMode, read_image
 
-from nws.analysis.runs import Run, is_bidirectional, read_run
+from nws.analysis.runs import is_bidirectional, read_run
 from nws.analysis.tables import console
-from nws.data import Dataset
 from nws.errors import UserError, positive_int
-from nws.experiment.build import load_machine
 from nws.experiment.configuration import to_dict
-from nws.experiment.directory import RunDirectory, load_checkpoint
+from nws.experiment.directory import RunDirectory
 from nws.experiment.hardware import pick_device
 from nws.experiment.images import (
     RECONSTRUCTION,
@@ -31,6 +29,7 @@ from nws.experiment.images import (
     stacked_grid,
     with_source,
 )
+from nws.experiment.loading import LoadedRun, load_run
 from nws.experiment.loggers import WANDB, Outputs
 from nws.models import sampling
 from nws.models.helmholtz import HelmholtzMachine
@@ -63,7 +62,7 @@ def read_arguments() -> argparse.Namespace:
         for defaults in (COUNTS, STEPS)
     )
     add = parser.add_argument
-    add("run", metavar="RUN", help="a run directory, as train.py prints it")
+    add("run", metavar="RUN", help="a run directory, as training prints it; or pretrained/digits")
     add("what", nargs="?", choices=list(COUNTS), default="generate", help="default: generate")
     add("--count", type=int, help=f"images, or walks (default: {counts})")
     add("--steps", type=int, help=f"of the chain or of the walk (default: {steps})")
@@ -136,7 +135,7 @@ class Task:
 
     arguments: argparse.Namespace
     machine: HelmholtzMachine
-    data: Dataset
+    loaded: LoadedRun
     rng: torch.Generator
     gibbs: bool  # the kind of the chain
     ess: float = math.nan  # mean effective sample size of a resampling chain
@@ -160,7 +159,7 @@ class Task:
         """The missing pixels at the end of a chain that starts from a generated image."""
         parts, names = self.originals()
         originals = parts[-1]
-        missing = read_mask(self.arguments.mask, self.data).to(originals.device)
+        missing = read_mask(self.arguments.mask, self.loaded.shape).to(originals.device)
         start = torch.where(missing, self.dreams(len(originals)), originals)
         filled = self.drawn(self.run_chain(start, observed=~missing)[-1])
         left = torch.where(missing, MISSING, originals)
@@ -182,7 +181,8 @@ class Task:
 
     def originals(self) -> tuple[list[Tensor], list[str]]:
         """Held-out images, (C, n_0), below their grey sources where they have them; their names."""
-        split = self.data.test if self.arguments.split == "test" else self.data.valid
+        data = self.loaded.data
+        split = data.test if self.arguments.split == "test" else data.valid
         name = "test images" if self.arguments.split == "test" else "validation images"
         return with_source(split, split.batch()[: self.arguments.count], name)
 
@@ -216,23 +216,23 @@ class Task:
         return torch.bernoulli(images, generator=self.rng) if self.arguments.binary else images
 
     def grid(self, images: Tensor, columns: int | None = None) -> Tensor:
-        return image_grid(images, self.data.shape, self.arguments.columns or columns)
+        return image_grid(images, self.loaded.shape, self.arguments.columns or columns)
 
     def stacked(self, *parts: Tensor) -> Tensor:
-        return stacked_grid(parts, self.data.shape, self.arguments.columns)
+        return stacked_grid(parts, self.loaded.shape, self.arguments.columns)
 
 
-def read_mask(mask: str, data: Dataset) -> Tensor:
+def read_mask(mask: str, shape: tuple[int, int]) -> Tensor:
     """Which pixels are missing, (H W,) booleans: a half, or the white of a PNG of the same size."""
     if not mask.lower().endswith(".png"):
-        return sampling.half_mask(data.shape, mask)
+        return sampling.half_mask(shape, mask)
     try:
         grey = read_image(mask, ImageReadMode.GRAY)[0]
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"--mask: {mask} cannot be read as a PNG ({reason})") from error
-    if tuple(grey.shape) != data.shape:
-        size = f"the images' size {data.shape} (height, width)"
+    if tuple(grey.shape) != shape:
+        size = f"the images' size {shape} (height, width)"
         raise UserError(f"--mask: {mask} must have {size}, got {tuple(grey.shape)}")
     missing = (grey > 127).flatten()
     if not missing.any():
@@ -240,16 +240,18 @@ def read_mask(mask: str, data: Dataset) -> Tensor:
     return missing
 
 
-def origin(run: Run, arguments: argparse.Namespace, step: int) -> str:
+def origin(loaded: LoadedRun, arguments: argparse.Namespace) -> str:
     """The first line of the caption: what, which run, its step and its likelihood there."""
+    run, step = loaded.directory, loaded.state["step"]
     kind = f"{arguments.checkpoint} checkpoint"
     kind += ", averaged weights" * (arguments.weights == "average")
     text = f"{arguments.what}, {run.path.parent.name}/{run.path.name}, step {step:,} ({kind})"
     columns = ("log_likelihood", "standard_error")
     part = "average" if arguments.weights == "average" else "valid"
-    table = run.metrics[run.metrics["step"] == step].reindex(
-        columns=[f"{part}/{c}" for c in columns]
-    )
+    if not run.metrics.is_file():  # of an exported run
+        return text
+    metrics = read_run(run.path).metrics
+    table = metrics[metrics["step"] == step].reindex(columns=[f"{part}/{c}" for c in columns])
     if table.empty or table.isna().all(axis=None):
         return text
     value, error = table.iloc[-1]
@@ -278,7 +280,7 @@ def add_to_wandb(
         options = {"_target_": WANDB, "project": "nws"}
     config = config.copy()
     config.logger = options | {"mode": mode}
-    logger = Outputs(run, config, {}).start_logger(state["step"], state["wandb_id"])
+    logger = Outputs(run, config, {}).start_logger(state["step"], state.get("wandb_id"))
     logger.images(name, path, state["step"])
     logger.finish({}, "finished" if run.is_finished() else "stopped")
 
@@ -289,16 +291,16 @@ def main() -> None:
     kind, name = named(arguments)
     fill_in(arguments)
     what, device = arguments.what, pick_device(arguments.device)
-    source = arguments.checkpoint, device, arguments.weights
-    run, config, data, machine = load_machine(arguments.run, *source)
+    source = arguments.checkpoint, arguments.weights, device
+    loaded = load_run(arguments.run, *source)
+    run, config, machine = loaded.directory, loaded.config, loaded.machine
     gibbs = is_bidirectional(config) if arguments.chain == "auto" else arguments.chain == "gibbs"
     if arguments.binary and machine.units[0].support is None:
         raise UserError("--binary needs units that are binary, those of this run's pixels are not")
     rng = torch.Generator(device).manual_seed(arguments.seed)
-    task, path = Task(arguments, machine, data, rng, gibbs), arguments.output or run.images / name
+    task, path = Task(arguments, machine, loaded, rng, gibbs), arguments.output or run.images / name
     frames, shown = getattr(task, what)()
-    state = load_checkpoint(run.best if arguments.checkpoint == "best" else run.last)
-    about = [origin(read_run(run.path), arguments, state["step"]), shown, task.doubt()]
+    about = [origin(loaded, arguments), shown, task.doubt()]
     caption = "\n".join(filter(None, about))
     if what == "chain":
         save_gif(frames, path, caption)
@@ -310,7 +312,7 @@ def main() -> None:
     if task.doubt():
         print(task.doubt())
     if arguments.wandb:
-        add_to_wandb(run, config, arguments.wandb, f"samples/{kind}", path, state)
+        add_to_wandb(run, config, arguments.wandb, f"samples/{kind}", path, loaded.state)
     print(run.path)
 
 

@@ -5,7 +5,6 @@ Use: `python train.py [resume=RUN|auto] [key=value ...]`; `python train.py --hel
 
 import logging
 import sys
-from pathlib import Path
 
 import hydra
 import torch
@@ -23,9 +22,10 @@ from nws.experiment.build import (
     build_scheduler,
     unused_options,
 )
-from nws.experiment.configuration import check_groups, construct, resolve_paths, to_dict
+from nws.experiment.configuration import CONF, check_groups, construct, resolve_paths, to_dict
 from nws.experiment.hardware import pick_device
 from nws.experiment.loggers import Outputs
+from nws.experiment.options import help_text
 from nws.experiment.panels import show_end, show_start, start_record
 from nws.experiment.resume import Start, starting_point
 from nws.experiment.seeds import derive_seed
@@ -36,8 +36,6 @@ from nws.experiment.trainer import Trainer
 from nws.learning import WakeSleep
 
 log = logging.getLogger(__name__)
-
-CONF = Path(__file__).resolve().parents[2] / "conf"
 
 
 def build_trainer(start: Start, choices: dict[str, str]) -> Trainer:
@@ -113,5 +111,8 @@ def run() -> None:
     """The program: what the user typed, rewritten for Hydra."""
     given = sys.argv[1:]
     with program(given, print_sweep):
+        if {"-h", "--help"} & set(given):
+            print(help_text([word for word in given if word[0] != "-" and "=" not in word]))
+            return
         sys.argv[1:] = rewrite_arguments(given, CONF)
         main()

@@ -41,7 +41,7 @@ def test_the_fastest_run_of_a_method_and_batch_size_counts(make: Make) -> None:
         make("large", [(1, 1, -9), (2, 2, -7)], batch_size=40, lr=0.4),
         make("other", [(1, 1, -7)], "nrws", batch_size=10),
     ]
-    found = reach([read_run(path) for path in paths], ["algorithm.name"], LL, [-8.0, -7.0])
+    found = reach([read_run(path) for path in paths], "algorithm.name", LL, [-8.0, -7.0])
     rows = [(e.method, e.target, e.batch_size, e.run.path.name, e.tried) for e in found]
     assert rows == [
         ("rws", -8.0, 10, "fast", 2),

@@ -25,8 +25,8 @@ from evaluated import CPU, EVALUATE, FEW, TEST, UNITS, chunks, home, rows, seen_
 from nws.analysis import evaluation, sums
 from nws.analysis.evaluation import Request
 from nws.errors import UserError
-from nws.experiment.build import load_machine
 from nws.experiment.directory import find_runs
+from nws.experiment.loading import load_run
 from nws.experiment.seeds import derive_seed
 from nws.models.helmholtz import HelmholtzMachine
 from nws.models.likelihood import TRUSTED_ESS, Z_INNER, log_sums
@@ -59,7 +59,8 @@ def test_figures_are_those_of_enumeration(command: Command, sweep: Path) -> None
     )
     assert (row["checkpoint"], row["seed"]) == ("best", 0) and row["step"] in (3, 6)
 
-    _, _, data, machine = load_machine(run, "best", CPU)
+    loaded = load_run(run, device=CPU)
+    data, machine = loaded.data, loaded.machine
     x = data.test.batch().double()
     machine = machine.double()
     log_p, log_p_tilde = (
@@ -91,7 +92,8 @@ def test_draws_are_a_function_of_seed_and_chunk(command: Command, sweep: Path) -
     """Every data point's sum from the generator of its chunk, as nws/analysis/sums.py says."""
     run = sweep / "rws"
     assert command(EVALUATE, str(run), *FEW, "--batch", "5", "--seed", "3").code == 0
-    _, _, data, machine = load_machine(run, "best", CPU)
+    loaded = load_run(run, device=CPU)
+    data, machine = loaded.data, loaded.machine
     parts = []
     for chunk, x in enumerate(data.test.batch().split(5)):
         rng = torch.Generator().manual_seed(derive_seed(3, 0, chunk))

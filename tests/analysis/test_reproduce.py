@@ -55,9 +55,11 @@ def reproduce(
     """reproduce("three_by_three", ...): the script, its commands in this process; its status."""
 
     def call(line: list[str]) -> tuple[int, int | None]:
-        assert line[0] == sys.executable
-        calls.append(shlex.join(line[1:]).replace(f"{ROOT}/", ""))
-        outcome = command(str(Path(line[1]).relative_to(ROOT)), *line[2:])
+        assert line[:3] == [sys.executable, "-m", "nws"]
+        calls.append(shlex.join(line[3:]))
+        before = sys.argv
+        outcome = command("nws", *line[3:])
+        sys.argv = before
         return outcome.code, outcome.code - 128 if outcome.code > 128 else None
 
     def run(*arguments: str) -> int | str:
@@ -137,18 +139,19 @@ def test_every_method_is_composed_as_its_name_says(
 def test_commands(module: ModuleType, tmp_path: Path) -> None:
     options = ["data.root=/d", "seed=3,7", "device=cpu"]
     plan = module.Plan("fashion_mnist", True, tmp_path / "a b", options, ["nrws"])
-    train, evaluate, sample = (step.command for step in plan.steps())
-    assert train[:3] == [sys.executable, str(ROOT / "train.py"), "-m"]
+    assert [step.program for step in plan.steps()] == ["train", "evaluate", "sample"]
+    train, evaluate, sample = (step.arguments for step in plan.steps())
+    assert train[0] == "-m"
     assert {"data.root=/d", "seed=3,7", "resume=auto", "trainer.epochs=1"} < set(train)
     assert (
         train[-1] == f"hydra.sweep.dir='{tmp_path}/a b/runs/nrws'" and len(plan.runs("nrws")) == 2
     )
     runs = [f"{tmp_path}/a b/runs/nrws/{job}" for job in (0, 1)]
-    assert evaluate[2:4] == runs and "--samples 100 --data-points 1000 --device=cpu" in shlex.join(
+    assert evaluate[:2] == runs and "--samples 100 --data-points 1000 --device=cpu" in shlex.join(
         evaluate
     )
     assert (
-        sample[2] == runs[0]
+        sample[0] == runs[0]
         and sample[-2] == f"{tmp_path}/a b/figures/fashion_mnist_samples_nrws.png"
     )
     later = module.Plan("fashion_mnist", True, tmp_path, ["trainer.epochs=3"], ["nrws"])
@@ -220,22 +223,13 @@ def test_stopped_and_gone_on_with_nothing_is_done_twice(
         f"go on with\n  python scripts/reproduce.py {shlex.join(arguments)}"
         in capfd.readouterr().out
     )
-    assert [line.split()[0] for line in calls] == [
-        "train.py",
-        "scripts/evaluate.py",
-        "scripts/sample.py",
-        "train.py",
-    ]
+    assert [line.split()[0] for line in calls] == ["train", "evaluate", "sample", "train"]
     assert steps == 3 * STEPS + 6 and "WS" in rows(tmp_path / "out")
     before = snapshot(tmp_path / "out" / "runs" / "ws")
 
     assert reproduce(*arguments) == 0
     assert steps == 4 * STEPS and snapshot(tmp_path / "out" / "runs" / "ws") == before
-    assert [line.split()[0] for line in calls[4:]] == [
-        "train.py",
-        "scripts/evaluate.py",
-        "scripts/sample.py",
-    ]
+    assert [line.split()[0] for line in calls[4:]] == ["train", "evaluate", "sample"]
     figures = tmp_path / "out" / "figures"
     assert sorted(path.name for path in figures.iterdir()) == [
         "report.html", "table.md", "three_by_three_exact_kl.png", "three_by_three_exact_kl.svg",
@@ -253,7 +247,7 @@ def test_stopped_and_gone_on_with_nothing_is_done_twice(
         figures / "three_by_three_samples_ws.png"
     ).unlink()  # what is gone is made again, and nothing else
     assert reproduce(*arguments) == 0
-    assert [line.split()[0] for line in calls[7:]] == ["scripts/sample.py"] and snapshot(
+    assert [line.split()[0] for line in calls[7:]] == ["sample"] and snapshot(
         tmp_path / "out"
     ) == everything
     with pytest.raises(

@@ -1,7 +1,8 @@
-"""A user's own .npz file: what is read, and what a user reads when it is not what it should be."""
+"""A user's own .npz or .npy file: what is read, and the messages where something is wrong."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,6 +46,51 @@ def test_npz_of_grey_bytes(tmp_path: Path, dtype: type) -> None:
     assert np.array_equal(data.train.bytes.numpy(), GREY) and data.test.maximum == 1
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_npz_of_floats(tmp_path: Path, dtype: type) -> None:
+    """Intensities, kept to half a step of 255; a part of 0 and 1 alone is of intensities too."""
+    shares = np.random.default_rng(0).random((5, 12)).astype(dtype)
+    save(tmp_path / "my.npz", parts(train=shares))
+    data = load_dataset(load_npz, path=tmp_path / "my.npz", binarize="none")
+    kept = data.train.batch().numpy()
+    assert np.abs(kept - shares).max() <= 0.5 / 255 + 1e-6 and len(np.unique(kept)) > 20
+    assert np.array_equal(data.test.batch().numpy(), BITS[:2])
+    drawn = load_dataset(load_npz, path=tmp_path / "my.npz")
+    assert drawn.train.redraw and drawn.train.maximum == 255
+
+
+# --- one array ------------------------------------------------------------------------------------
+
+
+def test_npy_is_split_and_the_log_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each image is in one part, in a random order that is always the same."""
+    images = np.arange(40, dtype=np.uint8)[:, None].repeat(9, 1)
+    np.save(tmp_path / "my.npy", images)
+    with caplog.at_level("INFO"):
+        data = load_dataset(load_npz, path=tmp_path / "my.npy", binarize="none", held_out=0.2)
+    assert data.shape == (3, 3)
+    numbers = [split.bytes[:, 0].tolist() for split in (data.train, data.valid, data.test)]
+    assert [len(part) for part in numbers] == [24, 8, 8]
+    assert sorted(itertools.chain(*numbers)) == list(range(40)) and numbers[0] != sorted(numbers[0])
+    assert "40 images, split at random" in caplog.text and "24 to train on, 8 to" in caplog.text
+    again = load_dataset(load_npz, path=tmp_path / "my.npy", binarize="none", held_out=0.2)
+    assert again.test.bytes.equal(data.test.bytes)
+
+
+def test_npy_of_few_images(tmp_path: Path) -> None:
+    for count, expected in {3: [1, 1, 1], 4: [2, 1, 1], 30: [24, 3, 3]}.items():
+        np.save(tmp_path / "my.npy", GREY[:1].repeat(count, 0))
+        data = load_dataset(load_npz, path=tmp_path / "my.npy")
+        assert [len(split) for split in (data.train, data.valid, data.test)] == expected
+    np.save(tmp_path / "my.npy", GREY[:2])
+    with pytest.raises(UserError, match=r"my\.npy: expected at least 3 images, .* got 2"):
+        load_dataset(load_npz, path=tmp_path / "my.npy")
+    np.save(tmp_path / "my.npy", GREY)
+    for wrong in (0, 0.5, -1, "0.1", True):
+        with pytest.raises(UserError, match="data.held_out must be a share above 0 and below 0.5"):
+            load_dataset(load_npz, path=tmp_path / "my.npy", held_out=wrong)
+
+
 @pytest.mark.parametrize(
     ("pixels", "option", "shape"),
     [(9, None, (3, 3)), (12, None, (1, 12)), (12, [2, 6], (2, 6)), (9, (1, 9.0), (1, 9))],
@@ -59,7 +105,7 @@ def test_npz_shape_of_flat_images(
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        (parts(valid=None, test=None), "missing valid, test, got train$"),
+        (parts(valid=None, test=None), "missing valid, test, got train. One array"),
         (
             parts(test=np.zeros(12)),
             r"test: expected an array \(N, D\) or \(N, H, W\), got shape \(12,\)",
@@ -71,8 +117,8 @@ def test_npz_shape_of_flat_images(
         (parts(valid=BITS[:, :9]), r"images of one size .*'valid': \(9,\)"),
         (parts(valid=BITS.reshape(5, 3, 4)), r"images of one size .*'valid': \(3, 4\)"),
         (
-            parts(valid=BITS / 2),
-            "valid: expected floats to be exactly 0 or 1, .*: give grey images as bytes 0..255",
+            parts(valid=BITS * 2.5),
+            "valid: expected floats in .*, got values from 0.0 to 2.5: divide them by the value",
         ),
         (parts(test=np.full((2, 12), np.nan)), "test: expected numbers, got NaN in 24 pixels"),
         (parts(train=-BITS), "train: expected 0 and 1, or bytes 0..255, got values from -1 to 0"),
@@ -85,7 +131,11 @@ def test_npz_shape_of_flat_images(
             parts(train=BITS.astype(str)),
             "train: expected booleans, integers or floats, got dtype <U",
         ),
-        (parts(train=GREY), "all grey bytes, got grey bytes only in train$"),
+        (parts(train=GREY), "one kind .*, got bytes 0..255 in train, 0 and 1 in valid, 0 and 1"),
+        (
+            parts(train=GREY, test=BITS / 2),
+            r"bytes 0..255 in train, .*, floats in \[0, 1\] in test",
+        ),
     ],
 )
 def test_npz_mistakes_in_arrays(
@@ -107,11 +157,11 @@ def torn(path: Path) -> None:
 @pytest.mark.parametrize(
     ("write", "message"),
     [
-        (lambda path: None, "expected a .npz file, found none at"),
-        (lambda path: path.mkdir(), "expected a .npz file, found none at"),
-        (lambda path: path.write_bytes(b""), "expected a .npz file, got something else"),
-        (lambda path: path.write_text("train"), "expected a .npz file, got something else"),
-        (lambda path: np.save(path.open("wb"), BITS), "expected a .npz file, got something else"),
+        (lambda path: None, "expected a .npz or .npy file, found none at"),
+        (lambda path: path.mkdir(), "expected a .npz or .npy file, found none at"),
+        (lambda path: path.write_bytes(b""), "expected a .npz or .npy file, got something else"),
+        (lambda path: path.write_text("train"), "expected a .npz or .npy file, got something else"),
+        (lambda path: path.write_bytes(b"\x93NUMPY\x01"), "plain arrays .*, but reading failed"),
         (torn, "expected plain arrays of numbers, but reading failed"),
     ],
 )
@@ -126,7 +176,7 @@ def test_npz_mistakes_in_the_file(
 
 def test_npz_without_a_path(tmp_path: Path) -> None:
     with pytest.raises(
-        UserError, match="data.path must name a .npz file .*, got null: add data.path=FILE"
+        UserError, match="data.path must name a .npz or .npy file .*, got null: add data.path=FILE"
     ):
         load_dataset(load_npz, path=None)
 

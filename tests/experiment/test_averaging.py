@@ -13,8 +13,8 @@ from conftest import Command, Interrupt, assert_same_run, checkpoint, flatten, m
 
 from nws.errors import UserError
 from nws.experiment.averaging import Average
-from nws.experiment.build import load_machine
 from nws.experiment.checks import validate
+from nws.experiment.loading import load_run
 from nws.models import HelmholtzMachine
 
 CPU = torch.device("cpu")
@@ -93,11 +93,12 @@ def test_an_average_leaves_training_as_it_is(train: Command) -> None:
 
 def test_what_is_saved_is_what_was_evaluated(train: Command) -> None:
     run = train(*EXPONENTIAL).run
-    _, _, data, machine = load_machine(run, "last", CPU, "average")
+    loaded = load_run(run, "last", "average", CPU)
+    data, machine = loaded.data, loaded.machine
     row, found = metrics(run)[-1], validate(machine, data, 5, 20)
     assert float(row["average/log_likelihood"]) == found["valid/log_likelihood"]
     assert float(row["average/standard_error"]) == found["valid/standard_error"]
-    plain = validate(load_machine(run, "last", CPU)[3], data, 5, 20)
+    plain = validate(load_run(run, "last", device=CPU).machine, data, 5, 20)
     assert float(row["valid/log_likelihood"]) == plain["valid/log_likelihood"]
     assert plain["valid/log_likelihood"] != found["valid/log_likelihood"]
 

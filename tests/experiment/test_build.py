@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import SMALL, Command, assert_same_run, checkpoint, flatten, metrics, names
 
-from nws.experiment.build import load_machine
+from nws.experiment.loading import load_run
 
 
 def test_the_seed_fixes_a_run(train: Command) -> None:
@@ -96,7 +96,8 @@ def test_a_source_of_images_in_the_working_directory(command: Command, tmp_path:
     outcome = command("train.py", *options, source, "+data.period=3")
     assert outcome.code == 0, outcome.err
     assert outcome.run.parent == tmp_path / "outputs" / "mine_rws"
-    _, config, data, machine = load_machine(outcome.run, "last", torch.device("cpu"))
+    loaded = load_run(outcome.run, "last", device="cpu")
+    config, data, machine = loaded.config, loaded.data, loaded.machine
     assert config.data._target_ == "my_ideas_of_data.my_images" and data.shape == (3, 4)
     assert data.name == "mine" and machine.sizes[0] == 12
     more = command("train.py", f"resume={outcome.run}", "trainer.epochs=3")

@@ -9,8 +9,8 @@ import torch
 import yaml
 from conftest import SMALL, Command, checkpoint, metrics
 
-from nws.experiment.build import load_machine
 from nws.experiment.checks import dream_loss
+from nws.experiment.loading import load_run
 from nws.experiment.seeds import derive_seed
 
 
@@ -21,7 +21,7 @@ def test_the_dream_loss_of_a_rule_without_dreams_is_taken_at_evaluations(
     options = [] if dreams is None else [f"algorithm.dreams={dreams}"]
     run = train(f"algorithm={algorithm}", "seed=3", *options).run
     found = float(metrics(run)[-1]["train/dream_loss"])
-    machine = load_machine(run, "last", torch.device("cpu"))[3]
+    machine = load_run(run, "last", device="cpu").machine
     rows = 200 * (dreams or 10)
     assert found == dream_loss(machine, rows, derive_seed(3, 4, 12))
     assert found != dream_loss(machine, rows, derive_seed(3, 4, 6))  # the control
@@ -29,7 +29,7 @@ def test_the_dream_loss_of_a_rule_without_dreams_is_taken_at_evaluations(
 
 def test_the_dream_loss_of_a_rule_with_dreams_is_of_its_steps(train: Command) -> None:
     run = train("algorithm=rws", "seed=3").run
-    machine = load_machine(run, "last", torch.device("cpu"))[3]
+    machine = load_run(run, "last", device="cpu").machine
     found = float(metrics(run)[-1]["train/dream_loss"])
     assert found != dream_loss(machine, 2_000, derive_seed(3, 4, 12))
 

@@ -24,7 +24,7 @@ from conftest import (
     snapshot,
 )
 
-from nws.experiment.build import load_machine
+from nws.experiment.loading import load_run
 from nws.experiment.provenance import read_provenance
 
 RESUMABLE = {
@@ -323,7 +323,7 @@ def test_a_run_of_version_0_1_says_that_it_cannot_go_on(train: Command) -> None:
         config[group].pop("_target_")
     (run / ".hydra" / "config.yaml").write_text(yaml.safe_dump(config))
     assert "version 0.1" in train(f"resume={run}", "trainer.epochs=2").message()
-    load_machine(run, "best", torch.device("cpu"))  # it can be looked at
+    load_run(run, device="cpu")  # it can be looked at
 
 
 #: Options that came later, and what a run without them does.

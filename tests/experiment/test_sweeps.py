@@ -106,7 +106,7 @@ def test_a_stopped_sweep_is_completed_by_the_same_command(
     assert f"the sweep was stopped by signal 15; {again}" in stopped.out
     assert (
         stopped.out.splitlines()[-2].endswith(f"seed=0,1,2 {AUTO}")
-        and "go on with\n  python train.py resume=" not in stopped.out
+        and "train.py resume=" not in stopped.out
     )
     assert (
         complete(folder / "0")

@@ -1,0 +1,66 @@
+"""`nws export`: a small copy of a run that samples and is evaluated as the run itself."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Command, checkpoint, snapshot
+
+import nws
+from nws.data import Dataset
+from nws.errors import UserError
+from nws.experiment import loading
+from nws.experiment.export import export_run
+
+
+def no_data(*_: object) -> Dataset:
+    raise AssertionError("the data were read")
+
+
+def test_a_copy_is_the_run_in_half_precision(
+    train: Command, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = train("average=exponential").run
+    before = snapshot(path)
+    made = command("scripts/export.py", str(path), "small")
+    copy = tmp_path / "small"
+    assert made.code == 0 and made.run == copy, made.err
+    likelihoods = re.search(r"log-likelihood (-[\d.]+) nats before, (-[\d.]+) after", made.out)
+    assert likelihoods is not None
+    assert abs(float(likelihoods[1]) - float(likelihoods[2])) < 0.02
+    assert before == snapshot(path), "the run stays as it is"
+    assert set(snapshot(copy)) == {
+        ".hydra/choices.yaml", ".hydra/config.yaml", "checkpoints/best.pt"
+    }  # fmt: skip
+    assert "root: ${oc.env:NWS_DATA_ROOT,data}" in (copy / ".hydra" / "config.yaml").read_text()
+    kept, whole = checkpoint(copy, "best.pt"), checkpoint(path, "best.pt")
+    assert set(kept) == {"machine", "shape", "step", "total_steps", "best"}
+    for name, parameter in kept["machine"].items():
+        # float16 has 11 bits: half a step is 2^-11 of the value
+        assert parameter.dtype == torch.float16
+        assert parameter.float().allclose(whole["machine"][name], rtol=2**-11, atol=1e-7)
+    with monkeypatch.context() as patch:
+        patch.setattr(loading, "build_data", no_data)
+        assert command("scripts/sample.py", "small", "--count", "4").code == 0
+    asked = ("--samples", "3", "--data-points", "20")
+    assert command("scripts/evaluate.py", "small", *asked).code == 0
+    assert "expected a checkpoint" in command("train.py", "resume=small").message()
+
+    again = command("scripts/export.py", str(path), "small")
+    assert "small is there already, nothing was changed" in again.message()
+    averaged = command("scripts/export.py", str(path), "mean", "--weights", "average")
+    assert averaged.code == 0
+    other = checkpoint(tmp_path / "mean", "best.pt")["machine"]
+    assert any(not each.equal(kept["machine"][name]) for name, each in other.items())
+
+
+def test_what_half_precision_cannot_hold_is_refused(train: Command, tmp_path: Path) -> None:
+    run = nws.load_run(train("trainer.epochs=1").run)
+    with torch.no_grad():
+        next(run.machine.parameters())[0, 0] = 1e6
+    with pytest.raises(UserError, match="a parameter is not finite in half precision"):
+        export_run(run, tmp_path / "small")
+    assert not (tmp_path / "small").exists()

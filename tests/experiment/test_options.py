@@ -1,0 +1,112 @@
+"""`train.py --help`: every key of conf/ with its default and its meaning, from the files alone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import CONF, Command
+
+from nws.experiment.configuration import flatten_config
+from nws.experiment.options import Choice, Option, defaults, groups, help_text, read_choice
+
+FILE = """# What it is,
+# in two lines.
+_target_: some.Class # not a key of a user
+defaults:
+  - ws@algorithm
+first: 1 # in steps: the first one
+# Above a key,
+#   a   a line of its own
+#   b   another
+second: [1, 2] # and behind it
+third: # of a mapping
+  inner: ${other.key}
+  _partial_: true
+fourth: null
+"""
+
+
+def test_comments_become_meanings(tmp_path: Path) -> None:
+    (tmp_path / "file.yaml").write_text(FILE)
+    assert read_choice(tmp_path / "file.yaml", "file") == Choice(
+        "file",
+        "What it is, in two lines.",
+        (
+            Option("first", "1", "in steps: the first one"),
+            Option(
+                "second",
+                "[1, 2]",
+                "and behind it Above a key,\n  a   a line of its own\n  b   another",
+            ),
+            Option("third", "", "of a mapping"),
+            Option("third.inner", "${other.key}", ""),
+            Option("fourth", "null", ""),
+        ),
+    )
+
+
+def keys(path: Path, group: str) -> dict[str, Any]:
+    """What yaml finds in a file of a group, its own keys alone."""
+    text = path.read_text()
+    found = yaml.safe_load(text) or {}
+    found = found.get(group, {}) if text.startswith("# @package _global_") else found
+    flat = flatten_config({key: value for key, value in found.items() if key != "defaults"})
+    return {key: value for key, value in flat.items() if key and "._" not in f".{key}"}
+
+
+@pytest.mark.parametrize("group", sorted(groups().keys() - {"experiment", "debug"}))
+def test_every_key_is_read_with_its_value(group: str) -> None:
+    """Against yaml, which knows nothing of comments."""
+    for choice in groups()[group]:
+        read = {each.key: each.value for each in choice.options if each.value}
+        expected = keys(CONF / group / f"{choice.name}.yaml", group)
+        assert {key: yaml.safe_load(value) for key, value in read.items()} == expected, choice.name
+
+
+def test_every_choice_and_key_has_a_meaning() -> None:
+    found = groups()
+    assert len(found) == 13 and sum(map(len, found.values())) > 60
+    assert [choice.name for each in found.values() for choice in each if not choice.about] == []
+    without = []
+    for group, choices in found.items():
+        said = [option for choice in choices for option in choice.options if option.value]
+        meant = {option.key for option in said if option.meaning}
+        without += [f"{group}.{option.key}" for option in said if option.key not in meant]
+    assert without == []
+    run = read_choice(CONF / "config.yaml", "config").options
+    assert [option.key for option in run if option.value and not option.meaning] == []
+    assert set(defaults()) > {"data", "algorithm", "logger"}
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_help_has_everything_and_fits_the_terminal(command: Command, width: int) -> None:
+    text = help_text([], width)
+    wide = [line for line in text.splitlines() if len(line) > width and " " in line.strip()]
+    assert [line for line in wide if not line.startswith(("Train", "A class"))] == []
+    for group, choices in groups().items():
+        if group not in ("experiment", "debug"):
+            for key in (option.key for each in choices for option in each.options if option.value):
+                assert f"  {group.replace('/', '.')}.{key} = " in text
+        assert all(re.search(rf"^  {re.escape(each.name)}\b", text, re.M) for each in choices)
+    assert "optimizer.lr = 0.01 (adam), 0.05 (momentum)" in text
+
+
+def test_help_on_the_command_line(command: Command, tmp_path: Path) -> None:
+    for arguments in (("--help",), ("-h",), ("algorithm=nrws", "--help")):
+        shown = command("train.py", *arguments)
+        assert shown.code == 0 and "  trainer.epochs = 100\n" in shown.out, shown.err
+        assert shown.out.startswith("usage: python ")
+    assert command("nws", "train", "--help").out.startswith("usage: nws train ")
+    one = command("nws", "train", "--help", "damping").out
+    assert (
+        "damping.value = 0.2\n" in one
+        and "damping.every = 5 (levenberg_marquardt)\n" in one
+        and "trainer" not in one
+    )
+    message = command("train.py", "--help", "nope").message()
+    assert "--help takes the groups run, trainer, algorithm, " in message
+    assert list(tmp_path.iterdir()) == []
