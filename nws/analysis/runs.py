@@ -1,7 +1,6 @@
 """Reading runs: which directories hold one, what it says, and in what several runs differ."""
 
 import difflib
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from nws.errors import UserError
 from nws.experiment.configuration import flatten_config
 from nws.experiment.directory import RunDirectory, find_runs, open_run
+from nws.experiment.provenance import read_provenance
 
 LOG_LIKELIHOOD, ERROR = "valid/log_likelihood", "valid/standard_error"  # of metrics.csv, in nats
 POSITION = ["epoch", "step", "seconds"]  # the columns that every metrics.csv has
@@ -86,15 +86,6 @@ def is_bidirectional(config: DictConfig) -> bool:
     """Whether a run's rule trains the bidirectional machine p*, which log p* and Gibbs are for."""
     named = config.algorithm.get("name") in ("bihm", "nbihm")  # for runs of version 0.1
     return bool(config.algorithm.get("bidirectional", named))
-
-
-def read_provenance(path: Path) -> dict[str, Any]:
-    """Read what provenance.json of a run directory says; {} where it is missing or damaged."""
-    try:
-        found = json.loads((path / "provenance.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def read_config(path: str | Path, argument: str | None = None) -> Run:
