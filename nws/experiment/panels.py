@@ -1,7 +1,6 @@
 """The panels at the start and at the end of a run: what it is, and what became of it."""
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
@@ -11,7 +10,7 @@ from nws.experiment.checks import Likelihood, best_and_last
 from nws.experiment.hardware import describe
 from nws.experiment.invocation import command_line
 from nws.experiment.provenance import Provenance, surroundings
-from nws.experiment.terminal import Rows, Terminal
+from nws.experiment.terminal import Rows, Terminal, short_path
 from nws.experiment.trainer import Trainer
 
 MAX_LAYERS = 6  # that are listed; of more the middle ones are left out
@@ -38,7 +37,8 @@ def show_start(
     epoch, run = trainer.step / trainer.steps_per_epoch, trainer.outputs.run
     steps = f"{trainer.total_steps:,} of {trainer.settings.batch_size} images"
     rows = [] if short else identity_rows(trainer)
-    rows.append(("steps", f"{steps}, {trainer.settings.epochs:g} epochs"))
+    epochs = trainer.settings.epochs
+    rows.append(("steps", f"{steps}, {epochs:g} epoch{'s' * (epochs != 1)}"))
     if record.record["resumed"]:
         rows.append(("resumed", f"from step {trainer.step:,} (epoch {epoch:.2f})"))
     rows.append(("directory", str(short_path(run.path))))
@@ -135,9 +135,3 @@ def duration(seconds: float) -> str:
         ('12.3 s', '1:02:03')
     """
     return f"{seconds:.1f} s" if seconds < 120 else str(timedelta(seconds=round(seconds)))
-
-
-def short_path(path: Path) -> Path:
-    """Return a path relative to the working directory where it lies below it."""
-    here = Path.cwd()
-    return path.relative_to(here) if path != here and path.is_relative_to(here) else path

@@ -122,6 +122,7 @@ class Provenance:
             # The overrides of a resumed run are those of its start, written out.
             entry |= {key: given[key] for key in differs if key not in ("overrides", "experiment")}
             self.record["resumed"] = [*self.record["resumed"], entry]
+            log.info("resumed at step %d by %s", step, shlex.join(given["command"]))
         self.update(state="running", ended=None, pid=os.getpid())
 
     def update(self, **facts: Any) -> None:

@@ -4,6 +4,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from multiprocessing import resource_tracker
 from types import FrameType
 from typing import Any
 
@@ -49,6 +50,37 @@ class StopSignals:
         self.action(number)
 
     __enter__, __exit__ = install, restore
+
+
+class Shield:
+    """Keeps Ctrl-C from the processes that this one starts, until each calls `lower_shield`.
+
+    A Python that is interrupted while it still imports prints a traceback. A signal that the main
+    thread blocks is blocked in new processes too. Another thread takes it in this process then.
+    """
+
+    def __init__(self) -> None:
+        self._over: threading.Event | None = None
+
+    def install(self) -> None:
+        """Start to shield; outside the main thread do nothing."""
+        if threading.current_thread() is threading.main_thread() and self._over is None:
+            resource_tracker.ensure_running()  # now, as its start lets the signal through
+            self._over = threading.Event()
+            threading.Thread(target=self._over.wait, daemon=True).start()
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+    def restore(self) -> None:
+        """Take the signal in the main thread again."""
+        if self._over is not None:
+            lower_shield()
+            self._over.set()
+            self._over = None
+
+
+def lower_shield() -> None:
+    """Let Ctrl-C through. One that came meanwhile comes now."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def announce(what: str, number: int) -> None:

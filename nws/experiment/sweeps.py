@@ -7,6 +7,7 @@ that make it this sweep, the command that started it, and the keys that it varie
 import io
 import logging
 import math
+import os
 import shlex
 import signal
 import sys
@@ -26,12 +27,16 @@ from omegaconf.errors import OmegaConfBaseException
 from nws.errors import Diverged, UserError
 from nws.experiment.directory import RunDirectory
 from nws.experiment.invocation import command_line
-from nws.experiment.signals import StopSignals, announce
-from nws.experiment.terminal import Terminal, silence_warnings, write_line
+from nws.experiment.signals import Shield, StopSignals, announce, lower_shield
+from nws.experiment.terminal import Terminal, short_path, silence_warnings, write_line
 from nws.files import write_atomically
 
 log = logging.getLogger(__name__)
 
+# Loggers that say what a run says itself; and Optuna's data base, even where there is none.
+CHATTY = (
+    "hydra._internal.core_plugins.basic_launcher", "hydra_plugins.hydra_joblib_launcher", "alembic",
+)  # fmt: skip
 STOPPED = "stopped"  # the file that keeps the jobs of a sweep from starting
 
 
@@ -101,19 +106,22 @@ class Sweep(Callback):
     directory: Path | None = None  # of the sweep that this process started
     caught: int | None = None  # the signal that stopped it
     signals = StopSignals(lambda number: Sweep._stop(number))
+    shield = Shield()
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Note the sweep's directory and command, and take over the stopping signals."""
         Sweep.directory = directory = Path(config.hydra.sweep.dir).resolve()
-        # Optuna's data base logs even where there is none.
-        quiet = ["hydra", "hydra_plugins", "optuna"] if config.verbosity == "quiet" else []
-        for name in ("alembic", *quiet):
+        terminal = Terminal(config.verbosity)
+        silenced = CHATTY if terminal.speaks else (*CHATTY, "hydra", "hydra_plugins", "optuna")
+        for name in silenced:
             logging.getLogger(name).setLevel(logging.WARNING)
         (directory / STOPPED).unlink(missing_ok=True)
         record = directory / "sweep.yaml"
-        if config.resume == "auto" and config.verbosity != "quiet":
+        if config.resume == "auto":
             what = "going on with the sweep" if record.exists() else "a new sweep"
-            print(f"resume=auto: {what} in {directory}")
+            terminal.line(f"resume=auto: {what} in {directory}")
+        else:
+            terminal.line(f"sweep in {short_path(directory)}")
         if config.resume != "auto" or not record.exists():
             # An experiment or a sweeper may have keys to vary too.
             params = config.hydra.sweeper.get("params") or {}
@@ -126,6 +134,7 @@ class Sweep(Callback):
             write_atomically(record, OmegaConf.to_yaml(content).encode())
         if not in_process(config.hydra.launcher):
             Sweep.signals.install()
+            Sweep.shield.install()
 
     @classmethod
     def _stop(cls, number: int) -> None:
@@ -133,7 +142,8 @@ class Sweep(Callback):
         if cls.directory is not None:
             (cls.directory / STOPPED).touch()
         announce("the sweep", number)
-        sys.stderr = io.StringIO()  # see `stopped_jobs_unreported`
+        if not os.environ.get("HYDRA_FULL_ERROR"):
+            sys.stderr = io.StringIO()  # see `stopped_jobs_unreported`
 
 
 def in_process(launcher: DictConfig) -> bool:
@@ -221,6 +231,7 @@ class Job:
             if (Path(self.hydra.sweep.dir) / STOPPED).exists():
                 raise CompactHydraException("not started: the sweep was stopped; use resume=auto")
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            lower_shield()
             yield
         except KeyboardInterrupt:
             raise CompactHydraException("interrupted") from None
@@ -242,17 +253,12 @@ class Job:
 
 @contextmanager
 def stopped_jobs_unreported() -> Iterator[None]:
-    """Keep back what Hydra writes once the sweep was stopped: each stopped job is an error to it.
-
-    Where it was no such report but a crash, all of it comes at the end.
-    """
+    """Drop what Hydra writes to stderr once the sweep was stopped: to it, a stopped job failed."""
     errors = sys.stderr
     try:
         yield
     finally:
-        kept, sys.stderr = sys.stderr, errors
-        if isinstance(kept, io.StringIO) and kept is not errors and "Traceback" in kept.getvalue():
-            errors.write(kept.getvalue())
+        sys.stderr = errors
 
 
 @contextmanager
@@ -273,6 +279,7 @@ def program(arguments: Sequence[str], report: Callable[[Path], None]) -> Iterato
         Sweep.caught = signal.SIGINT
         sys.exit(128 + signal.SIGINT)
     finally:
+        Sweep.shield.restore()
         Sweep.signals.restore()
         if Sweep.directory is not None:
             report(Sweep.directory)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 
 from rich.console import Console
 from rich.panel import Panel
@@ -15,6 +16,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from nws.errors import UserError
+from nws.experiment.signals import announce
 
 REDRAW_EVERY = 0.1  # seconds between two drawings of a bar
 READ_EVERY = 1.0  # seconds between two looks at the bound, each of which waits for the device
@@ -31,6 +33,12 @@ def write_line(text: object) -> None:
     """
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
+
+
+def short_path(path: Path) -> Path:
+    """Return a path relative to the working directory where it lies below it."""
+    here = Path.cwd()
+    return path.relative_to(here) if path != here and path.is_relative_to(here) else path
 
 
 def silence_warnings() -> None:
@@ -62,6 +70,7 @@ class Terminal:
         self.is_terminal = sys.stdout.isatty() and job is None
         self.name = "" if job is None else f"[{job}] "
         self.console = Console(highlight=False)
+        self.width = self.console.width - len(self.name) if sys.stdout.isatty() else None
         columns = (
             TextColumn("{task.description}", table_column=Column(no_wrap=True)), BarColumn(None),
             TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True)),
@@ -83,9 +92,14 @@ class Terminal:
     def row(self, parts: Sequence[str]) -> None:
         """Write the parts of a line, on a terminal the first ones that fit into its width."""
         shown = [*parts]
-        while self.is_terminal and len("  ".join(shown)) > self.console.width and len(shown) > 1:
+        while self.width is not None and len("  ".join(shown)) > self.width and len(shown) > 1:
             shown.pop()
         self.line("  ".join(shown))
+
+    def announce_stop(self, number: int) -> None:
+        """Say that a signal stops the run; of several jobs at once the sweep says so."""
+        if not self.name:
+            announce("after this step or evaluation", number)
 
     def panel(self, title: str, rows: Rows, foot: str = "") -> None:
         """Show what a run is, or what became of it: a frame on a terminal, else plain lines."""

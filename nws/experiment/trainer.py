@@ -32,7 +32,7 @@ from nws.experiment.loggers import MetricsFile, Outputs
 from nws.experiment.rates import Scheduler, are_apart, learning_rates, restore
 from nws.experiment.seeds import derive_seed
 from nws.experiment.settings import TrainerSettings
-from nws.experiment.signals import StopSignals, announce
+from nws.experiment.signals import StopSignals
 from nws.experiment.terminal import Terminal
 from nws.learning.step import STATISTICS, WakeSleep
 from nws.models import HelmholtzMachine
@@ -108,8 +108,8 @@ class Trainer:
         What there is to see goes to the `terminal`; without one nothing is shown. Raises `Diverged`
         where numbers are not finite, `UserError` where a file cannot be written.
         """
-        stop = StopSignals(partial(announce, "after this step"))
         self.terminal = terminal or self.terminal
+        stop = StopSignals(self.terminal.announce_stop)
         self._note()
         with stop, self.terminal.training(self.step, self.total_steps, self.settings.epochs):
             if self.step == 0:

@@ -31,6 +31,7 @@ from nws.experiment.resume import Start, starting_point
 from nws.experiment.seeds import derive_seed
 from nws.experiment.settings import TrainerSettings
 from nws.experiment.sweeps import Job, program
+from nws.experiment.terminal import Terminal
 from nws.experiment.trainer import Trainer
 from nws.learning import WakeSleep
 
@@ -62,9 +63,8 @@ def build_trainer(start: Start, choices: dict[str, str]) -> Trainer:
     return trainer
 
 
-def train(start: Start, job: Job) -> int | None:
+def train(start: Start, job: Job, terminal: Terminal) -> int | None:
     """Train one run to its end, or to a signal, whose number is returned."""
-    terminal = job.terminal(start.config)
     trainer, state = build_trainer(start, job.choices), start.state
     if state is None:
         start.run.claim(start.config, job.choices, start.again)
@@ -95,17 +95,16 @@ def main(config: DictConfig) -> float:
     with job.errors_for_people():
         automatic = config.resume == "auto"
         start = starting_point(config, job.hydra)
-        state, stopped = start.state, None
+        state, stopped, terminal = start.state, None, job.terminal(start.config)
         if automatic and state is not None and start.run.is_finished():
-            where = "step {step} of {total_steps}".format(**state)
-            job.terminal(config).line(f"finished already: {where}")
+            terminal.line("finished already: step {step} of {total_steps}".format(**state))
             job.best = float(state["best"])
         else:
             unused = [] if state else unused_options(start.config, job.hydra.overrides.task)
             if unused:
                 metric = job.choices.get("metric")
                 log.warning("without effect with metric=%s: %s", metric, ", ".join(unused))
-            stopped = train(start, job)
+            stopped = train(start, job, terminal)
         job.end(start.run, stopped)
     return job.best
 

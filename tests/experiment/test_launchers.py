@@ -26,6 +26,8 @@ from conftest import (
     snapshot,
 )
 
+from nws.experiment.provenance import read_provenance
+
 AUTO = "resume=auto"
 
 
@@ -103,9 +105,16 @@ def test_several_processes_stop_and_go_on(
     folder = only(tmp_path / "multirun" / "three_by_three_ws")
     assert not list((folder / "2").glob("checkpoints/*"))
     assert [checkpoint(folder / name)["step"] for name in "01"] == [8, 8]
-    assert all(
-        output.splitlines().count(str(folder / name)) == 2 for name in "01"
-    )  # at start and, saved, at the end
+    assert "Error executing job" not in output
+    lines = output.splitlines()
+    for name in "01":  # lines of two jobs at once: each says whose it is, but for the last
+        assert lines.count(str(folder / name)) == 1
+        assert f"[{name}] three_by_three_ws, job {name}: seed={name} (nws" in output
+        where = (folder / name).relative_to(tmp_path)
+        assert f"[{name}]   directory  {where}" in lines
+        assert f"[{name}] stopped at step 8 of 12" in lines
+        assert read_provenance(folder / name)["state"] == "stopped"
+        assert read_provenance(folder / name)["command"][2:4] == ["-m", SMALL[0]]
 
     monkeypatch.syspath_prepend(tmp_path)
     resumed = sweep(*options, AUTO)  # in this process: how the jobs are launched does not matter

@@ -125,6 +125,8 @@ def test_what_goes_to_wandb(train: Command, fake: Fake) -> None:
         and run.summary["best/log_likelihood"] == checkpoint(path)["best"]
     )
     assert run.exit_code == 0 and run.written
+    assert run.summary["provenance/state"] == "finished"
+    assert run.summary["provenance/command"].startswith("python ")
 
     train("resume=run", "trainer.epochs=3")
     assert runs[1].options["id"] == run.id == "new-id" and runs[1].options["resume"] == "allow"
@@ -199,7 +201,7 @@ def test_a_failure_warns_once_and_training_goes_on(train: Command, fake: Fake, f
 
 def test_offline_and_none(train: Command) -> None:
     outcome = train(ON, "hydra.run.dir=on")
-    assert outcome.code == 0 and outcome.err == ""
+    assert outcome.code == 0 and outcome.err == "" and "wandb" not in outcome.out.lower()
     (folder,) = (outcome.run / "wandb").glob("offline-run-*")
     identity = folder.name.rsplit("-", 1)[1]
     content = (folder / f"run-{identity}.wandb").read_bytes()

@@ -9,23 +9,25 @@ from pathlib import Path
 import pytest
 from conftest import Command, Interrupt, assert_same_run, checkpoint, metrics, snapshot
 
-from nws.experiment import trainer
 from nws.experiment.directory import RunDirectory
+from nws.experiment.trainer import Trainer
 
 LONG = ("trainer.epochs=8", "scheduler=constant")
 
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Values that take the place of valid/log_likelihood, one an evaluation, while there are."""
+    """Values that take the place of valid/log_likelihood after step 0, one a row, while there
+    are.
+    """
     values: list[float] = []
-    original = trainer.validate
+    original = Trainer._row
 
-    def validate(*given: object) -> dict[str, float]:
-        row = original(*given)  # type: ignore[arg-type]
-        return row | ({"valid/log_likelihood": values.pop(0)} if values else {})
+    def row(self: Trainer) -> dict[str, float]:
+        found = original(self)
+        return found | ({"valid/log_likelihood": values.pop(0)} if values and self.step else {})
 
-    monkeypatch.setattr(trainer, "validate", validate)
+    monkeypatch.setattr(Trainer, "_row", row)
     return values
 
 
