@@ -208,6 +208,18 @@ def test_scripts(command: Command, finished: Path, text: str) -> None:
     assert made.name == "evaluation.json" if "evaluate" in text else made.suffix in (".png", ".gif")
 
 
+@pytest.mark.parametrize("text", of("python scripts/runs.py") + of("python scripts/diff.py"))
+def test_lists_of_runs(command: Command, finished: Path, tmp_path: Path, text: str) -> None:
+    for folder in ("outputs", "multirun"):
+        copy = Path(shutil.copytree(finished, tmp_path / folder / "0"))
+        config = copy / ".hydra" / "config.yaml"
+        config.write_text(re.sub("name: rws", "name: nrws", config.read_text()))
+    given = [each.replace("RUN", str(finished)) for each in arguments(text)]
+    given = [each.replace("best>-26", "best>-1e9") for each in given]
+    outcome = command(text.split()[1], *given)
+    assert outcome.code == 0 and outcome.err == "", outcome.err
+
+
 @pytest.mark.parametrize("text", of("python scripts/plot_curves.py"))
 def test_curves(
     command: Command, finished: Path, tiny: list[str], tmp_path: Path, text: str

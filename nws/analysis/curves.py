@@ -81,30 +81,48 @@ def scale(bands: dict[str, Band], column: str) -> Scale:
     """Which part of the y axis the curves need, where a few must not flatten the others.
 
     The distance of a curve is that of its worst point from the best point of all. In the order of
-    distances, the curves after a gap of a factor `GAP` are cut, if they are fewer than the others.
-    So a run that diverged is cut. Rows at step 0, before any training, set no limit.
+    distances, the curves after a gap of a factor `GAP` are cut, at most half of them. So a run that
+    diverged is cut. Rows at step 0, before any training, set no limit.
     """
     parts = {name: _trained(band) for name, band in bands.items() if len(band.x)}
     if not parts or not any(word in column for word in GRADED):
         return Scale(None, None, {})
-    sign = 1.0 if "log_likelihood" in column else -1.0  # higher is better, or lower
-    best = max(float((sign * band.mean).max()) for band in parts.values())
-    far = {name: best - float((sign * band.mean).min()) for name, band in parts.items()}
-    names = sorted(far, key=lambda name: far[name])
-    kept = len(names)
-    if max(len(band.x) for band in parts.values()) > 1:
-        for place in range((len(names) + 1) // 2, len(names)):
-            if far[names[place]] > GAP * max(far[names[place - 1]], abs(best) / 2):
-                kept = place
-                break
-    shown = [parts[name] for name in names[:kept]]
-    low = min(float((band.mean - band.deviation).min()) for band in shown)
-    high = max(float((band.mean + band.deviation).max()) for band in shown)
-    hidden = {name: sign * (best - far[name]) for name in names[kept:]}
-    if not hidden and all(len(parts[name].x) == len(bands[name].x) for name in parts):
+    sign = 2.0 * ("log_likelihood" in column) - 1.0  # 1: higher is better, -1: lower
+    best, far = _distances(parts, sign)
+    names = list(far)
+    kept = _before_gap([*far.values()], abs(best) / 2)
+    low, high = _ends([parts[name] for name in names[:kept]])
+    if kept == len(names) and (low, high) == _ends([*bands.values()]):
         return Scale(None, None, {})
-    margin = 0.05 * (high - low)
-    return Scale(low - margin, high + margin, hidden)
+    margin = 0.05 * (high - low) or 0.5
+    cut = {name: sign * (best - far[name]) for name in names[kept:]}
+    return Scale(low - margin, high + margin, cut)
+
+
+def _distances(bands: dict[str, Band], sign: float) -> tuple[float, dict[str, float]]:
+    """The best point of all, times the sign, and how far each curve goes below it, sorted.
+
+    Curves of one point each have no shape to flatten: their distances count as 0.
+    """
+    best = max(float((sign * band.mean).max()) for band in bands.values())
+    several = any(len(band.x) > 1 for band in bands.values())
+    far = {name: several * (best - float((sign * band.mean).min())) for name, band in bands.items()}
+    return best, dict(sorted(far.items(), key=lambda item: item[1]))
+
+
+def _ends(bands: Sequence[Band]) -> tuple[float, float]:
+    """The lowest and the highest point of bands."""
+    low = np.concatenate([band.mean - band.deviation for band in bands])
+    high = np.concatenate([band.mean + band.deviation for band in bands])
+    return float(low.min()), float(high.max())
+
+
+def _before_gap(distances: Sequence[float], least: float) -> int:
+    """How many of the sorted distances, at least half, come before a gap of `GAP`."""
+    for place in range((len(distances) + 1) // 2, len(distances)):
+        if distances[place] > GAP * max(distances[place - 1], least):
+            return place
+    return len(distances)
 
 
 def _trained(band: Band) -> Band:

@@ -149,10 +149,7 @@ def differing_keys(runs: Sequence[Run]) -> list[str]:
     typed = {_key_of(text) for run in runs for text in run.provenance.get("overrides") or ()}
     kept: list[str] = []
     for key in sorted(_unlike(runs), key=_rank):
-        group = key.rpartition(".")[0]
-        leaders = [] if key in typed else [other for other in kept if _leads(other, key)]
-        if _is_name(key) and group in typed:  # a choice such as optimizer=adam
-            leaders = [other for other in leaders if other.startswith(f"{group}.")]
+        leaders = (other for other in kept if _leads(other, key, typed))
         if not any(_follows(runs, key, leader) for leader in leaders):
             kept.append(key)
     return kept
@@ -160,8 +157,12 @@ def differing_keys(runs: Sequence[Run]) -> list[str]:
 
 def all_differences(runs: Sequence[Run]) -> list[str]:
     """Return every key of the configuration in which runs differ, in the order of the first."""
-    keys = dict.fromkeys(key for run in runs for key in run.config)
-    return [key for key in keys if len({_text(run, key) for run in runs}) > 1]
+    return [key for key in all_keys(runs) if len({_text(run, key) for run in runs}) > 1]
+
+
+def all_keys(runs: Sequence[Run]) -> list[str]:
+    """Return every key of the configurations, in the order of the first."""
+    return list(dict.fromkeys(key for run in runs for key in run.config))
 
 
 def _unlike(runs: Sequence[Run]) -> list[str]:
@@ -194,12 +195,14 @@ def _rank(key: str) -> tuple[object, ...]:
     return key == "seed", place, not _is_name(key), key.endswith("_target_"), rate, key
 
 
-def _leads(leader: str, key: str) -> bool:
-    """Whether a key's value may follow from that of a leader."""
-    group = leader.rpartition(".")[0]
-    if leader == "algorithm.name" and key.partition(".")[0] in CHOSEN_BY_ALGORITHM:
+def _leads(leader: str, key: str, typed: set[str]) -> bool:
+    """Whether a key's value may follow from that of a leader, if these keys were typed."""
+    if key in typed:
+        return False
+    if _is_name(leader) and key.startswith(f"{leader.rpartition('.')[0]}."):
         return True
-    return _is_name(leader) and key.startswith(f"{group}.")
+    chosen = leader == "algorithm.name" and key.partition(".")[0] in CHOSEN_BY_ALGORITHM
+    return chosen and not (_is_name(key) and key.rpartition(".")[0] in typed)  # optimizer=adam
 
 
 def _follows(runs: Sequence[Run], key: str, leader: str) -> bool:
@@ -266,12 +269,12 @@ def find_key(name: str, runs: Sequence[Run]) -> str:
     Raises:
         UserError: No key of these runs is called so, or several are.
     """
-    keys = list(dict.fromkeys(key for run in runs for key in run.config))
+    keys = all_keys(runs)
     if name in keys:
         return name
-    for ends in (f"{name}.name", f"{name}._target_"):
-        if ends in keys:
-            return ends
+    for choice in (f"{name}.name", f"{name}._target_"):
+        if choice in keys:
+            return choice
     named = [key for key in keys if key.endswith(f".{name}")]
     if len(named) == 1:
         return named[0]
@@ -279,5 +282,5 @@ def find_key(name: str, runs: Sequence[Run]) -> str:
         raise UserError(f"{name!r} is the end of several keys: {', '.join(named)}")
     below = [key for key in keys if key.startswith(f"{name}.")]
     near = below or difflib.get_close_matches(name, keys)
-    hint = f"; perhaps {', '.join(near[:6])}" if near else ""
+    hint = ", ".join(["", *near[:6]]).replace(", ", "; perhaps ", 1)
     raise UserError(f"no run's .hydra/config.yaml has the configuration key {name!r}{hint}")

@@ -2,7 +2,6 @@
 
 import io
 import math
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -118,8 +117,13 @@ def captioned(grid: Tensor, caption: str) -> Image.Image:
         return picture
     font = ImageFont.load_default(FONT_SIZE)
     width = max(picture.width, NARROWEST)
-    letters = int((width - 2 * MARGIN) / font.getlength("nats per image, a b c d e") * 25)
-    lines = [part for line in caption.splitlines() for part in textwrap.wrap(line, letters)]
+    lines: list[str] = []
+    for text in caption.splitlines():
+        lines.append("")
+        for word in text.split():
+            if lines[-1] and font.getlength(f"{lines[-1]} {word}") > width - 2 * MARGIN:
+                lines.append("")
+            lines[-1] = f"{lines[-1]} {word}".strip()
     line_height = math.ceil(1.35 * FONT_SIZE)
     height = picture.height + len(lines) * line_height + 2 * MARGIN
     page = Image.new("RGB", (width, height), "white")

@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf.errors import OmegaConfBaseException
 
-from nws.analysis.runs import Run, all_differences, value_text
+from nws.analysis.runs import Run, all_differences, all_keys, value_text
 from nws.analysis.summaries import best_text, folder_names, read_started
 from nws.analysis.tables import print_table
 from nws.errors import UserError
@@ -33,7 +33,7 @@ def main() -> None:
     if len(arguments.runs) < 2:
         raise UserError("diff takes two or more run directories, got one")
     runs = read_started([open_run(path)[0].path for path in arguments.runs])
-    keys = list(dict.fromkeys(key for run in runs for key in run.config))
+    keys = all_keys(runs)
     shown = keys if arguments.all else all_differences(runs)
     lines = [[key, *(text(key, run) for run in runs)] for key in shown]
     lines += origin(runs) + outcome(runs)

@@ -67,18 +67,23 @@ def main() -> None:
         ymin=arguments.ymin, ymax=arguments.ymax,
     )  # fmt: skip
     paths = save(files, arguments.output or Path(f"curves_{column.replace('/', '_')}.png"))
+    cut = scale(bands, column).cut
+    if arguments.log or (arguments.ymin, arguments.ymax) != (None, None):
+        cut = {}
+    print_ends(groups, bands, cut)
+    for path in paths:
+        print(path)
+
+
+def print_ends(groups: dict[str, list[Run]], bands: dict[str, Band], cut: dict[str, float]) -> None:
+    """Print where each curve ends, and which leave the figure."""
     for name, text in labels(groups).items():
         band = bands[name]
         spread = f" ± {band.deviation[-1]:.3f}" if len(groups[name]) > 1 else ""
         print(f"{text}: {band.mean[-1]:.3f}{spread} after {band.x[-1]:g} epochs")
-    if not arguments.log and arguments.ymin is None and arguments.ymax is None:
-        for name, value in scale(bands, column).cut.items():
-            end = f"--y{'min' if value <= bands[name].mean.min() else 'max'}={value:.4f}"
-            print(
-                f"cut, as it would flatten the others: {name}, goes to {value:,.1f}; {end} shows it"
-            )
-    for path in paths:
-        print(path)
+    for name, value in cut.items():
+        end = f"--y{'min' if value <= bands[name].mean.min() else 'max'}={value:.4f}"
+        print(f"cut, for it would flatten the others: {name}, to {value:,.1f}; {end} shows it")
 
 
 def relabel(groups: dict[str, list[Run]], labels: list[str]) -> dict[str, list[Run]]:

@@ -110,7 +110,7 @@ def check_taken(arguments: argparse.Namespace) -> None:
     """Refuse options that WHAT does not take."""
     for name, takers in TAKEN_BY.items():
         if getattr(arguments, name) is not None and arguments.what not in takers:
-            others = " and ".join(takers)
+            others = ", ".join(takers)
             reason = f"--{name} is for {others}, and {arguments.what} does not take it"
             raise UserError(f"{reason}; leave it out, or name {takers[-1]} after the run")
 

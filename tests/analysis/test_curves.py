@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 from written import LL, Make, write_run
 
-from nws.analysis.curves import by_epochs, count, differences, group_runs, interpolate, with_column
+from nws.analysis.curves import (
+    Scale,
+    by_epochs,
+    count,
+    differences,
+    group_runs,
+    interpolate,
+    scale,
+    with_column,
+)
 from nws.analysis.runs import read_run
 from nws.errors import UserError
 
@@ -30,7 +39,7 @@ def test_groups(make: Make) -> None:
     def members(*keys: str) -> dict[str, list[int]]:
         return {
             name: [runs.index(run) for run in group]
-            for name, group in group_runs(runs, keys).items()
+            for name, group in group_runs(runs, ",".join(keys)).items()
         }
 
     assert members("algorithm.name") == {"rws": [0, 2, 3], "nrws": [1]}
@@ -47,10 +56,46 @@ def test_groups(make: Make) -> None:
     assert differences([runs[0], runs[2]]) == [] and differences([runs[0], runs[2], runs[3]]) == [
         "optimizer.lr"
     ]
-    with pytest.raises(UserError, match="'optimizer'; perhaps optimizer._target_, optimizer.lr"):
-        members("optimizer")
+    assert (
+        members("auto") == members("algorithm", "lr") == members("algorithm.name", "optimizer.lr")
+    )
+    assert list(members("run")) == [
+        "rws, lr 0.1, seed 0", "nrws, lr 0.1, seed 0", "rws, lr 0.1, seed 1", "rws, lr 0.3, seed 0",
+    ]  # fmt: skip
+    again = group_runs([runs[0], runs[0]], "run")
+    assert len(again) == 2 and group_runs(runs[:1], "auto") == {"rws": runs[:1]}
+    with pytest.raises(UserError, match="'optimizer.l'; perhaps optimizer.lr"):
+        members("optimizer.l")
     with pytest.raises(UserError, match="'algorithm.nam'; perhaps algorithm.name"):
         members("algorithm.nam")
+
+
+def test_a_curve_that_diverged_does_not_set_the_scale(make: Make) -> None:
+    good = [(epoch, epoch, -300 + 10 * epoch) for epoch in range(1, 7)]
+    runs = {
+        "a": read_run(make("a", good)),
+        "b": read_run(make("b", [(e, s, value - 20) for e, s, value in good])),
+        "bad": read_run(make("bad", [(1, 1, -400), (2, 2, -1e5)])),
+        "worse": read_run(make("worse", [(1, 1, -500), (2, 2, -3e6)])),
+    }
+    bands = {name: by_epochs([run], LL) for name, run in runs.items()}
+    found = scale(bands, LL)
+    assert found.cut == {"bad": -1e5, "worse": -3e6}
+    assert found.low == pytest.approx(-310 - 0.05 * 70) and found.high == pytest.approx(-236.5)
+    losses = {name: band._replace(mean=-band.mean) for name, band in bands.items()}
+    assert scale(losses, "train/wake_loss").cut == {"bad": 1e5, "worse": 3e6}
+    # controls: curves that are merely apart, a column without a best value, a curve by itself
+    assert scale({name: bands[name] for name in "ab"}, LL) == Scale(None, None, {})
+    assert scale(bands, "learning_rate") == scale({"bad": bands["bad"]}, LL)
+    assert scale({name: bands[name] for name in ("a", "bad")}, LL).cut == {"bad": -1e5}
+
+
+def test_a_row_before_training_does_not_set_the_scale(make: Make) -> None:
+    run = read_run(make("a", [(0, 0, -540), (1, 1, -250), (2, 2, -240)]))
+    found = scale({"a": by_epochs([run], LL)}, LL)
+    assert found == Scale(pytest.approx(-250.5), pytest.approx(-239.5), {})
+    alone = read_run(make("b", [(0, 0, -540)]))
+    assert scale({"b": by_epochs([alone], LL)}, LL) == Scale(None, None, {})
 
 
 # --- averaging ----------------------------------------------------------------------------------

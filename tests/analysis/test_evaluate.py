@@ -8,6 +8,7 @@ import json
 import math
 import re
 import shutil
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from nws.experiment.build import load_machine
 from nws.experiment.directory import find_runs
 from nws.experiment.seeds import derive_seed
 from nws.models.helmholtz import HelmholtzMachine
-from nws.models.likelihood import Z_INNER, log_sums
+from nws.models.likelihood import TRUSTED_ESS, Z_INNER, log_sums
 
 # --- figures ------------------------------------------------------------------------------------
 
@@ -181,9 +182,8 @@ def test_memory_is_bounded_for_ten_thousand_samples(
     outcome = command(EVALUATE, str(sweep / "rws"), "--samples", "10000", *options)
     assert outcome.code == 0 and max(seen) <= 3_000 and sum(seen) == TEST * 10_000
     batch = options[1] if options else "1"
-    assert re.search(
-        rf" 10000 +{TEST} +{batch}$", outcome.out, re.MULTILINE
-    )  # and the table says so
+    said = f"test, 10,000 importance samples, {TEST} data points, {batch} at once"
+    assert said in outcome.out
     assert rows(sweep / "rws")[0]["batch"] == int(batch)
 
 
@@ -191,33 +191,33 @@ def test_the_table_has_a_line_for_each_run(command: Command, sweep: Path) -> Non
     outcome = command(EVALUATE, str(sweep), *FEW)
     lines = outcome.out.splitlines()
     assert (
-        outcome.err == "" and lines[-1] == str(sweep / "rws") and str(sweep / "bihm") not in lines
+        outcome.err == "" and len({str(sweep / name) for name in ("bihm", "rws")} & {*lines}) == 1
     )
-    assert re.split(r" {2,}", lines[0]) == [
-        "run", "split", "log p, nats", "bits/dim", "ess", "samples", "data points", "batch",
-        "log p*, nats", "log Z",
+    assert re.split(r" {2,}", lines[0].strip()) == [
+        "run", "algorithm", "log p, nats", "bits/dim", "ess", "log p*, nats", "log Z",
     ]  # fmt: skip
+    found = {name: rows(sweep / name)[0]["log_likelihood"] for name in ("bihm", "rws")}
+    best = max(found, key=lambda name: found[name])
+    assert lines[-1] == str(sweep / best)
+    assert f"best of 2 runs: {best}: {found[best]:.3f} nats" in lines
     for line, name in zip(lines[1:3], ("bihm", "rws"), strict=True):
         (row,) = rows(sweep / name)
-        cells = re.split(r" {2,}", line)
-        assert cells[:3] == [
+        cells = re.split(r" {2,}", line.strip())
+        assert cells[:5] == [
             name,
-            "test",
+            name,
             f"{row['log_likelihood']:.3f} ± {row['standard_error']:.3f}",
-        ]
-        assert cells[3:8] == [
             f"{row['bits_per_dimension']:.4f}",
             f"{row['ess']:.1f}",
-            "50",
-            "12",
-            "12",
         ]
         if name == "bihm":
-            assert cells[8:] == [
+            assert cells[5:] == [
                 f"{row['log_p_star']:.3f} ± {row['log_p_star_standard_error']:.3f}",
                 f"{row['log_z']:.3f} ± {row['log_z_standard_error']:.3f}",
             ]
-    assert "seed 0, best checkpoint" in lines[3] and "log Z is too small" not in outcome.out
+    assert "seed 0, best checkpoint" in lines[3] and "(low)" not in outcome.out
+    assert "test, 50 importance samples, 12 data points, 12 at once" in lines[3]
+    assert "log Z is too small" not in outcome.out
     assert (
         "%" not in outcome.out and "\x1b" not in outcome.out
     )  # no progress bar without a terminal
@@ -299,6 +299,31 @@ def test_rows_of_an_early_version_are_replaced(command: Command, sweep: Path) ->
     )
 
 
+def test_too_few_effective_samples_are_said(command: Command, sweep: Path) -> None:
+    outcome = command(EVALUATE, str(sweep), "--samples", "5", "--no-p-star")
+    low = [rows(sweep / name)[0]["ess"] for name in ("bihm", "rws")]
+    assert outcome.code == 0 and max(low) < TRUSTED_ESS
+    for ess in low:
+        assert f"{ess:.1f} (low)" in outcome.out
+    assert "the effective sample size is below 10 in 2 of 2 runs" in outcome.out
+
+
+def test_means_over_seeds(command: Command, sweep: Path) -> None:
+    for seed in (1, 2):
+        run = sweep / f"rws_{seed}"
+        shutil.copytree(sweep / "rws", run)
+        file = run / ".hydra" / "config.yaml"
+        file.write_text(file.read_text().replace("seed: 0", f"seed: {seed}"))
+        state = torch.load(run / "checkpoints" / "best.pt", weights_only=True)
+        state["machine"]["generator.layers.0.bias"] += seed
+        torch.save(state, run / "checkpoints" / "best.pt")
+    outcome = command(EVALUATE, str(sweep), *FEW, "--no-p-star")
+    values = [rows(sweep / name)[0]["log_likelihood"] for name in ("rws", "rws_1", "rws_2")]
+    mean, deviation = statistics.mean(values), statistics.stdev(values)
+    assert re.search(rf"^rws +3 +{mean:.3f} ± {deviation:.3f}$", outcome.out, re.MULTILINE)
+    assert re.search(r"^bihm +1 +-\d+\.\d+$", outcome.out, re.MULTILINE)
+
+
 # --- several runs -------------------------------------------------------------------------------
 
 
@@ -317,13 +342,13 @@ def test_a_broken_run_does_not_stop_the_others(command: Command, sweep: Path) ->
     shutil.copytree(sweep / "rws", sweep / "broken")
     (sweep / "broken" / "checkpoints" / "best.pt").write_bytes(b"")
     outcome = command(EVALUATE, str(sweep / "nope"), str(sweep), str(sweep / "rws"), *FEW)
-    assert outcome.run == sweep / "rws"  # which is evaluated once, though it is named twice
+    assert outcome.run in (sweep / "rws", sweep / "bihm")  # the best
     message = outcome.message()
     assert message.startswith("error: 2 of 4 could not be evaluated\n")
     assert (
         f"{sweep / 'nope'} does not exist" in message and "best.pt is not a checkpoint" in message
     )
-    assert outcome.out.count("test ") == 2 and [
+    assert "best of 2 runs" in outcome.out and [  # one of them is named twice
         len(rows(sweep / name)) for name in ("bihm", "rws")
     ] == [1, 1]
     assert not (sweep / "broken" / "evaluation.json").exists()

@@ -6,6 +6,7 @@ import io
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 from written import LL, Make, write_run
@@ -48,6 +49,34 @@ def test_the_figure(make: Make, tmp_path: Path) -> None:
     assert (tmp_path / "x.svg").read_bytes() == files["svg"] and (
         tmp_path / "x.png"
     ).read_bytes() == files["png"]
+
+
+def test_every_entry_of_a_long_legend_is_whole(make: Make) -> None:
+    rows = [(epoch, 2.0 * epoch, -10 / epoch) for epoch in range(1, 5)]
+    for number, words in ((6, 3), (20, 3), (2, 60)):
+        names = [f"{each}: " + "of a long name " * words for each in range(number)]
+        groups = {name: [read_run(make(f"{number}/{name[:3]}", rows))] for name in names}
+        files = draw(groups, LL)
+        with Image.open(io.BytesIO(files["png"])) as image:
+            grey = np.asarray(image.convert("L"))
+        assert grey.shape[1] == 1360  # the legend grows downwards
+        edge = np.concatenate([grey[:, :4].ravel(), grey[:, -4:].ravel(), grey[-4:].ravel()])
+        assert edge.min() == 255  # nothing is cut at an edge
+        text = files["svg"].decode()
+        assert all(f">{each}: of a long name" in text for each in range(number))
+        heights = grey.shape[0]
+        assert heights > 580 + (number > 6) * 200  # 2.9 inches and more
+
+
+def test_a_curve_that_is_cut_is_said_to_be(make: Make) -> None:
+    rows = [(epoch, 2.0 * epoch, -200 + epoch) for epoch in range(1, 5)]
+    groups = {
+        "good": [read_run(make("good", rows))],
+        "bad": [read_run(make("bad", [(1, 1, -300), (2, 2, -12_345)]))],
+    }
+    text = draw(groups, LL)["svg"].decode()
+    assert ">good<" in text and ">bad, cut: goes to -12,345<" in text
+    assert "cut" not in draw(groups, LL, ymin=-13_000)["svg"].decode()
 
 
 def test_axes_that_cannot_be(make: Make, tmp_path: Path) -> None:

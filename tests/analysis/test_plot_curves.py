@@ -55,9 +55,17 @@ def test_options(
     monkeypatch.setattr(
         "nws.analysis.figures.draw", lambda *_, **__: {"png": b"a picture"}
     )  # no more of them, which take long
-    outcome = command(PLOT, "one", "two")
+    outcome = command(PLOT, "one", "two", "--group", "algorithm")
     assert "rws is a mean over runs that differ in optimizer.lr" in outcome.err
-    assert "--group algorithm.name,optimizer.lr would separate" in outcome.err
+    assert "--group auto would separate" in outcome.err
+    outcome = command(PLOT, "one", "two")
+    assert "lr 0.1 (2 seeds): " in outcome.out and "lr 0.3 (2 seeds): " in outcome.out
+    outcome = command(PLOT, "one", "two", "--group", "run")
+    assert "lr 0.1, seed 1: -7.000 after 2 epochs" in outcome.out
+    make("bad", [(1, 1, -40), (2, 2, -9000)], "rws", lr=9.0)
+    outcome = command(PLOT, "one", "bad")
+    assert "cut, for it would flatten the others: lr 9, to -9,000.0; --ymin=-9000.00" in outcome.out
+    assert "cut" not in command(PLOT, "one", "bad", "--ymin=-9000.0").out
     make("three", [(1, 1, "")], "nrws")
     assert "1 of 3 runs have no such rows, left out" in command(PLOT, "one", "three").err
     assert (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from conftest import (
@@ -39,7 +41,15 @@ def test_a_sweep_is_one_folder_of_complete_runs(train: Command, tmp_path: Path) 
     jobs = [("ws", 0), ("ws", 1), ("rws", 0), ("rws", 1)]
     assert [(config["algorithm"]["name"], config["seed"]) for config in configs] == jobs
     assert all(len(metrics(run)) == 2 and checkpoint(run)["step"] == 12 for run in runs)
-    assert Path(outcome.out.splitlines()[-1]) == runs[-1]
+    values = [max(float(row["valid/log_likelihood"]) for row in metrics(run)) for run in runs]
+    best = runs[values.index(max(values))]
+    assert outcome.run == best  # after a table by what differs
+    assert re.search(r"^run +algorithm +seed +state +best valid, nats", outcome.out, re.MULTILINE)
+    for job, (algorithm, seed) in enumerate(jobs):
+        row = rf"^ *{job} +{algorithm} +{seed} +finished +{values[job]:.3f} ± "
+        assert re.search(row, outcome.out, re.MULTILINE)
+    mean, deviation = np.mean(values[:2]), np.std(values[:2], ddof=1)
+    assert re.search(rf"^ws +2 +{mean:.3f} ± {deviation:.3f}$", outcome.out, re.MULTILINE)
     assert_same_run(runs[3], train("seed=1").run)  # a job is the run that it would be alone
 
 
