@@ -177,6 +177,17 @@ def test_runs_have_names_of_their_own(tmp_path: Path) -> None:
     assert {entry.group for entry in found} == {0}
 
 
+def test_a_key_does_not_hide_a_column(tmp_path: Path) -> None:
+    """trainer.epochs is called epochs; how far a run is stands in another column."""
+    runs = [read_run(write_run(tmp_path, str(n), [(n, 1.0, -3.0)])) for n in (1, 2)]
+    for run, epochs in zip(runs, (50, 60), strict=True):
+        run.config["trainer.epochs"] = epochs
+    heads, found = entries(runs, 0)
+    assert len(set(heads)) == len(heads)
+    shown = [dict(zip(heads, [cell.text for cell in entry.cells], strict=True)) for entry in found]
+    assert [(each["epochs"], each["epochs done"]) for each in shown] == [("50", "1"), ("60", "2")]
+
+
 # --- in a browser ---------------------------------------------------------------------------------
 
 

@@ -170,7 +170,7 @@ LIKELIHOODS: dict[str, Callable[[Run], Cell]] = {
     "last valid, nats": lambda run: _valid(run.last),
 }
 COSTS: dict[str, Callable[[Run], Cell]] = {
-    "epochs": lambda run: _number(run.last.get("epoch"), "{:.4g}"),
+    "epochs done": lambda run: _number(run.last.get("epoch"), "{:.4g}"),
     "seconds": lambda run: _number(run.last.get("seconds"), "{:,.1f}"),
     "ms/step": lambda run: _number(run.ms_per_step, "{:.3g}"),
     "host": _host,
@@ -185,7 +185,9 @@ def _facts(record: dict[str, Any]) -> list[tuple[str, str]]:
     keys = [*FACTS, *(key for key in record if key not in FACTS)]
     left_out = ("command", "overrides", "best", "last", "pid")
     shown = [key for key in keys if record.get(key) not in (None, []) and key not in left_out]
-    return [(key.replace("_", " "), _fact(key, record[key])) for key in shown]
+    return [
+        (key.removesuffix("_bytes").replace("_", " "), _fact(key, record[key])) for key in shown
+    ]
 
 
 def _fact(key: str, value: Any) -> str:
