@@ -41,19 +41,11 @@ def load_folder(
     if not top.is_dir():
         raise UserError(f"data.path: expected a folder of PNG or JPEG images, found none at {top}")
     target = _target(size)
-    there = [part for part in PARTS if (top / part).is_dir()]
-    if there and len(there) < len(PARTS):
-        raise UserError(
-            f"{top}: expected the folders train, valid and test, or none of them for an automatic"
-            f" split, got {', '.join(there)}"
-        )
-    if not there:
-        images = _read(_files(top), target)
-        parts: Sequence[Tensor] = split_images(images, held_out, top)
-    else:
-        files = {part: _files(top / part) for part in PARTS}
-        images = _read([file for each in files.values() for file in each], target)
-        parts = images.split([len(each) for each in files.values()])
+    files = _files_of_parts(top)
+    images = _read([file for each in files for file in each], target)
+    parts: Sequence[Tensor] = images.split([len(each) for each in files])
+    if len(parts) == 1:
+        parts = split_images(images, held_out, top)
     shape = (images.shape[1], images.shape[2])
     train, valid, test = (part.flatten(1) for part in parts)
     return RawImages(train, valid, test, shape)
@@ -65,6 +57,19 @@ def _target(size: int | Sequence[int] | None) -> tuple[int, int] | None:
     if isinstance(size, int | float):
         return (positive_int("data.size", size),) * 2
     return height_and_width("data.size", size)
+
+
+def _files_of_parts(top: Path) -> list[list[Path]]:
+    """Return the files of the three parts; of all images as one where there are no such folders."""
+    there = [part for part in PARTS if (top / part).is_dir()]
+    if not there:
+        return [_files(top)]
+    if len(there) < len(PARTS):
+        raise UserError(
+            f"{top}: expected the folders train, valid and test, or none of them for an automatic"
+            f" split, got {', '.join(there)}"
+        )
+    return [_files(top / part) for part in PARTS]
 
 
 def _files(folder: Path) -> list[Path]:

@@ -144,19 +144,26 @@ def help_text(asked: list[str], width: int | None = None) -> str:
 
 
 def _section(group: str, choices: list[Choice], width: int) -> Iterator[str]:
-    default = defaults().get(group)
     if choices[0].name:
-        yield f"{group}=" + (f"   default: {default}" if default else "")
-        for choice in choices:
-            name = f"  {choice.name:12} "
-            if len(name) > 15:
-                yield name.rstrip()
-                name = " " * 15
-            yield from _wrap(name, choice.about, width, 15)
+        yield from _choices(group, choices, width)
     else:
         yield group
-    if group in WITHOUT_KEYS:
-        return
+    if group not in WITHOUT_KEYS:
+        yield from _keys(group, choices, width)
+
+
+def _choices(group: str, choices: list[Choice], width: int) -> Iterator[str]:
+    default = defaults().get(group)
+    yield f"{group}=" + (f"   default: {default}" if default else "")
+    for choice in choices:
+        name = f"  {choice.name:12} "
+        if len(name) > 15:
+            yield name.rstrip()
+            name = " " * 15
+        yield from _wrap(name, choice.about, width, 15)
+
+
+def _keys(group: str, choices: list[Choice], width: int) -> Iterator[str]:
     inner = group.replace("/", ".")
     keys = dict.fromkeys(option.key for choice in choices for option in choice.options)
     for key in keys:
