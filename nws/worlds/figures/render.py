@@ -1,0 +1,43 @@
+"""Draw a world by its name."""
+
+import io
+from importlib import import_module
+
+from nws.errors import UserError
+from nws.worlds.figures.drawing import styled
+
+#: the worlds in the order of the documentation; each is a module here and one in nws/worlds/
+WORLDS = {
+    "two_bits": "stochastic relaxation on two bits",
+    "gaussian_relaxation": "stochastic relaxation by Gaussians",
+    "rosenbrock": "Rosenbrock's function as least squares, and units of measure",
+    "mahalanobis": "steepest descent in Mahalanobis metrics",
+    "univariate_gaussian": "the geometry of the univariate Gaussian",
+    "empirical_fisher": "true and empirical Fisher matrix",
+    "autoencoder": "an autoencoder of one hidden unit",
+}
+
+
+def find_worlds(name: str) -> list[str]:
+    """The worlds that a name stands for: one, or every one for "all".
+
+    Raises:
+        UserError: For an unknown name.
+    """
+    if name != "all" and name not in WORLDS:
+        raise UserError(f"a world must be one of {', '.join(WORLDS)}, or all, got {name!r}")
+    return list(WORLDS) if name == "all" else [name]
+
+
+def render(name: str) -> bytes:
+    """The figure of a world as the content of a PNG file, the same bytes each time."""
+    with styled():
+        figure = import_module(f"nws.worlds.figures.{name}").draw()
+        figure.savefig(buffer := io.BytesIO(), format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def facts(name: str) -> dict[str, float]:
+    """The numbers of a world."""
+    found: dict[str, float] = import_module(f"nws.worlds.{name}").facts()
+    return found
