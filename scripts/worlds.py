@@ -6,7 +6,7 @@ from pathlib import Path
 
 from nws.errors import UserError
 from nws.files import write_atomically
-from nws.worlds.figures.render import WORLDS, facts, find_worlds, render
+from nws.worlds.figures.render import WORLDS, facts, find_worlds, render, shown
 
 
 def read_arguments() -> argparse.Namespace:
@@ -28,7 +28,7 @@ def main() -> None:
     for name in find_worlds(arguments.name):
         print(f"{name}: {WORLDS[name]}")
         for fact, value in facts(name).items():
-            print(f"  {fact}: {value:.3g}")
+            print(f"  {fact}: {shown(value)}")
         path = arguments.output / f"{name}.png"
         write_atomically(path, render(name))
         print(path)

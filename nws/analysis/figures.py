@@ -33,6 +33,7 @@ LABELS = {
     "learning_rate": "learning rate",
 }
 
+
 def draw(
     groups: dict[str, list[Run]], column: str, *, title: str | None = None, log: bool = False,
     log_x: bool = False, ymin: float | None = None, ymax: float | None = None,

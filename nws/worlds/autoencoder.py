@@ -33,9 +33,9 @@ def error(parameters: Tensor) -> Tensor:
 
 @cache
 def path(kind: str, rate: float, damping: float) -> Tensor:
-    """Descent from START, plain or natural, 90 / rate steps: (steps + 1, 2)."""
+    """Descent from START, plain or natural, 110 / rate steps: (steps + 1, 2)."""
     metric: Metric = pullback(outputs) if kind == "natural" else euclidean
-    return descend(error, metric, START, rate, round(90 / rate), damping)
+    return descend(error, metric, START, rate, round(110 / rate), damping)
 
 
 @cache

@@ -194,4 +194,3 @@ class Categorical(ExponentialFamily):
         """States, (count, 1)."""
         p = self._logits(theta).softmax(-1)
         return torch.multinomial(p, count, replacement=True, generator=rng)[:, None].to(theta)
-

@@ -26,6 +26,12 @@ class Moments(NamedTuple):
     covariance: Tensor
 
 
+def _pairs(matrix: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    """M_ik M_jl + M_il M_jk for pairs (i, j) and (k, l) of the upper triangle."""
+    upper, lower = matrix[..., i, :], matrix[..., j, :]
+    return upper[..., :, i] * lower[..., :, j] + upper[..., :, j] * lower[..., :, i]
+
+
 class MultivariateGaussian(ExponentialFamily):
     """All Gaussian distributions on R^d; d = 1 is the univariate family.
 
@@ -109,12 +115,9 @@ class MultivariateGaussian(ExponentialFamily):
         mean, s = self.moments(theta)
         i, j = self.rows, self.columns
         crossed = mean[..., None, j] * s[..., :, i] + mean[..., None, i] * s[..., :, j]
-        pairs = torch.zeros_like(s[..., i, :][..., :, i])
-        for a, b in ((i, j), (j, i)):
-            for c, d in ((i, j), (j, i)):  # x_i x_j with x_k x_l, in both orders
-                linear = (mean[..., a, None] * mean[..., None, c]) * s[..., b, :][..., :, d]
-                pairs = pairs + linear
-                pairs = pairs + s[..., a, :][..., :, c] * s[..., b, :][..., :, d] / 2
+        second = s + mean[..., :, None] * mean[..., None, :]
+        products = mean[..., i] * mean[..., j]
+        pairs = _pairs(second, i, j) - 2 * products[..., :, None] * products[..., None, :]
         top = torch.cat([s, crossed], dim=-1)
         return torch.cat([top, torch.cat([crossed.mT, pairs], dim=-1)], dim=-2)
 
@@ -123,9 +126,7 @@ class MultivariateGaussian(ExponentialFamily):
         p = torch.linalg.inv(moments.covariance)
         i, j = self.rows, self.columns
         twice = torch.where(self.on_diagonal, 1.0, 2.0).to(p)
-        pairs = p[..., i, :][..., :, i] * p[..., j, :][..., :, j]
-        pairs = (pairs + p[..., i, :][..., :, j] * p[..., j, :][..., :, i]) / 4
-        pairs = pairs * twice[:, None] * twice
+        pairs = _pairs(p, i, j) / 4 * twice[:, None] * twice
         corner = torch.zeros(*p.shape[:-2], self.size, len(i), dtype=p.dtype, device=p.device)
         top = torch.cat([p, corner], dim=-1)
         return torch.cat([top, torch.cat([corner.mT, pairs], dim=-1)], dim=-2)

@@ -58,8 +58,8 @@ def condition(matrix: Tensor) -> float:
 def angle_to_minimum(matrix: Tensor) -> float:
     """Degrees between the steepest step at START and the way to the minimum."""
     d = unit_step(START, matrix)
-    cosine = -(d @ START) / (d.norm() * START.norm())
-    return math.degrees(math.acos(min(1.0, float(cosine))))
+    across = abs(float(d[0] * START[1] - d[1] * START[0]))
+    return math.degrees(math.atan2(across, -float(d @ START)))
 
 
 @cache

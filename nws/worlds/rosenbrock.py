@@ -49,7 +49,8 @@ def proximal_path(
     return torch.stack(path)
 
 
-def plain_path(steps: int, rate: float = 1 / 1001) -> Tensor:
+@cache
+def plain_path(steps: int = 6500, rate: float = 1 / 1001) -> Tensor:
     """Gradient descent; 1 / 1001 is near the inverse of the largest curvature at the minimum."""
     return descend(half_rosenbrock, euclidean, START, rate, steps)
 
@@ -126,12 +127,12 @@ def facts() -> dict[str, float]:
         "f at the start": float(half_rosenbrock(START)),
         "f after one pullback step of rate 1": float(half_rosenbrock(whole[1])),
         "f after two pullback steps of rate 1": float(half_rosenbrock(whole[2])),
-        "steps until f < 0.01, plain": steps_until(plain_path(7000)),
+        "steps until f < 0.01, plain": steps_until(plain_path()),
         "steps until f < 0.01, proximal, rate 0.1": steps_until(proximal_path(0.1, 80)),
         "steps until f < 0.01, proximal in the outputs, rate 1": steps_until(
             proximal_path(1.0, 10, output_distance)
         ),
-        "bend in the outputs, plain": bend(plain_path(2000)),
+        "bend in the outputs, plain": bend(plain_path()),
         "bend in the outputs, pullback steps of rate 0.25": bend(pullback_path(0.25, 40)),
         "bend in the outputs, pullback steps of rate 0.05": bend(pullback_path(0.05, 200)),
         "minutes against seconds, largest gap, plain": unit_gap("plain"),

@@ -76,7 +76,7 @@ def share_at_optimum(kind: str, end: float = 1.0, side: int = 20) -> float:
 
 
 def time_to_reach(kind: str, gap: float, end: float) -> float:
-    """The time at which the flow from the uniform distribution is within a gap of the minimum -4."""
+    """The time at which the flow from the uniform distribution has come so near to -4."""
     path = distributions(kind, 1, end, 4001)[:, 0]
     below = (mean_in_eta(path) + 4 < gap).nonzero()
     return float(below[0]) * end / 4000

@@ -16,7 +16,7 @@ from nws.worlds.geodesics import gaussian_curvature, geodesics
 from nws.worlds.metrics import Metric, fisher
 
 FAMILY = MultivariateGaussian(1)
-CENTRES = torch.tensor([[-2.0, 0.5], [0.0, 1.0], [2.5, 1.5]], dtype=torch.float64)  # (mu, sigma)
+CENTRES = torch.tensor([[-1.1, 0.35], [-0.3, 1.0], [0.7, 2.0]], dtype=torch.float64)  # (mu, sigma)
 ENDS = torch.tensor([[-2.0, 0.5], [2.0, 0.5]], dtype=torch.float64)
 
 

@@ -5,7 +5,16 @@ from matplotlib.figure import Figure
 
 from nws.worlds import autoencoder as world
 from nws.worlds.figures.drawing import (
-    FOURTH, NATURAL, PLAIN, THIRD, dot, legend, line, new_figure, star, surface,
+    FOURTH,
+    NATURAL,
+    PLAIN,
+    THIRD,
+    dot,
+    legend,
+    line,
+    new_figure,
+    star,
+    surface,
 )  # fmt: skip
 
 STYLES = PLAIN, THIRD, NATURAL, FOURTH
@@ -24,7 +33,7 @@ def draw() -> Figure:
         gap = world.error(points) - world.least()
         shown = int((gap > 1e-6).sum())
         right.plot(np.arange(1, shown + 1), gap[:shown], **style)
-        text = f", damping {damping:g} I" if damping else ""
+        text = f", damping {damping:g} I".replace(" 1 I", " I") if damping else ""
         names[f"{kind}, rate {rate:g}{text}"] = style
     dot(left, world.START)
     star(left, world.path("natural", 0.5, 0.01)[-1])

@@ -29,7 +29,11 @@ Style = dict[str, object]
 
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure, its size in inches."""
-    return Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
+    engine = figure.get_layout_engine()
+    assert engine is not None
+    engine.set(w_pad=0.07)  # type: ignore[call-arg]
+    return figure
 
 
 def styled() -> matplotlib.RcParams:
@@ -49,11 +53,15 @@ def surface(
     steps = np.arange(len(levels))
     ranks = np.interp(shown, levels, steps)  # equal shades between neighbouring levels
     axes.contourf(across, up, ranks, levels=steps, cmap=LOW_IS_DARK, antialiased=True)
-    axes.contour(across, up, values, levels=levels, colors="#b4bac1", linewidths=0.45)
+    axes.contour(
+        across, up, values, levels=levels, colors="#b4bac1", linewidths=0.45, linestyles="solid"
+    )
     axes.set(xlim=x, ylim=y)
 
 
-def line(axes: Axes, points: Tensor, style: Style, arrow: float | None = None, **more: object) -> None:
+def line(
+    axes: Axes, points: Tensor, style: Style, arrow: float | None = None, **more: object
+) -> None:  # fmt: skip
     """A path (T, 2), with an arrow head at a share of its length within the axes."""
     x, y = points.T.numpy()
     axes.plot(x, y, **(style | more))  # type: ignore[arg-type]
@@ -81,9 +89,10 @@ def dot(axes: Axes, point: Tensor | Sequence[float], **more: object) -> None:
     axes.plot([float(point[0])], [float(point[1])], **(look | more))  # type: ignore[arg-type]
 
 
-def star(axes: Axes, point: Tensor | Sequence[float]) -> None:
-    """Where a minimum or maximum is."""
-    dot(axes, point, marker="*", markersize=9, color=ORANGE, markeredgecolor=BLACK)
+def star(axes: Axes, point: Tensor | Sequence[float], color: str = ORANGE) -> None:
+    """Where the minimum or maximum is."""
+    look: Style = {"marker": "*", "markersize": 9, "markeredgecolor": BLACK, "clip_on": False}
+    dot(axes, point, color=color, **look)
 
 
 def note(axes: Axes, text: str, at: tuple[float, float], **more: object) -> None:
@@ -105,5 +114,3 @@ def legend(figure: Figure, entries: dict[str, Style], columns: int | None = None
         handles, list(entries), loc="outside lower center", ncols=columns or len(entries),
         handlelength=2.4,
     )  # fmt: skip
-
-

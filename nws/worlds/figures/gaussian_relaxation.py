@@ -10,7 +10,16 @@ from matplotlib.patches import Ellipse
 
 from nws.worlds import gaussian_relaxation as world
 from nws.worlds.figures.drawing import (
-    NATURAL, PLAIN, THIRD, dot, legend, line, new_figure, note, star, surface,
+    NATURAL,
+    PLAIN,
+    THIRD,
+    dot,
+    legend,
+    line,
+    new_figure,
+    note,
+    star,
+    surface,
 )  # fmt: skip
 
 KINDS = {"plain in (mu, sigma)": PLAIN, "plain in theta": THIRD, "natural": NATURAL}
@@ -22,14 +31,14 @@ STARTS = {
 
 def draw() -> Figure:
     """Two polynomials in one dimension over (mu, sigma), and a quadratic function in two."""
-    figure = new_figure(6.8, 3.0)
-    left, middle, right = figure.subplots(1, 3)
+    figure = new_figure(6.8, 2.65)
+    left, middle, right = figure.subplots(1, 3, subplot_kw={"box_aspect": 1})
     _polynomial(left, "parabola", (-1.8, 2.0), np.linspace(-14, 0.1, 19), "$x - 3x^2$")
     star(left, (1 / 6, 0))
     levels = np.concatenate([np.linspace(-120, -10, 8), np.linspace(-6, 14, 11)])
     _polynomial(middle, "quartic", (-2.6, 2.4), levels, "$6x + 8x^2 - x^3 - 2x^4$")
     star(middle, (2**0.5, 0))
-    dot(middle, (-(2**0.5), 0))
+    star(middle, (-(2**0.5), 0), "white")
     _quadratic(right)
     names = {"plain in (mu, sigma)": "plain in (µ, σ)", "plain in theta": "plain in θ"}
     legend(figure, {names.get(kind, kind): style for kind, style in KINDS.items()})
@@ -42,7 +51,7 @@ def _polynomial(
     gain = world.loss(name, "(mu, sigma)")
     surface(axes, gain, x, (0.0, 1.6), -levels[::-1])
     starts = torch.tensor(STARTS[name], dtype=torch.float64)
-    times = torch.cat([torch.zeros(1), torch.logspace(-5, 1.5, 261)]).double()
+    times = torch.cat([torch.zeros(1), torch.logspace(-5, 1, 241)]).double()
     for kind, style in KINDS.items():
         paths = world.paths(name, kind, starts, times)
         for k in range(len(starts)):
@@ -54,7 +63,7 @@ def _polynomial(
 
 def _quadratic(axes: Axes) -> None:
     """Means of natural and plain steps, and the natural covariances as ellipses."""
-    x, y = (-3.9, 1.3), (-2.0, 3.2)
+    x, y = (-4.0, 1.2), (-2.1, 3.1)
 
     def f(point: torch.Tensor) -> torch.Tensor:
         return (point @ world.CURVATURE * point).sum(-1) / 2
@@ -74,5 +83,5 @@ def _quadratic(axes: Axes) -> None:
         dot(axes, centre, markersize=2.5, color=NATURAL["color"])
     dot(axes, world.START)
     star(axes, (0, 0))
-    axes.set(xlabel="$\\mu_1$", ylabel="$\\mu_2$", title="E[f], f = $-x^T H x / 2$", aspect="equal")
-    note(axes, "natural: Σ turns\ninto (tH)$^{-1}$", (-1.15, 2.2))
+    axes.set(xlabel="$\\mu_1$", ylabel="$\\mu_2$", title="E[f], f = $-x^T H x / 2$")
+    note(axes, "ellipses: Σ of natural\nsteps 0, 1, 3, 10 and 40", (-3.7, -1.7))

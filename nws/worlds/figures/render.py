@@ -3,6 +3,8 @@
 import io
 from importlib import import_module
 
+from PIL import Image
+
 from nws.errors import UserError
 from nws.worlds.figures.drawing import styled
 
@@ -34,10 +36,28 @@ def render(name: str) -> bytes:
     with styled():
         figure = import_module(f"nws.worlds.figures.{name}").draw()
         figure.savefig(buffer := io.BytesIO(), format="png", metadata={"Software": None})
-    return buffer.getvalue()
+    return compress(Image.open(buffer).convert("RGB"))
+
+
+def compress(image: Image.Image) -> bytes:
+    """A PNG file with the 256 most frequent colours: a third of the bytes, areas unchanged."""
+    counts = image.getcolors(image.width * image.height) or []
+    common = [colour for _, colour in sorted(counts, key=lambda each: -each[0])[:256]]
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([part for colour in common for part in colour])  # type: ignore[union-attr]
+    reduced = image.quantize(palette=palette, dither=Image.Dither.NONE)
+    reduced.save(small := io.BytesIO(), format="png", optimize=True)
+    return small.getvalue()
 
 
 def facts(name: str) -> dict[str, float]:
     """The numbers of a world."""
     found: dict[str, float] = import_module(f"nws.worlds.{name}").facts()
     return found
+
+
+def shown(value: float) -> str:
+    """A number as the pages and the program show it: three digits; rounding errors are 0."""
+    if abs(value) < 1e-9:
+        return "0"
+    return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else f"{value:.3g}"

@@ -7,21 +7,31 @@ from matplotlib.figure import Figure
 
 from nws.worlds import rosenbrock as world
 from nws.worlds.figures.drawing import (
-    FOURTH, NATURAL, PLAIN, THIRD, dot, legend, line, new_figure, note, star, surface,
+    FOURTH,
+    NATURAL,
+    PLAIN,
+    THIRD,
+    dot,
+    legend,
+    line,
+    new_figure,
+    note,
+    star,
+    surface,
 )  # fmt: skip
 
 
 def draw() -> Figure:
     """The parameters, the outputs, and the regression."""
-    figure = new_figure(6.8, 3.1)
-    left, middle, right = figure.subplots(1, 3)
+    figure = new_figure(6.8, 2.8)
+    left, middle, right = figure.subplots(1, 3, subplot_kw={"box_aspect": 1})
     proximal = world.proximal_path(1.0, 9, world.output_distance)
     paths = (
-        (world.plain_path(3000), PLAIN, {}),
+        (world.plain_path(), PLAIN, {}),
         (world.pullback_path(0.25, 40), FOURTH, {"marker": ".", "markersize": 3.5}),
         (world.pullback_flow(), NATURAL, {}),
         (world.proximal_path(1.0, 30), THIRD, {"marker": "^", "markersize": 3}),
-        (proximal, {"color": NATURAL["color"], "linestyle": "none"}, {"marker": "s", "markersize": 3.4}),
+        (proximal, NATURAL | {"linestyle": "none"}, {"marker": "s", "markersize": 3.4}),
     )  # fmt: skip
     surface(left, world.half_rosenbrock, (-1.7, 1.4), (-1.1, 1.5), np.array(LEVELS))
     r = (-9.5, 5.5), (-0.7, 2.7)
@@ -29,9 +39,9 @@ def draw() -> Figure:
     for points, style, more in paths:
         line(left, points, style, **more)
         line(middle, world.outputs(points), style, **more)
-    for axes, start, end in ((left, world.START, (1, 1)), (middle, world.outputs(world.START), (0, 0))):
-        dot(axes, start)
-        star(axes, end)
+    for axes, see in ((left, lambda x: x), (middle, world.outputs)):
+        dot(axes, see(world.START))
+        star(axes, see(torch.ones(2)))
     left.set(xlabel="x", ylabel="y", title="parameters")
     middle.set(xlabel="$r_1 = 10\\,(y - x^2)$", ylabel="$r_2 = 1 - x$", title="outputs")
     _regression(right)
@@ -44,6 +54,7 @@ def draw() -> Figure:
     return figure
 
 
+REGRESSION_LEVELS = (0.0, 0.02, 0.08, 0.2, 0.4, 0.7, 1.1, 1.7, 2.5, 4)
 LEVELS = (0.0, 0.05, 0.3, 1, 2.5, 6, 12.1, 25, 50, 100, 200, 400)
 
 
@@ -54,12 +65,15 @@ def _regression(axes: Axes) -> None:
         a, k = parameters[..., :1], parameters[..., 1:]
         return (a * (1 - torch.exp(-k * world.TIMES)) - world.GROWN).square().sum(-1) / 2
 
-    surface(axes, loss, (0.85, 3.6), (0.1, 1.45), np.array([0, 0.004, 0.02, 0.06, 0.15, 0.3, 0.6, 1, 1.6, 2.4, 4]))
+    surface(axes, loss, (0.7, 2.9), (0.0, 3.4), np.array(REGRESSION_LEVELS))
     minutes, seconds = (world.regression_flow("plain", unit, times) for unit in (1.0, 60.0))
     line(axes, minutes, PLAIN, arrow=0.4)
     line(axes, seconds, PLAIN | {"linestyle": ":"}, arrow=0.5)
     line(axes, world.regression_flow("pullback", 1.0, times), NATURAL, linewidth=3.4, alpha=0.35)
     line(axes, world.regression_flow("pullback", 60.0, times), NATURAL, arrow=0.5)
+    note(axes, "plain,\nseconds", (1.06, 1.9))
+    note(axes, "plain,\nminutes", (1.62, 0.25))
+    note(axes, "pullback,\nboth", (1.28, 1.0))
     dot(axes, world.RATE_START)
     star(axes, minutes[-1])
     axes.set(xlabel="a", ylabel="k per minute", title="regression $a\\,(1 - e^{-kt})$")

@@ -1,6 +1,7 @@
 """Figure: flows of the plain and natural gradient on two bits, in eta and in theta."""
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch.func import vmap
@@ -8,24 +9,36 @@ from torch.func import vmap
 from nws.worlds import two_bits as world
 from nws.worlds.descent import gradient_in
 from nws.worlds.figures.drawing import (
-    BLACK, NATURAL, PLAIN, dot, field, legend, line, new_figure, note, star, surface,
+    BLACK,
+    GREY,
+    NATURAL,
+    PLAIN,
+    dot,
+    field,
+    legend,
+    line,
+    new_figure,
+    note,
+    star,
+    surface,
 )  # fmt: skip
 from nws.worlds.metrics import euclidean
 
 
 def draw() -> Figure:
     """Rows: coordinates eta and theta. Columns: plain and natural. The same 25 starts in all."""
-    figure = new_figure(6.8, 6.6)
+    figure = new_figure(6.2, 6.1)
     panels = figure.subplots(2, 2)
     for row, coordinates in zip(panels, ("eta", "theta"), strict=True):
         for axes, kind in zip(row, ("plain", "natural"), strict=True):
             _panel(axes, kind, coordinates)
     entries = {"flow of the plain gradient": PLAIN, "flow of the natural gradient": NATURAL}
-    legend(figure, entries | {"direction of the gradient field": {"color": "#8a8a8a", "linewidth": 1}})
+    entries |= {"direction of the gradient": {"color": GREY, "linewidth": 1}}
+    legend(figure, entries)
     return figure
 
 
-def _panel(axes, kind: str, coordinates: str) -> None:  # type: ignore[no-untyped-def]
+def _panel(axes: Axes, kind: str, coordinates: str) -> None:
     eta = coordinates == "eta"
     low, high = (-0.3, 1.3) if eta else (-5.0, 5.0)
     objective = world.mean_in_eta if eta else world.mean_in_theta
@@ -47,8 +60,8 @@ def _panel(axes, kind: str, coordinates: str) -> None:  # type: ignore[no-untype
         dot(axes, paths[0, k], markersize=2.6)
     dot(axes, world.SADDLE if eta else world.BITS.natural(world.SADDLE), marker="X", markersize=6)
     axes.set(aspect="equal", title=f"{kind} gradient in {'η' if eta else 'θ'}")
-    axes.set_xlabel(("$\\eta_1$" if eta else "$\\theta_1$"))
-    axes.set_ylabel(("$\\eta_2$" if eta else "$\\theta_2$"))
+    axes.set_xlabel("$\\eta_1$" if eta else "$\\theta_1$")
+    axes.set_ylabel("$\\eta_2$" if eta else "$\\theta_2$")
     if eta:
         axes.add_patch(Rectangle((0, 0), 1, 1, fill=False, edgecolor=BLACK, linewidth=1.0))
         star(axes, (1, 0))
@@ -56,4 +69,4 @@ def _panel(axes, kind: str, coordinates: str) -> None:  # type: ignore[no-untype
             value = int(world.f(torch.tensor([2 * x - 1, 2 * y - 1])))
             place = (1.06 if x else -0.06, 1.06 if y else -0.06)
             sides = {"ha": "left" if x else "right", "va": "bottom" if y else "top"}
-            note(axes, f"f = {value}", place, **sides)
+            note(axes, f"f = {value}".replace("-", "−"), place, **sides)

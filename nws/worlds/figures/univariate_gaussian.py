@@ -6,10 +6,19 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from nws.worlds import univariate_gaussian as world
 from nws.worlds.figures.drawing import (
-    BLACK, NATURAL, PLAIN, THIRD, dot, legend, line, new_figure, note,
+    BLACK,
+    NATURAL,
+    PLAIN,
+    THIRD,
+    dot,
+    legend,
+    line,
+    new_figure,
+    note,
 )  # fmt: skip
 
 GREY = {"color": "#9a9a9a", "linestyle": "-", "linewidth": 0.8}
@@ -18,22 +27,22 @@ KL, REVERSE = NATURAL, {"color": NATURAL["color"], "linestyle": ":", "linewidth"
 
 def draw() -> Figure:
     """Isocontours of KL, geodesics, and densities half way."""
-    figure = new_figure(6.8, 3.2)
-    left, middle, right = figure.subplots(1, 3)
+    figure = new_figure(6.8, 2.65)
+    left, middle, right = figure.subplots(1, 3, subplot_kw={"box_aspect": 1})
     _balls(left)
     _geodesics(middle)
     _densities(right)
     entries = {
-        "geodesic; KL(p ‖ q) = 0.1 on the left": NATURAL, "KL(q ‖ p) = 0.1": REVERSE,
-        "Euclidean ball of radius 0.4": GREY, "straight in η": PLAIN, "straight in θ": THIRD,
+        "geodesic": NATURAL, "straight in η": PLAIN, "straight in θ": THIRD,
+        "other geodesics from p": GREY,
     }  # fmt: skip
-    legend(figure, entries, 3)
+    legend(figure, entries)
     return figure
 
 
 def _balls(axes: Axes) -> None:
-    mu = torch.linspace(-3.6, 4.4, 241, dtype=torch.float64)
-    sigma = torch.linspace(0.05, 2.6, 241, dtype=torch.float64)
+    mu = torch.linspace(-2.0, 2.4, 241, dtype=torch.float64)
+    sigma = torch.linspace(0.05, 4.4, 241, dtype=torch.float64)
     points = torch.stack(torch.meshgrid(mu, sigma, indexing="xy"), dim=-1)
     angles = torch.linspace(0, 2 * math.pi, 121, dtype=torch.float64)
     circle = 0.4 * torch.stack([angles.cos(), angles.sin()], dim=-1)
@@ -45,7 +54,10 @@ def _balls(axes: Axes) -> None:
             )  # fmt: skip
         line(axes, centre + circle, GREY)
         dot(axes, centre)
-    axes.set(xlabel="µ", ylabel="σ", title="balls around p", xlim=(-3.6, 4.4), ylim=(0, 2.6))
+    names = {"KL(p ‖ q) = 0.1": KL, "KL(q ‖ p) = 0.1": REVERSE, "Euclidean, radius 0.4": GREY}
+    handles = [Line2D([], [], label=name, **style) for name, style in names.items()]  # type: ignore
+    axes.legend(handles=handles, loc="upper left", handlelength=1.8)
+    axes.set(xlabel="µ", ylabel="σ", title="balls around p", xlim=(-2.0, 2.4), ylim=(0, 4.4))
 
 
 def _geodesics(axes: Axes) -> None:
@@ -60,6 +72,8 @@ def _geodesics(axes: Axes) -> None:
     for point in world.ENDS:
         dot(axes, point)
     axes.set(xlabel="µ", ylabel="σ", title="geodesics", xlim=(-2.8, 4.4), ylim=(0, 2.6))
+    note(axes, "p", (-2.2, 0.42), ha="right")
+    note(axes, "q", (2.1, 0.55))
 
 
 def _densities(axes: Axes) -> None:
@@ -78,6 +92,8 @@ def _densities(axes: Axes) -> None:
         axes.fill_between(x, density(end), color=BLACK, alpha=0.12, linewidth=0)
     for point, style in half.values():
         axes.plot(x, density(point), **style)
-    axes.set(xlabel="x", ylabel="density", title="half way", ylim=(0, 0.95))
+    axes.set(
+        xlabel="x", ylabel="density", title="half way", ylim=(0, 0.95), xticks=[-4, -2, 0, 2, 4]
+    )
     note(axes, "p", (-2.0, 0.83), ha="center")
     note(axes, "q", (2.0, 0.83), ha="center")
