@@ -161,7 +161,8 @@ def proximal_step(
 
     found = minimize(
         as_numpy(total), start.numpy(), method="trust-exact",
-        jac=as_numpy(grad(total)), hess=as_numpy(hessian(total)), options={"gtol": 1e-11, "maxiter": 100},
+        jac=as_numpy(grad(total)), hess=as_numpy(hessian(total)),
+        options={"gtol": 1e-11, "maxiter": 100},
     )  # fmt: skip
     slope = float(grad(total)(torch.from_numpy(found.x)).norm())
     if not slope < 1e-6 * (1 + abs(float(found.fun))):

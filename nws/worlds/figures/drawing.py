@@ -21,6 +21,7 @@ PLAIN = {"color": VERMILION, "linestyle": "--", "linewidth": 1.3}
 THIRD = {"color": GREEN, "linestyle": "-.", "linewidth": 1.3}
 FOURTH = {"color": PURPLE, "linestyle": ":", "linewidth": 1.6}
 GREY = "#8a8a8a"
+RESOLUTION = 161  # points of a surface along each axis
 LOW_IS_DARK = LinearSegmentedColormap.from_list("low is dark", ["#cfd6de", "#ffffff"])
 HALO = [withStroke(linewidth=2.2, foreground="white")]
 
@@ -43,11 +44,11 @@ def styled() -> matplotlib.RcParams:
 
 def surface(
     axes: Axes, function: Callable[[Tensor], Tensor], x: tuple[float, float],
-    y: tuple[float, float], levels: Sequence[float] | np.ndarray, count: int = 161,
+    y: tuple[float, float], levels: Sequence[float] | np.ndarray,
 ) -> None:  # fmt: skip
     """Level lines of a function of points (..., 2) over a rectangle; darker is lower."""
-    across = torch.linspace(*x, count, dtype=torch.float64)
-    up = torch.linspace(*y, count, dtype=torch.float64)
+    across = torch.linspace(*x, RESOLUTION, dtype=torch.float64)
+    up = torch.linspace(*y, RESOLUTION, dtype=torch.float64)
     values = function(torch.stack(torch.meshgrid(across, up, indexing="xy"), dim=-1)).numpy()
     shown = np.clip(values, levels[0], levels[-1])
     steps = np.arange(len(levels))
