@@ -72,8 +72,8 @@ def difference(labels: str, w: Tensor) -> float:
 def directions(labels: str, w: Tensor) -> tuple[Tensor, Tensor]:
     """The directions of descent in the true and in the empirical metric."""
     f = loss(LABELS[labels])
-    metrics: tuple[Metric, Metric] = true_fisher, empirical_fisher(LABELS[labels])
-    return tuple(-gradient_in(metric, f, w) for metric in metrics)  # type: ignore[return-value]
+    empirical = empirical_fisher(LABELS[labels])
+    return -gradient_in(true_fisher, f, w), -gradient_in(empirical, f, w)
 
 
 def compare(labels: str, w: Tensor) -> tuple[float, float]:

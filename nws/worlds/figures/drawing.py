@@ -1,6 +1,8 @@
 """What the figures of the worlds share: colours for roles, error surfaces, paths, legends."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -15,17 +17,16 @@ from torch import Tensor
 from nws.style import COLOURS, STYLE
 
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK = COLOURS
+Style = dict[str, Any]
 #: one colour and line for each role, the same in every world
-NATURAL = {"color": BLUE, "linestyle": "-", "linewidth": 1.5}
-PLAIN = {"color": VERMILION, "linestyle": "--", "linewidth": 1.3}
-THIRD = {"color": GREEN, "linestyle": "-.", "linewidth": 1.3}
-FOURTH = {"color": PURPLE, "linestyle": ":", "linewidth": 1.6}
+NATURAL: Style = {"color": BLUE, "linestyle": "-", "linewidth": 1.5}
+PLAIN: Style = {"color": VERMILION, "linestyle": "--", "linewidth": 1.3}
+THIRD: Style = {"color": GREEN, "linestyle": "-.", "linewidth": 1.3}
+FOURTH: Style = {"color": PURPLE, "linestyle": ":", "linewidth": 1.6}
 GREY = "#8a8a8a"
 RESOLUTION = 161  # points of a surface along each axis
 LOW_IS_DARK = LinearSegmentedColormap.from_list("low is dark", ["#cfd6de", "#ffffff"])
 HALO = [withStroke(linewidth=2.2, foreground="white")]
-
-Style = dict[str, object]
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -37,7 +38,7 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def styled() -> matplotlib.RcParams:
+def styled() -> AbstractContextManager[None]:
     """The context in which a figure is made and saved."""
     return matplotlib.rc_context(STYLE | {"axes.grid": False})  # type: ignore
 
@@ -61,11 +62,11 @@ def surface(
 
 
 def line(
-    axes: Axes, points: Tensor, style: Style, arrow: float | None = None, **more: object
+    axes: Axes, points: Tensor, style: Style, arrow: float | None = None, **more: Any
 ) -> None:  # fmt: skip
     """A path (T, 2), with an arrow head at a share of its length within the axes."""
     x, y = points.T.numpy()
-    axes.plot(x, y, **(style | more))  # type: ignore[arg-type]
+    axes.plot(x, y, **(style | more))
     if arrow is None:
         return
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
@@ -83,11 +84,11 @@ def line(
     )  # fmt: skip
 
 
-def dot(axes: Axes, point: Tensor | Sequence[float], **more: object) -> None:
+def dot(axes: Axes, point: Tensor | Sequence[float], **more: Any) -> None:
     """A black dot with a white rim."""
     look: Style = {"marker": "o", "markersize": 4, "color": BLACK, "zorder": 5}
     look |= {"markeredgecolor": "white", "markeredgewidth": 0.6, "linestyle": "none"}
-    axes.plot([float(point[0])], [float(point[1])], **(look | more))  # type: ignore[arg-type]
+    axes.plot([float(point[0])], [float(point[1])], **(look | more))
 
 
 def star(axes: Axes, point: Tensor | Sequence[float], color: str = ORANGE) -> None:
@@ -96,21 +97,21 @@ def star(axes: Axes, point: Tensor | Sequence[float], color: str = ORANGE) -> No
     dot(axes, point, color=color, **look)
 
 
-def note(axes: Axes, text: str, at: tuple[float, float], **more: object) -> None:
+def note(axes: Axes, text: str, at: tuple[float, float], **more: Any) -> None:
     """A short text within a panel, legible on lines."""
-    axes.text(*at, text, fontsize=7, path_effects=HALO, **more)  # type: ignore[arg-type]
+    axes.text(*at, text, fontsize=7, path_effects=HALO, **more)
 
 
-def field(axes: Axes, points: Tensor, arrows: Tensor, **more: object) -> None:
+def field(axes: Axes, points: Tensor, arrows: Tensor, **more: Any) -> None:
     """Arrows of one length, which show the direction of a vector field alone."""
     unit = arrows / arrows.norm(dim=-1, keepdim=True).clamp_min(1e-300)
     look: Style = {"color": GREY, "width": 0.0035, "scale": 26, "pivot": "mid", "headwidth": 4}
-    axes.quiver(*points.T.numpy(), *unit.T.numpy(), **(look | more))  # type: ignore[arg-type]
+    axes.quiver(*points.T.numpy(), *unit.T.numpy(), **(look | more))
 
 
 def legend(figure: Figure, entries: dict[str, Style], columns: int | None = None) -> None:
     """One legend below all panels."""
-    handles = [Line2D([], [], **style) for style in entries.values()]  # type: ignore[arg-type]
+    handles = [Line2D([], [], **style) for style in entries.values()]
     figure.legend(
         handles, list(entries), loc="outside lower center", ncols=columns or len(entries),
         handlelength=2.4,

@@ -78,7 +78,7 @@ def _quadratic(axes: Axes) -> None:
         values, vectors = torch.linalg.eigh(natural.covariance[k])
         angle = float(torch.rad2deg(torch.atan2(vectors[1, 1], vectors[0, 1])))
         small, large = (2 * 0.8 * values.sqrt()).tolist()
-        centre = natural.mean[k].tolist()
+        centre = float(natural.mean[k, 0]), float(natural.mean[k, 1])
         axes.add_patch(Ellipse(centre, large, small, angle=angle, alpha=0.8, **look))
         dot(axes, centre, markersize=2.5, color=NATURAL["color"])
     dot(axes, world.START)

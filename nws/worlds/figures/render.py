@@ -3,9 +3,11 @@
 import io
 from importlib import import_module
 
+import numpy as np
 from PIL import Image
 
 from nws.errors import UserError
+from nws.style import COLOURS
 from nws.worlds.figures.drawing import styled
 
 #: the worlds in the order of the documentation; each is a module here and one in nws/worlds/
@@ -13,7 +15,7 @@ WORLDS = {
     "two_bits": "stochastic relaxation on two bits",
     "gaussian_relaxation": "stochastic relaxation by Gaussians",
     "rosenbrock": "Rosenbrock's function as least squares, and units of measure",
-    "mahalanobis": "steepest descent in Mahalanobis metrics",
+    "unit_balls": "steepest descent in Mahalanobis metrics",
     "univariate_gaussian": "the geometry of the univariate Gaussian",
     "empirical_fisher": "true and empirical Fisher matrix",
     "autoencoder": "an autoencoder of one hidden unit",
@@ -40,12 +42,17 @@ def render(name: str) -> bytes:
 
 
 def compress(image: Image.Image) -> bytes:
-    """A PNG file with the 256 most frequent colours: a third of the bytes, areas unchanged."""
-    counts = image.getcolors(image.width * image.height) or []
-    common = [colour for _, colour in sorted(counts, key=lambda each: -each[0])[:256]]
-    palette = Image.new("P", (1, 1))
-    palette.putpalette([part for colour in common for part in colour])  # type: ignore[union-attr]
-    reduced = image.quantize(palette=palette, dither=Image.Dither.NONE)
+    """A PNG file of the 120 most frequent colours and those of the roles: a third of the bytes."""
+    pixels = np.asarray(image)
+    packed = (pixels.astype(np.int64) * (1 << 16, 1 << 8, 1)).sum(-1)
+    found, where, counts = np.unique(packed, return_inverse=True, return_counts=True)
+    colours = (found[:, None] >> np.array((16, 8, 0))) & 255
+    roles = [[int(colour[k : k + 2], 16) for k in (1, 3, 5)] for colour in COLOURS]
+    palette = np.concatenate([roles, colours[np.argsort(-counts)[:120]]])
+    gaps = ((colours[:, None] - palette) ** 2).sum(-1)  # of each colour to each of the palette
+    indices = gaps.argmin(1)[where].reshape(packed.shape).astype(np.uint8)
+    reduced = Image.fromarray(indices, mode="P")
+    reduced.putpalette(palette.astype(np.uint8).tobytes())
     reduced.save(small := io.BytesIO(), format="png", optimize=True)
     return small.getvalue()
 

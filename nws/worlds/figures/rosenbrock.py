@@ -11,6 +11,7 @@ from nws.worlds.figures.drawing import (
     NATURAL,
     PLAIN,
     THIRD,
+    Style,
     dot,
     legend,
     line,
@@ -26,7 +27,7 @@ def draw() -> Figure:
     figure = new_figure(6.8, 2.8)
     left, middle, right = figure.subplots(1, 3, subplot_kw={"box_aspect": 1})
     proximal = world.proximal_path(1.0, 9, world.output_distance)
-    paths = (
+    paths: tuple[tuple[torch.Tensor, Style, Style], ...] = (
         (world.plain_path(), PLAIN, {}),
         (world.pullback_path(0.25, 40), FOURTH, {"marker": ".", "markersize": 3.5}),
         (world.pullback_flow(), NATURAL, {}),

@@ -27,7 +27,7 @@ from nws.worlds.metrics import euclidean
 
 def draw() -> Figure:
     """Rows: coordinates eta and theta. Columns: plain and natural. The same 25 starts in all."""
-    figure = new_figure(6.2, 6.1)
+    figure = new_figure(5.9, 5.8)
     panels = figure.subplots(2, 2)
     for row, coordinates in zip(panels, ("eta", "theta"), strict=True):
         for axes, kind in zip(row, ("plain", "natural"), strict=True):
@@ -42,12 +42,12 @@ def _panel(axes: Axes, kind: str, coordinates: str) -> None:
     eta = coordinates == "eta"
     low, high = (-0.3, 1.3) if eta else (-5.0, 5.0)
     objective = world.mean_in_eta if eta else world.mean_in_theta
-    levels = torch.linspace(-4, 6, 21).numpy()
+    levels = torch.linspace(-4, 6, 16).numpy()
     surface(axes, objective, (low, high), (low, high), levels)
     metrics = {"eta": world.BITS.dual_fisher, "theta": world.BITS.fisher}
     metric = metrics[coordinates] if kind == "natural" else euclidean
     ends = (0.04, 0.96) if eta and kind == "natural" else (low, high)
-    side = torch.linspace(*ends, 13, dtype=torch.float64)
+    side = torch.linspace(*ends, 11, dtype=torch.float64)
     points = torch.cartesian_prod(side, side)
     arrows = vmap(lambda x: -gradient_in(metric, objective, x))(points)
     field(axes, points, arrows)

@@ -14,6 +14,7 @@ from nws.worlds.figures.drawing import (
     NATURAL,
     PLAIN,
     THIRD,
+    Style,
     dot,
     legend,
     line,
@@ -21,8 +22,9 @@ from nws.worlds.figures.drawing import (
     note,
 )  # fmt: skip
 
-GREY = {"color": "#9a9a9a", "linestyle": "-", "linewidth": 0.8}
-KL, REVERSE = NATURAL, {"color": NATURAL["color"], "linestyle": ":", "linewidth": 1.3}
+GREY: Style = {"color": "#9a9a9a", "linestyle": "-", "linewidth": 0.8}
+KL: Style = NATURAL
+REVERSE: Style = {"color": NATURAL["color"], "linestyle": ":", "linewidth": 1.3}
 
 
 def draw() -> Figure:
@@ -55,7 +57,7 @@ def _balls(axes: Axes) -> None:
         line(axes, centre + circle, GREY)
         dot(axes, centre)
     names = {"KL(p ‖ q) = 0.1": KL, "KL(q ‖ p) = 0.1": REVERSE, "Euclidean, radius 0.4": GREY}
-    handles = [Line2D([], [], label=name, **style) for name, style in names.items()]  # type: ignore
+    handles = [Line2D([], [], label=name, **style) for name, style in names.items()]
     axes.legend(handles=handles, loc="upper left", handlelength=1.8)
     axes.set(xlabel="µ", ylabel="σ", title="balls around p", xlim=(-2.0, 2.4), ylim=(0, 4.4))
 

@@ -64,7 +64,7 @@ def angle_to_minimum(matrix: Tensor) -> float:
 
 @cache
 def facts() -> dict[str, float]:
-    """The numbers of docs/worlds/mahalanobis.md."""
+    """The numbers of docs/worlds/unit_balls.md."""
     found: dict[str, float] = {}
     for name, matrix in METRICS.items():
         found[f"condition number, {name}"] = condition(matrix)

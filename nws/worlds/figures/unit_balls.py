@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from nws.worlds import mahalanobis as world
+from nws.worlds import unit_balls as world
 from nws.worlds.figures.drawing import (
     BLACK,
     NATURAL,
