@@ -295,6 +295,25 @@ def test_benchmarks(
     assert len(capsys.readouterr().out.splitlines()) >= 4
 
 
+@pytest.mark.parametrize("text", of("python scripts/worlds.py"))
+def test_worlds(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """The command line, with numbers and figures that take no time.
+
+    tests/worlds/ computes and draws each world.
+    """
+    from nws.worlds.figures import render
+
+    monkeypatch.setattr(render, "facts", lambda name: {"a number": 1.5})
+    monkeypatch.setattr(render, "render", lambda name: name.encode())
+    outcome = command("scripts/worlds.py", *arguments(text))
+    assert outcome.code == 0 and outcome.err == ""
+    drawn = [Path(line) for line in outcome.out.splitlines() if line.endswith(".png")]
+    assert [path.stem for path in drawn] == render.find_worlds(arguments(text)[0])
+    assert all((tmp_path / path).read_bytes() == path.stem.encode() for path in drawn)
+
+
 def test_weights_and_biases_commands(finished: Path) -> None:
     assert "wandb" in entry_points(group="console_scripts").names
     texts = [*of("wandb "), *(span for span in spans() if re.match("wandb (sync|leet) ", span))]

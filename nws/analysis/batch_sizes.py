@@ -5,6 +5,7 @@ batch size a method needs the same number of images; beyond it the same number o
 """
 
 import io
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,9 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from nws.analysis.curves import group_runs
-from nws.analysis.figures import STYLE
 from nws.analysis.runs import Run
 from nws.errors import UserError
+from nws.style import COLOURS, STYLE
 
 
 class Reached(NamedTuple):
@@ -94,12 +95,20 @@ def draw(found: Sequence[Reached]) -> dict[str, bytes]:
         figure = Figure(figsize=(6.8, 3.1), layout="constrained")
         left, right = figure.subplots(1, 2, sharex=True)
         for axes, name in ((left, "steps"), (right, "images")):
-            for number, method in enumerate(methods):
+            for method, colour in zip(methods, itertools.cycle(COLOURS), strict=False):
                 for target, style in zip(targets, ("-", "--", ":", "-."), strict=False):
                     rows = [e for e in found if (e.method, e.target) == (method, target)]
                     x, y = [e.batch_size for e in rows], [getattr(e, name) for e in rows]
                     label = f"{method}, {target:g} nats"
-                    axes.plot(x, y, style, marker="o", ms=2.5, color=f"C{number}", label=label)
+                    axes.plot(
+                        x,
+                        y,
+                        style,
+                        marker="o",
+                        ms=2.5,
+                        color=COLOURS[number % len(COLOURS)],
+                        label=label,
+                    )
             axes.set(xlabel="batch size", ylabel=f"{name} to the target")
             _powers_of_two(axes, sorted({each.batch_size for each in found}))
         lines, labels = left.get_legend_handles_labels()

@@ -19,9 +19,8 @@ from nws.analysis.curves import Band, Scale, by_epochs, count, interpolate, scal
 from nws.analysis.runs import Run
 from nws.errors import UserError
 from nws.files import write_atomically
+from nws.style import COLOURS, STYLE
 
-#: Okabe and Ito's colours, which colour-blind people can tell apart; not the yellow, weak on white
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 LINES = cycler(linestyle=DASHES) * cycler(color=COLOURS)  # all colours first
 WIDTH, HEIGHT = 6.8, 2.9  # inches, with a legend of one line
@@ -39,17 +38,6 @@ LABELS = {
     "exact/kl": r"$\mathrm{KL}(p_D \,\Vert\, p)$ (nats)",
     "learning_rate": "learning rate",
 }
-
-STYLE = {
-    "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 8,
-    "axes.titlesize": 8, "axes.labelsize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7,
-    "legend.fontsize": 7.5, "legend.frameon": False, "lines.linewidth": 1.2,
-    "axes.linewidth": 0.6, "axes.spines.top": False, "axes.spines.right": False,
-    "axes.axisbelow": True, "axes.grid": True, "grid.color": "#e4e4e4", "grid.linewidth": 0.5,
-    "xtick.major.width": 0.6, "ytick.major.width": 0.6, "xtick.major.size": 2.5,
-    "ytick.major.size": 2.5, "savefig.dpi": 200, "svg.fonttype": "none", "svg.hashsalt": "nws",
-    "axes.prop_cycle": LINES,
-}  # fmt: skip
 
 
 def draw(
@@ -77,7 +65,7 @@ def draw(
     if not log and ymin is None and ymax is None:
         found = scale(bands, column)
         ymin, ymax = found.low, found.high
-    with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
+    with matplotlib.rc_context(STYLE | {"axes.prop_cycle": LINES}):  # type: ignore[arg-type]
         figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
         for name, text in labels(groups, found).items():
