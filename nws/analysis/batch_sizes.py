@@ -100,15 +100,7 @@ def draw(found: Sequence[Reached]) -> dict[str, bytes]:
                     rows = [e for e in found if (e.method, e.target) == (method, target)]
                     x, y = [e.batch_size for e in rows], [getattr(e, name) for e in rows]
                     label = f"{method}, {target:g} nats"
-                    axes.plot(
-                        x,
-                        y,
-                        style,
-                        marker="o",
-                        ms=2.5,
-                        color=COLOURS[number % len(COLOURS)],
-                        label=label,
-                    )
+                    axes.plot(x, y, style, marker="o", ms=2.5, color=colour, label=label)
             axes.set(xlabel="batch size", ylabel=f"{name} to the target")
             _powers_of_two(axes, sorted({each.batch_size for each in found}))
         lines, labels = left.get_legend_handles_labels()
