@@ -24,6 +24,16 @@ from nws.worlds.figures.drawing import (
 )  # fmt: skip
 from nws.worlds.metrics import euclidean
 
+ETA, THETA = (-0.3, 1.3), (-5.0, 5.0)  # ends of both axes
+ETA_METRIC = world.BITS.dual_fisher
+#: how long the flows are drawn; the plain one in eta soon leaves the panel
+DRAWN = {
+    ("plain", "eta"): 1.0,
+    ("plain", "theta"): 4.0,
+    ("natural", "eta"): 4.0,
+    ("natural", "theta"): 4.0,
+}
+
 
 def draw() -> Figure:
     """Rows: coordinates eta and theta. Columns: plain and natural. The same 25 starts in all."""
@@ -39,34 +49,37 @@ def draw() -> Figure:
 
 
 def _panel(axes: Axes, kind: str, coordinates: str) -> None:
-    eta = coordinates == "eta"
-    low, high = (-0.3, 1.3) if eta else (-5.0, 5.0)
-    objective = world.mean_in_eta if eta else world.mean_in_theta
-    levels = torch.linspace(-4, 6, 16).numpy()
-    surface(axes, objective, (low, high), (low, high), levels)
-    metrics = {"eta": world.BITS.dual_fisher, "theta": world.BITS.fisher}
-    metric = metrics[coordinates] if kind == "natural" else euclidean
-    ends = (0.04, 0.96) if eta and kind == "natural" else (low, high)
-    side = torch.linspace(*ends, 11, dtype=torch.float64)
+    natural = kind == "natural"
+    paths = world.distributions(f"{kind} in {coordinates}", 5, DRAWN[kind, coordinates], 401)
+    if coordinates == "eta":
+        low, high, objective, metric, saddle = *ETA, world.mean_in_eta, ETA_METRIC, world.SADDLE
+        _square(axes)
+    else:
+        low, high, objective, metric = *THETA, world.mean_in_theta, world.BITS.fisher
+        paths = world.BITS.natural(paths.clamp(1e-12, 1 - 1e-12))
+        saddle = world.BITS.natural(world.SADDLE)
+    surface(axes, objective, (low, high), (low, high), torch.linspace(-4, 6, 16).numpy())
+    inside = (0.04, 0.96) if natural and coordinates == "eta" else (low, high)
+    side = torch.linspace(*inside, 11, dtype=torch.float64)
     points = torch.cartesian_prod(side, side)
-    arrows = vmap(lambda x: -gradient_in(metric, objective, x))(points)
-    field(axes, points, arrows)
-    name, end = f"{kind} in {coordinates}", 1.0 if kind == "plain" and eta else 4.0
-    paths = world.distributions(name, 5, end, 401)
-    paths = paths if eta else world.BITS.natural(paths.clamp(1e-12, 1 - 1e-12))
-    style = NATURAL if kind == "natural" else PLAIN
+    space = metric if natural else euclidean
+    field(axes, points, vmap(lambda x: -gradient_in(space, objective, x))(points))
     for k in range(paths.shape[1]):
-        line(axes, paths[:, k], style, arrow=0.5, linewidth=1.0)
+        line(axes, paths[:, k], NATURAL if natural else PLAIN, arrow=0.5, linewidth=1.0)
         dot(axes, paths[0, k], markersize=2.6)
-    dot(axes, world.SADDLE if eta else world.BITS.natural(world.SADDLE), marker="X", markersize=6)
-    axes.set(aspect="equal", title=f"{kind} gradient in {'η' if eta else 'θ'}")
-    axes.set_xlabel("$\\eta_1$" if eta else "$\\theta_1$")
-    axes.set_ylabel("$\\eta_2$" if eta else "$\\theta_2$")
-    if eta:
-        axes.add_patch(Rectangle((0, 0), 1, 1, fill=False, edgecolor=BLACK, linewidth=1.0))
-        star(axes, (1, 0))
-        for x, y in ((0, 0), (0, 1), (1, 0), (1, 1)):
-            value = int(world.f(torch.tensor([2 * x - 1, 2 * y - 1])))
-            place = (1.06 if x else -0.06, 1.06 if y else -0.06)
-            sides = {"ha": "left" if x else "right", "va": "bottom" if y else "top"}
-            note(axes, f"f = {value}".replace("-", "−"), place, **sides)
+    dot(axes, saddle, marker="X", markersize=6)
+    letter = {"eta": "η", "theta": "θ"}[coordinates]
+    names = (f"$\\{coordinates}_{number}$" for number in (1, 2))
+    axes.set(aspect="equal", title=f"{kind} gradient in {letter}")
+    axes.set(**dict(zip(("xlabel", "ylabel"), names, strict=True)))
+
+
+def _square(axes: Axes) -> None:
+    """All distributions of the model, and f at the corners."""
+    axes.add_patch(Rectangle((0, 0), 1, 1, fill=False, edgecolor=BLACK, linewidth=1.0))
+    star(axes, (1, 0))
+    for x, y in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        value = int(world.f(torch.tensor([2 * x - 1, 2 * y - 1])))
+        place = (1.06 if x else -0.06, 1.06 if y else -0.06)
+        sides = {"ha": "left" if x else "right", "va": "bottom" if y else "top"}
+        note(axes, f"f = {value}".replace("-", "−"), place, **sides)
