@@ -165,7 +165,7 @@ class Terminal:
         Its time counts as none of training's.
         """
         began = time.monotonic()
-        bar = self.bars.add_task(what, total=None, note="")
+        bar = self.bars.add_task(what, total=1, note="")
         self.bars.refresh()
 
         def show(done: int, total: int) -> None:
