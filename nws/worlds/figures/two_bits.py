@@ -7,7 +7,7 @@ from matplotlib.patches import Rectangle
 from torch.func import vmap
 
 from nws.worlds import two_bits as world
-from nws.worlds.descent import gradient_in
+from nws.worlds.descent import Objective, gradient_in
 from nws.worlds.figures.drawing import (
     BLACK,
     GREY,
@@ -22,7 +22,7 @@ from nws.worlds.figures.drawing import (
     star,
     surface,
 )  # fmt: skip
-from nws.worlds.metrics import euclidean
+from nws.worlds.metrics import Metric, euclidean
 
 ETA, THETA = (-0.3, 1.3), (-5.0, 5.0)  # ends of both axes
 ETA_METRIC = world.BITS.dual_fisher
@@ -51,6 +51,8 @@ def draw() -> Figure:
 def _panel(axes: Axes, kind: str, coordinates: str) -> None:
     natural = kind == "natural"
     paths = world.distributions(f"{kind} in {coordinates}", 5, DRAWN[kind, coordinates], 401)
+    objective: Objective
+    metric: Metric
     if coordinates == "eta":
         low, high, objective, metric, saddle = *ETA, world.mean_in_eta, ETA_METRIC, world.SADDLE
         _square(axes)
