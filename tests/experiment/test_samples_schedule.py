@@ -84,7 +84,7 @@ def test_training_draws_what_the_schedule_says(
 
 
 def test_a_schedule_of_the_whole_run(train: Command, drawn: list[int]) -> None:
-    train(FALLING, "algorithm.samples=20", "metric.batch=other", "algorithm=nrws")
+    train(FALLING, "algorithm.samples=20", "metric.batch=other", "algorithm=nrws", "metric=fisher")
     assert drawn[::2] == drawn[1::2]  # the other batch, for the metric
     assert drawn[::2] == [20, 19, 17, 16, 15, 13, 12, 11, 9, 8, 7, 5]
 
@@ -102,11 +102,12 @@ def test_all_of_k_is_the_run_without_a_schedule(train: Command) -> None:
     "options",
     [
         ("algorithm=rws",),
-        ("algorithm=nrws", "damping=levenberg_marquardt"),
-        ("algorithm=nrws", "metric.refresh_every=4"),
-        ("algorithm=nrws", "solver=sherman_morrison", "solver.forgetting=0.9"),
+        ("algorithm=nrws",),
+        ("algorithm=nrws", "metric=fisher", "damping=levenberg_marquardt"),
+        ("algorithm=nrws", "metric=fisher", "metric.refresh_every=4"),
+        ("algorithm=nrws", "metric=fisher", "solver=sherman_morrison", "solver.forgetting=0.9"),
     ],
-    ids=["rws", "nrws", "cached", "running"],
+    ids=["rws", "nrws", "adaptive", "cached", "running"],
 )
 def test_a_resumed_run_ends_as_one_never_stopped(
     train: Command, interrupt: Interrupt, options: tuple[str, ...]

@@ -34,10 +34,11 @@ from nws.learning import WakeSleep
 
 IMAGES = 70  # 40 unlabelled, 16 train, 6 valid, 8 test
 OPTIONS = (
-    "data=tfd", "data.root=.", "data.split=train", "data.binarize=resample", "algorithm=nrws",
-    "algorithm.samples=3", "metric.batch=unlabeled", "model.layers=[5,3]", "trainer.batch_size=8",
-    "trainer.epochs=6", "trainer.evaluate_every=2", "trainer.images_every=100",
-    "trainer.evaluation_samples=5", "optimizer.lr=0.05", "scheduler=constant", "logger=none",
+    "data=tfd", "data.root=.", "data.split=train", "data.binarize=resample",
+    "algorithm=nrws", "algorithm.samples=3", "metric=fisher", "metric.batch=unlabeled",
+    "model.layers=[5,3]", "trainer.batch_size=8", "trainer.epochs=6", "trainer.evaluate_every=2",
+    "trainer.images_every=100", "trainer.evaluation_samples=5", "optimizer.lr=0.05",
+    "scheduler=constant", "logger=none",
 )  # fmt: skip
 
 

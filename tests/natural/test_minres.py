@@ -66,7 +66,7 @@ def test_wrong_options_are_refused() -> None:
 
 
 def test_a_run_on_the_command_line(train: Command) -> None:
-    outcome = train("algorithm=nrws", "solver=minres", "trainer.epochs=1")
+    outcome = train("algorithm=nrws", "metric=fisher", "solver=minres", "trainer.epochs=1")
     assert outcome.code == 0 and outcome.err == "", outcome.err
     row = metrics(outcome.run)[-1]
     assert 1 < float(row["generator/iterations"]) <= 50
