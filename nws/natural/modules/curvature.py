@@ -233,6 +233,13 @@ class ModelCurvature:
         images = self.metric.root(self._values, self.linear.push(vectors[0]))
         return images - images.mean(0) if self.metric.centred else images
 
+    def draw(self, seed: int) -> Tensor:
+        """R^T e with random signs e, of the shape of the outputs: J^T R^T e has the second moment n C."""
+        ones = torch.ones_like(self.metric.root(self._values, self.linear.outputs))
+        rng = torch.Generator().manual_seed(seed)
+        signs = torch.randint(2, ones.shape, generator=rng).to(ones).mul_(2).sub_(1)
+        return self.metric.transposed(self._values, signs)
+
     def with_rows(self) -> UnitFisher:
         """The same matrix by its rows A (q, d): q examples' outputs, or q examples.
 
