@@ -128,7 +128,7 @@ def test_every_flag_of_the_scripts_exists(command: Command) -> None:
 
 def test_every_script_is_named() -> None:
     assert (
-        len(SCRIPTS) == 5
+        len(SCRIPTS) == 6
         and [script for script in SCRIPTS if f"python {script} " not in "\n".join(commands())] == []
     )
 

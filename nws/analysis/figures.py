@@ -76,7 +76,7 @@ def draw(
         right.set(xlabel="training seconds")
         for axes, name in [(left, "y")] * log + [(left, "x"), (right, "x")] * log_x:
             axes.set(**{f"{name}scale": "log"})
-            _decimal_ticks(getattr(axes, f"{name}axis"))
+            decimal_ticks(getattr(axes, f"{name}axis"))
         left.set_ylim(ymin, ymax)
         if title:
             figure.suptitle(title, fontsize=8.5)
@@ -124,7 +124,7 @@ def y_label(runs: Sequence[Run], column: str) -> str:
     return label
 
 
-def _decimal_ticks(axis: Axis) -> None:
+def decimal_ticks(axis: Axis) -> None:
     """0.2, 0.5, 1 rather than powers of ten; more of them within one decade, fewer over many."""
     low, high = axis.get_view_interval()
     subs = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if high / low < 10 else (1.0, 2.0, 5.0)

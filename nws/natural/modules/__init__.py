@@ -14,6 +14,7 @@ from nws.natural.modules.families import (
     GaussianMean,
     OutputFamily,
 )
+from nws.natural.modules.kronecker import KroneckerPreconditioner
 from nws.natural.modules.optimizer import NaturalGradient
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "CategoricalLogits",
     "GaussianMean",
     "GradientMoment",
+    "KroneckerPreconditioner",
     "Linearized",
     "ModelCurvature",
     "NaturalGradient",

@@ -234,7 +234,7 @@ class ModelCurvature:
         return images - images.mean(0) if self.metric.centred else images
 
     def draw(self, seed: int) -> Tensor:
-        """R^T e with random signs e, of the shape of the outputs: J^T R^T e has the second moment n C."""
+        """R^T e with random signs e: J^T R^T e has the second moment n C."""
         ones = torch.ones_like(self.metric.root(self._values, self.linear.outputs))
         rng = torch.Generator().manual_seed(seed)
         signs = torch.randint(2, ones.shape, generator=rng).to(ones).mul_(2).sub_(1)

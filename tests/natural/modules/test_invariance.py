@@ -91,12 +91,12 @@ def apart(metric: str, steps: int) -> float:
 @pytest.mark.parametrize("metric", ["fisher", "empirical"])
 def test_paths_of_two_parametrisations_come_together(metric: str) -> None:
     """The distance is of first order in the step: a quarter of the step, a quarter of it."""
-    coarse, fine = apart(metric, 20), apart(metric, 80)
+    coarse, fine = apart(metric, 10), apart(metric, 40)
     assert fine < 0.3 * coarse and fine < 0.01
 
 
 def test_those_of_the_plain_gradient_stay_apart() -> None:
-    coarse, fine = apart("plain", 20), apart("plain", 80)
+    coarse, fine = apart("plain", 10), apart("plain", 40)
     assert fine > 0.9 * coarse and fine > 0.1
 
 

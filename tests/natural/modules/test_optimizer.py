@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from nws.errors import UserError
 from nws.natural import CategoricalLogits, Damping, LevenbergMarquardt, NaturalGradient
-from nws.natural.modules import Linearized, ModelCurvature, output_metric
+from nws.natural.modules import KroneckerPreconditioner, Linearized, ModelCurvature, output_metric
 from nws.natural.modules.optimizer import rows_are_cheaper
 from nws.natural.preconditioners import Unpreconditioned
 from nws.natural.solvers import Cholesky, ConjugateGradient
@@ -176,6 +176,7 @@ def test_without_it_steps_differ_in_length() -> None:
     assert divergence(case, before) > 1e-2
 
 
+@pytest.mark.filterwarnings("ignore:Converting a tensor")
 @pytest.mark.parametrize("lr", [0.05, 40.0])
 def test_levenberg_marquardt_follows_the_reduction_ratio(lr: float) -> None:
     """A short step is as good as predicted, so alpha falls; a far too long one makes it grow."""
@@ -227,12 +228,12 @@ def test_auto_takes_the_rows_of_a_small_batch_and_products_for_a_large_one() -> 
 
 
 def test_both_forms_give_one_direction() -> None:
-    """The choice is one of costs alone."""
+    """The choice is one of costs alone: conjugate gradient stops at an error of about 0.1."""
     steps = []
     for solver in ("cg", "rows"):
         case = make_case("tied")
         steps.append(moved(case, optimizer_of(case, solver=solver)))
-    assert (steps[0] - steps[1]).norm() < 1e-2 * steps[1].norm()  # its accuracy
+    assert 0 < (steps[0] - steps[1]).norm() < 0.2 * steps[1].norm()
 
 
 # --- state ----------------------------------------------------------------------------------------
@@ -244,11 +245,15 @@ def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
     return torch.load(io.BytesIO(file.getvalue()), weights_only=True)
 
 
-@pytest.mark.parametrize("solver", ["cg", "rows", "auto", "minres"])
+@pytest.mark.parametrize("solver", ["cg", "kronecker", "rows", "auto", "minres"])
 def test_it_goes_on_bit_for_bit(solver: str) -> None:
     def make(case: Case) -> NaturalGradient:
         damping = LevenbergMarquardt(0.1, every=2)
-        chosen = MinRes(20, scaled=False) if solver == "minres" else solver
+        own = {
+            "minres": lambda: MinRes(20, scaled=False),
+            "kronecker": lambda: ConjugateGradient(preconditioner=KroneckerPreconditioner(2)),
+        }
+        chosen = own[solver]() if solver in own else solver
         return optimizer_of(case, lr=0.3, damping=damping, solver=chosen)
 
     case = make_case("tied")
@@ -294,8 +299,12 @@ def test_wrong_options_are_refused(settings: dict[str, Any], message: str) -> No
         optimizer_of(make_case("categorical"), **settings)
 
 
-def test_parameters_of_another_model_are_refused() -> None:
+def test_parameters_that_cannot_be_trained_are_refused() -> None:
     case, other = make_case("categorical"), make_case("categorical")
+    case.parameters[0].requires_grad_(False)
+    with pytest.raises(UserError, match="must require gradients"):
+        NaturalGradient(case.model, CategoricalLogits(), case.parameters)
+    assert len(NaturalGradient(case.model, CategoricalLogits()).param_groups[0]["params"]) == 3
     with pytest.raises(UserError, match="parameters of the model"):
         NaturalGradient(case.model, CategoricalLogits(), other.parameters)
 
