@@ -149,6 +149,14 @@ class Wrapped:
         return self._fisher.shape
 
     @property
+    def rows(self) -> int:
+        return self._fisher.rows
+
+    @property
+    def finite(self) -> bool:
+        return self._fisher.finite
+
+    @property
     def shared(self) -> SharedCurvature:
         return self._fisher.shared
 

@@ -75,7 +75,7 @@ def draw(
         right.set(xlabel="training seconds")
         for axes, axis in [(left, "y")] * log + [(left, "x"), (right, "x")] * log_x:
             axes.set(**{f"{axis}scale": "log"})
-            _decimal_ticks(getattr(axes, f"{axis}axis"))
+            decimal_ticks(getattr(axes, f"{axis}axis"))
         left.set_ylim(ymin, ymax)
         if title:
             figure.suptitle(textwrap.fill(title, MAX_LABEL), fontsize=8.5)
@@ -147,7 +147,7 @@ def y_label(runs: Sequence[Run], column: str) -> str:
     return label
 
 
-def _decimal_ticks(axis: Axis) -> None:
+def decimal_ticks(axis: Axis) -> None:
     """0.2, 0.5, 1 rather than powers of ten; more of them within one decade, fewer over many."""
     low, high = axis.get_view_interval()
     subs = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if high / low < 10 else (1.0, 2.0, 5.0)

@@ -8,6 +8,7 @@ block-diagonal with one block per unit (Ay 2002):
     s_kj = w_k A''(a_kj),  sum_k w_k = 1
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -104,6 +105,14 @@ class CurvatureOperator(Protocol):
     def shape(self) -> tuple[int, int]:
         """(m, d): units and parents."""
 
+    @property
+    def rows(self) -> int:
+        """n, for messages."""
+
+    @property
+    def finite(self) -> bool:
+        """Whether what it is made of is finite (synchronises)."""
+
     def matmul(self, vectors: Tensor) -> Tensor:
         """C_j v_j for all units at once: (m, d), a tensor of its own, from V (m, d)."""
 
@@ -184,6 +193,16 @@ class UnitFisher:
     def shape(self) -> tuple[int, int]:
         """(m, d): units and parents with the bias."""
         return self.weights.shape[1], self.inputs.shape[1]
+
+    @property
+    def rows(self) -> int:
+        """n."""
+        return len(self.inputs)
+
+    @property
+    def finite(self) -> bool:
+        """Whether inputs and weights are: both are in their mean (synchronises)."""
+        return math.isfinite(float(self.shared.mean.sum()))
 
     def matmul(self, vectors: Tensor) -> Tensor:
         """F_j v_j for all units at once: (m, d) from V (m, d).

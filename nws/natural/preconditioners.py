@@ -219,6 +219,23 @@ class SharedInverse:
         return found
 
 
+class Unpreconditioned:
+    """The identity: plain conjugate gradient."""
+
+    def update(self, operator: CurvatureOperator, damping: Tensor) -> None:
+        """Nothing to take in."""
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        return vectors
+
+    def state_dict(self) -> State:
+        """Nothing."""
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        """Nothing to do."""
+
+
 class SharedPreconditioner:
     """The inverse of what units share: the rows' mean, and eigenvectors of their covariance.
 

@@ -252,7 +252,9 @@ class RunningInverse:
 
 
 def with_rows(operator: CurvatureOperator) -> UnitFisher:
-    """The operator, where it has rows. Raises `UserError` for another."""
+    """The operator, where it has rows or can make them. Raises `UserError` for another."""
+    if hasattr(operator, "with_rows"):
+        operator = operator.with_rows()
     if not isinstance(operator, UnitFisher):
         raise UserError(
             f"{operator.name}: a direct solver needs an operator with rows (UnitFisher), got"

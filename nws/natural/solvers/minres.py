@@ -19,6 +19,10 @@ def minres(
 ) -> tuple[Tensor, int]:
     """Minimise |b_j - A_j x_j| for m symmetric matrices at once, from zero.
 
+    Where A_j is singular and b_j in its range, x_j comes to the shortest of all solutions, since it
+    stays in that range. Choi, Paige & Saunders 2011 (MINRES-QLP) have the shortest one outside of
+    the range too.
+
     Args:
         matmul: V -> A_j v_j, (m, d) each.
         right: b_j, (m, d).
@@ -57,27 +61,34 @@ class MinRes(Stateless):
     """MINRES with Jacobi's preconditioner, `solver=minres`: it sees nothing but products.
 
     Solves D^{-1/2} (C_j + alpha I) D^{-1/2} y = D^{-1/2} g_j with D the diagonal of C_j + alpha I.
+    Without the preconditioner (`scaled=False`) D is the identity.
 
     Args:
         iterations: At most so many.
         tolerance: Relative residual of the worst unit's scaled system at which to stop; 0 makes all
             iterations, and reads nothing from the device.
+        scaled: Whether to precondition; a module's diagonal costs more than it saves.
+
+    Attributes:
+        used_iterations: Of the last solve.
 
     Raises:
         UserError: For numbers that are out of range.
     """
 
-    def __init__(self, iterations: int = 50, tolerance: float = 1e-3) -> None:
+    def __init__(self, iterations: int = 50, tolerance: float = 1e-3, scaled: bool = True) -> None:
         self.iterations = positive_int("solver.iterations", iterations)
         if not (isinstance(tolerance, int | float) and 0 <= tolerance < 1):
             raise UserError(f"solver.tolerance must be a number from 0 to 1, got {tolerance!r}")
-        self.tolerance = tolerance
+        self.tolerance, self.scaled = tolerance, scaled
+        self.used_iterations = 0
 
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
         """Take in a layer's operator and alpha."""
         check_system(operator, damping)
         self._operator, self._damping = operator, damping.clone()
-        self._roots = (operator.diagonal() + damping).rsqrt_()  # (m, d) D^{-1/2}
+        diagonal = operator.diagonal() + damping if self.scaled else torch.ones_like(damping)
+        self._roots = diagonal.rsqrt_()  # (m, d) D^{-1/2}, or 1
 
     def solve(self, gradient: Tensor) -> Tensor:
         """About (C_j + alpha I)^{-1} g_j: (m, d)."""
@@ -85,12 +96,17 @@ class MinRes(Stateless):
         def matmul(vectors: Tensor) -> Tensor:
             return damped(self._operator, self._damping, vectors * self._roots) * self._roots
 
-        scaled, self._used = minres(matmul, gradient * self._roots, self.iterations, self.tolerance)
-        self._solved = (gradient, scaled * self._roots)
+        solution, self.used_iterations = minres(
+            matmul, gradient * self._roots, self.iterations, self.tolerance
+        )
+        self._solved = (gradient, solution * self._roots)
         return self._solved[1]
 
     def report(self) -> dict[str, float]:
         """Iterations and the worst unit's relative residual of the last solve."""
         gradient, solution = self._solved
         residual = gradient - damped(self._operator, self._damping, solution)
-        return {"iterations": self._used, "residual": float(worst_ratio(residual, gradient))}
+        return {
+            "iterations": self.used_iterations,
+            "residual": float(worst_ratio(residual, gradient)),
+        }

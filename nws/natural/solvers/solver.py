@@ -73,7 +73,7 @@ def check_system(operator: CurvatureOperator, damping: Tensor, zero: bool = Fals
         raise unfactorable(
             operator, damping, "set damping.value > 0; only cholesky with n >= d does without"
         )
-    if not math.isfinite(float(operator.shared.mean.sum())):  # rows and weights are all in it
+    if not operator.finite:
         raise unfactorable(operator, damping, "its rows are not finite; lower optimizer.lr")
 
 
@@ -94,7 +94,7 @@ def check_rows(rows: Sequence[Rows], damping: Tensor | float) -> Tensor:
 
 def unfactorable(operator: CurvatureOperator, damping: Tensor, reason: str) -> UserError:
     """The error that names the layer, its n and d, and alpha."""
-    n, d = operator.shared.inputs.shape
+    n, d = operator.rows, operator.shape[1]
     what = f"n={n} rows of d={d} parents with damping {float(damping):g}"
     return UserError(f"{operator.name}: cannot factor a Fisher block from {what}: {reason}")
 

@@ -1,0 +1,1 @@
+"""`NaturalGradient` beside SGD and Adam on supervised tasks: `scripts/natural_gradient.py`."""

@@ -1,0 +1,33 @@
+"""The natural gradient of any `torch.nn.Module`. Read `optimizer.py` first."""
+
+from nws.natural.modules.curvature import (
+    GradientMoment,
+    Linearized,
+    ModelCurvature,
+    OutputMetric,
+    TrueFisher,
+    output_metric,
+)
+from nws.natural.modules.families import (
+    BernoulliLogits,
+    CategoricalLogits,
+    GaussianMean,
+    OutputFamily,
+)
+from nws.natural.modules.kronecker import KroneckerPreconditioner
+from nws.natural.modules.optimizer import NaturalGradient
+
+__all__ = [
+    "BernoulliLogits",
+    "CategoricalLogits",
+    "GaussianMean",
+    "GradientMoment",
+    "KroneckerPreconditioner",
+    "Linearized",
+    "ModelCurvature",
+    "NaturalGradient",
+    "OutputFamily",
+    "OutputMetric",
+    "TrueFisher",
+    "output_metric",
+]

@@ -1,0 +1,284 @@
+"""Curvature of any module, matrix-free: C = J^T R^T R J / n, by products with J and J^T.
+
+Symbols: n examples, d parameters, z (n, ...) the outputs, J their derivatives by the parameters,
+R a root of the outputs' own metric, A = R J / sqrt(n) the q rows of C = A^T A.
+Sources: Schraudolph 2002 (products with the Gauss-Newton matrix); Le Roux, Manzagol & Bengio 2007
+(the covariance of gradients); Pascanu & Bengio 2014 (metric from inputs alone).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev, vmap
+
+from nws.errors import UserError
+from nws.natural.modules.families import OutputFamily
+from nws.natural.operators import SharedCurvature, UnitFisher
+
+Inputs = Tensor | tuple[Tensor, ...]
+
+
+class Linearized:
+    """A model at its parameters on a batch: outputs z, and products with J and J^T.
+
+    J v comes from differentiating J^T u by u, which reuses one graph. `torch.func.jvp` gives the
+    same, but runs the model again for each product.
+
+    Args:
+        model: Any module, deterministic and without a dependence between examples.
+        parameters: Those that J is of, the rest stays as it is.
+        inputs: A tensor (n, ...), or a tuple of such tensors for a model of several inputs.
+    """
+
+    def __init__(self, model: nn.Module, parameters: Sequence[Tensor], inputs: Inputs) -> None:
+        self.model, self.parameters = model, list(parameters)
+        self.inputs = inputs if isinstance(inputs, tuple) else (inputs,)
+        with torch.enable_grad():
+            self._graph = model(*self.inputs)
+        self.outputs = self._graph.detach()  # (n, ...)
+        self.size = sum(each.numel() for each in self.parameters)
+
+    def pull(self, vectors: Tensor) -> Tensor:
+        """J^T u: (d,) from u of the shape of the outputs."""
+        found = torch.autograd.grad(
+            self._graph, self.parameters, vectors, retain_graph=True, allow_unused=True
+        )
+        return self.flatten(found)
+
+    def push(self, vector: Tensor) -> Tensor:
+        """J v: the shape of the outputs, from v (d,)."""
+        weights, pulled = self._pulled
+        sizes = [each.numel() for each in self.parameters]
+        parts = vector.split(sizes)
+        pairs = zip(parts, self.parameters, pulled, strict=True)
+        chosen = [(each, part.view_as(p)) for part, p, each in pairs if each is not None]
+        if not chosen:
+            return torch.zeros_like(self.outputs)
+        values, directions = zip(*chosen, strict=True)
+        return torch.autograd.grad(values, weights, directions, retain_graph=True)[0]
+
+    @cached_property
+    def _pulled(self) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        """u = 0 and J^T u as a function of it."""
+        weights = torch.zeros_like(self.outputs, requires_grad=True)
+        with torch.enable_grad():
+            pulled = torch.autograd.grad(
+                self._graph, self.parameters, weights, create_graph=True, allow_unused=True
+            )
+        return weights, pulled
+
+    def flatten(self, parts: Sequence[Tensor | None]) -> Tensor:
+        """One vector (d,) of the parts of all parameters; None stands for zeros."""
+        pairs = zip(parts, self.parameters, strict=True)
+        return torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for g, p in pairs])
+
+    def release(self) -> None:
+        """Free the graph: no products after it."""
+        for name in ("_graph", "_pulled"):
+            self.__dict__.pop(name, None)
+
+
+class OutputMetric(Protocol):
+    """A metric of the outputs, R^T R for each example; one of your own has the same members."""
+
+    @property
+    def centred(self) -> bool:
+        """Whether rows lose their mean over the examples."""
+
+    @property
+    def labels(self) -> bool:
+        """Whether it needs targets."""
+
+    def values(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
+        """What R depends on, one slice for each example: (n, ...)."""
+
+    def root(self, values: Tensor, vectors: Tensor) -> Tensor:
+        """R v of each example."""
+
+    def transposed(self, values: Tensor, vectors: Tensor) -> Tensor:
+        """R^T v of each example."""
+
+
+@dataclass(frozen=True)
+class TrueFisher:
+    """The family's own Fisher matrix of the outputs: an expectation over the model's targets."""
+
+    family: OutputFamily
+    centred = False
+    labels = False
+
+    def values(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
+        """The outputs."""
+        return outputs
+
+    def root(self, values: Tensor, vectors: Tensor) -> Tensor:
+        """The family's root."""
+        return self.family.root(values, vectors)
+
+    def transposed(self, values: Tensor, vectors: Tensor) -> Tensor:
+        """The family's transposed root."""
+        return self.family.transposed(values, vectors)
+
+
+@dataclass(frozen=True)
+class GradientMoment:
+    """Second moment of the examples' gradients, centred or not: R is the score at the target."""
+
+    family: OutputFamily
+    centred: bool = False
+    labels = True
+
+    def values(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
+        """The scores d log p(y | z) / dz."""
+        assert targets is not None
+        return self.family.errors(outputs, targets)
+
+    def root(self, values: Tensor, vectors: Tensor) -> Tensor:
+        """The score times v, one number for each example: (n, 1)."""
+        return (values * vectors).flatten(1).sum(1, keepdim=True)
+
+    def transposed(self, values: Tensor, vectors: Tensor) -> Tensor:
+        """The score scaled by each example's number."""
+        return values * vectors.view(-1, *[1] * (values.ndim - 1))
+
+
+def output_metric(name: str, family: OutputFamily) -> OutputMetric:
+    """The metric of a name: fisher, empirical (uncentred), or covariance (centred, TONGA).
+
+    Raises:
+        UserError: For another name.
+    """
+    if name == "fisher":
+        return TrueFisher(family)
+    if name in ("empirical", "covariance"):
+        return GradientMoment(family, centred=name == "covariance")
+    raise UserError(f"metric must be fisher, empirical or covariance, got {name!r}")
+
+
+class ModelCurvature:
+    """C = A^T A of a module on a batch, as a `CurvatureOperator` of one unit and d parameters.
+
+    Args:
+        linear: The module on the batch.
+        metric: Of its outputs.
+        targets: Of the batch, where the metric needs them.
+        max_bytes: Of the rows A, where they are asked for.
+
+    Raises:
+        UserError: Where the metric needs targets and there are none.
+
+    Example:
+        >>> from nws.natural.modules.families import GaussianMean
+        >>> model = nn.Linear(2, 1, bias=False)
+        >>> linear = Linearized(model, list(model.parameters()), torch.eye(2))
+        >>> ModelCurvature(linear, TrueFisher(GaussianMean())).matmul(torch.ones(1, 2))
+        tensor([[0.5000, 0.5000]])
+    """
+
+    name = "model"
+
+    def __init__(
+        self,
+        linear: Linearized,
+        metric: OutputMetric,
+        targets: Tensor | None = None,
+        max_bytes: int = 2**30,
+    ) -> None:
+        if metric.labels and targets is None:
+            raise UserError("this metric is made of examples' gradients, and needs their targets")
+        self.linear, self.metric, self.max_bytes = linear, metric, max_bytes
+        self._values = metric.values(linear.outputs, targets)
+
+    @property
+    def rows(self) -> int:
+        """n, examples."""
+        return len(self.linear.outputs)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(1, d)."""
+        return 1, self.linear.size
+
+    @property
+    def finite(self) -> bool:
+        """Whether the outputs are (synchronises)."""
+        return bool(self.linear.outputs.isfinite().all())
+
+    @property
+    def shared(self) -> SharedCurvature:
+        """No units share anything here."""
+        raise UserError(
+            "a module's curvature has one unit, so that units share nothing: take"
+            " ConjugateGradient(preconditioner=Unpreconditioned())"
+        )
+
+    def reduce(self, damping: Tensor) -> None:
+        """Rows are not at hand without work: see `with_rows`."""
+
+    def matmul(self, vectors: Tensor) -> Tensor:
+        """C v: (1, d) from (1, d)."""
+        images = self._images(vectors)
+        pulled = self.linear.pull(self.metric.transposed(self._values, images))
+        return pulled.div_(self.rows)[None]
+
+    def quadratic(self, vectors: Tensor) -> Tensor:
+        """v . C v: a number, from (1, d); half the flops of a product."""
+        return self._images(vectors).square().sum() / self.rows
+
+    def _images(self, vectors: Tensor) -> Tensor:
+        images = self.metric.root(self._values, self.linear.push(vectors[0]))
+        return images - images.mean(0) if self.metric.centred else images
+
+    def draw(self, seed: int) -> Tensor:
+        """R^T e with random signs e: J^T R^T e has the second moment n C."""
+        ones = torch.ones_like(self.metric.root(self._values, self.linear.outputs))
+        rng = torch.Generator().manual_seed(seed)
+        signs = torch.randint(2, ones.shape, generator=rng).to(ones).mul_(2).sub_(1)
+        return self.metric.transposed(self._values, signs)
+
+    def with_rows(self) -> UnitFisher:
+        """The same matrix by its rows A (q, d): q examples' outputs, or q examples.
+
+        Raises:
+            UserError: Where they take more than `max_bytes`.
+        """
+        n, d = self.rows, self.shape[1]
+        q = self.row_count
+        needed = q * d * self._values.element_size()
+        if needed > self.max_bytes:
+            raise UserError(
+                f"the row-space form holds {q} rows of {d} parameters, {needed:,} bytes, and"
+                f" max_bytes is {self.max_bytes:,}: take fewer rows, or ConjugateGradient"
+            )
+        rows = self._jacobian().div_(n**0.5)
+        if self.metric.centred:
+            rows -= rows.mean(0)
+        return UnitFisher(rows, rows.new_ones(q, 1), self.name)
+
+    @property
+    def row_count(self) -> int:
+        """q: n for gradients, n times the number of outputs for the Fisher matrix."""
+        return self.rows if self.metric.labels else self.linear.outputs.numel()
+
+    def diagonal(self) -> Tensor:
+        """The diagonal of C: (1, d), from the rows."""
+        return self.with_rows().diagonal()
+
+    def _jacobian(self) -> Tensor:
+        """R J, example by example: (q, d)."""
+        model, chosen = self.linear.model, {id(p) for p in self.linear.parameters}
+        named = {k: p.detach() for k, p in model.named_parameters() if id(p) in chosen}
+        order = {id(p): k for k, p in model.named_parameters()}
+
+        def images(parameters: dict[str, Tensor], value: Tensor, *inputs: Tensor) -> Tensor:
+            single = functional_call(model, parameters, tuple(each[None] for each in inputs))
+            return self.metric.root(value[None], single).flatten()
+
+        axes = (None, 0) + (0,) * len(self.linear.inputs)
+        found = vmap(jacrev(images), axes)(named, self._values, *self.linear.inputs)
+        parts = [found[order[id(p)]].flatten(2) for p in self.linear.parameters]
+        return torch.cat(parts, 2).flatten(0, 1)

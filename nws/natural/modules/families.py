@@ -1,0 +1,151 @@
+"""Families of a model's outputs: what log-likelihood they stand for, and their Fisher matrix.
+
+Symbols: n examples, z (n, ...) the outputs of a model, one slice for each example. A family is
+exponential in z, log p(y | z) = y . z - A(z) + constant (up to a scale), so its score is y less the
+mean, and its Fisher matrix A''(z) needs no y. A''(z) = R^T R, with R the root.
+"""
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from nws.errors import UserError
+
+
+class OutputFamily(Protocol):
+    """What `NaturalGradient` asks of a family; one of your own has the same methods."""
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """-log p(y | z) of each example in nats: (n,).
+
+        Raises:
+            UserError: For targets that do not fit the outputs.
+        """
+
+    def errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The score d log p(y | z) / dz: (n, ...), the shape of the outputs."""
+
+    def root(self, outputs: Tensor, vectors: Tensor) -> Tensor:
+        """R v of each example, where R^T R is the Fisher matrix of z: (n, ...)."""
+
+    def transposed(self, outputs: Tensor, vectors: Tensor) -> Tensor:
+        """R^T v of each example: (n, ...), the shape of the outputs."""
+
+
+class BernoulliLogits:
+    """Independent bits with logits z: A''(z) = p (1 - p), p = sigma(z). Targets are in [0, 1].
+
+    Example:
+        >>> BernoulliLogits().loss(torch.zeros(1, 2), torch.ones(1, 2))  # 2 log 2
+        tensor([1.3863])
+    """
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """softplus(z) - y z, summed over the bits of an example: (n,)."""
+        _check_shape(targets, outputs.shape, "bits", outputs)
+        losses = functional.binary_cross_entropy_with_logits(
+            outputs, targets.to(outputs), reduction="none"
+        )
+        return losses.flatten(1).sum(1)
+
+    def errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """y - p."""
+        return targets.to(outputs) - outputs.sigmoid()
+
+    def root(self, outputs: Tensor, vectors: Tensor) -> Tensor:
+        """sqrt(p (1 - p)) v."""
+        return vectors * (outputs.sigmoid() * (-outputs).sigmoid()).sqrt()
+
+    def transposed(self, outputs: Tensor, vectors: Tensor) -> Tensor:
+        """The same: R is diagonal."""
+        return self.root(outputs, vectors)
+
+
+class CategoricalLogits:
+    """One of several classes with logits z along the last dimension, p = softmax(z).
+
+        A''(z) = diag(p) - p p^T = R^T R,    R = diag(sqrt(p)) (I - 1 p^T)
+
+    Targets are numbers of classes, of the shape of the outputs without the last dimension.
+
+    Example:
+        >>> CategoricalLogits().loss(torch.zeros(1, 4), torch.tensor([3]))  # log 4
+        tensor([1.3863])
+    """
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """-log p_y, summed over all but the first dimension: (n,)."""
+        _check_shape(targets, outputs.shape[:-1], "numbers of classes", outputs)
+        if targets.is_floating_point():
+            raise UserError(
+                f"CategoricalLogits needs targets that are whole numbers, got {targets.dtype}"
+            )
+        losses = -outputs.log_softmax(-1).gather(-1, targets.long()[..., None])
+        return losses.flatten(1).sum(1)
+
+    def errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """onehot(y) - p."""
+        one_hot = functional.one_hot(targets.long(), outputs.shape[-1])
+        return one_hot.to(outputs) - outputs.softmax(-1)
+
+    def root(self, outputs: Tensor, vectors: Tensor) -> Tensor:
+        """sqrt(p) (v - p . v)."""
+        p = outputs.softmax(-1)
+        return p.sqrt() * (vectors - (p * vectors).sum(-1, keepdim=True))
+
+    def transposed(self, outputs: Tensor, vectors: Tensor) -> Tensor:
+        """sqrt(p) v - p (sqrt(p) . v)."""
+        p = outputs.softmax(-1)
+        scaled = p.sqrt() * vectors
+        return scaled - p * scaled.sum(-1, keepdim=True)
+
+
+class GaussianMean:
+    """Independent Gaussians with means z and one known variance: A''(z) = 1 / variance.
+
+    Args:
+        variance: Of each output, above 0.
+
+    Raises:
+        UserError: For another variance.
+
+    Example:
+        >>> GaussianMean().errors(torch.zeros(1, 2), torch.ones(1, 2))
+        tensor([[1., 1.]])
+    """
+
+    def __init__(self, variance: float = 1.0) -> None:
+        numeric = isinstance(variance, int | float) and not isinstance(variance, bool)
+        if not (numeric and 0 < variance < float("inf")):
+            raise UserError(f"the variance must be a number above 0, got {variance!r}")
+        self.variance = float(variance)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """|y - z|^2 / (2 variance) + log(2 pi variance) / 2 for each output, summed: (n,)."""
+        _check_shape(targets, outputs.shape, "values", outputs)
+        squares = (targets.to(outputs) - outputs).square() / self.variance
+        constant = math.log(2 * math.pi * self.variance)
+        return (squares + constant).flatten(1).sum(1) / 2
+
+    def errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """(y - z) / variance."""
+        return (targets.to(outputs) - outputs) / self.variance
+
+    def root(self, outputs: Tensor, vectors: Tensor) -> Tensor:
+        """v / sqrt(variance)."""
+        return vectors / self.variance**0.5
+
+    def transposed(self, outputs: Tensor, vectors: Tensor) -> Tensor:
+        """The same: R is diagonal."""
+        return self.root(outputs, vectors)
+
+
+def _check_shape(targets: Tensor, expected: torch.Size, what: str, outputs: Tensor) -> None:
+    if outputs.ndim < 2 or targets.shape != expected:
+        raise UserError(
+            f"outputs (n, ...) of shape {tuple(outputs.shape)} need targets that are {what} of"
+            f" shape {tuple(expected)}, got {tuple(targets.shape)}"
+        )

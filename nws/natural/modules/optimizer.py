@@ -1,0 +1,278 @@
+"""The natural gradient of any module, as an optimizer of torch.
+
+The direction is (1 + alpha) (C + alpha I)^{-1} g, as everywhere in nws: a large alpha gives the
+plain gradient g of the mean loss. C is the Fisher matrix or another `ModelCurvature`.
+Sources: Amari 1998; Martens 2010 (truncated conjugate gradient, damping by the reduction ratio);
+Pascanu & Bengio 2014 (steps of constant Kullback-Leibler divergence, metric on other data).
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from nws.errors import UserError
+from nws.natural.damping import Damping
+from nws.natural.modules.curvature import Inputs, Linearized, ModelCurvature, output_metric
+from nws.natural.modules.families import OutputFamily
+from nws.natural.preconditioners import Unpreconditioned
+from nws.natural.solvers import ConjugateGradient, Solver, Woodbury
+
+USUAL = 20  # iterations of conjugate gradient that `auto` reckons with
+
+
+class NaturalGradient(torch.optim.Optimizer):
+    """Natural gradient descent on -log p(y | x), the mean over a batch, for any module.
+
+    The matrix is never formed. `step` computes loss, gradient, direction and step; nothing has to
+    be called before it. Modules that mix examples or are random (batch normalisation, dropout) must
+    be in evaluation mode.
+
+    Args:
+        model: The module.
+        family: Of its outputs: `BernoulliLogits()`, `CategoricalLogits()` or `GaussianMean()`.
+        params: The parameters to train, or groups of them with rates of their own; by default all
+            of the model that require a gradient.
+        lr: Step along the direction.
+        damping: alpha: a number, a `Damping` with a schedule, or a `LevenbergMarquardt`.
+        metric: "fisher"; "empirical", the second moment of the examples' gradients; or
+            "covariance", the same less their mean (TONGA).
+        solver: "cg", conjugate gradient to a relative error of about 0.1, from the last solution;
+            "rows", by Woodbury's identity in the space of the rows; "auto", the one that needs
+            fewer flops at the first step; or any solver of nws.natural.solvers.
+        kl: Nats, or None. With a number each step has half a squared length of lr^2 kl in the
+            metric, which is its Kullback-Leibler divergence to second order.
+        max_bytes: Of the row-space form.
+
+    Raises:
+        UserError: For options that are out of range, or parameters that are not the model's.
+
+    Example:
+        >>> from nws.natural import CategoricalLogits, NaturalGradient
+        >>> rng = torch.manual_seed(0)
+        >>> images, labels = torch.randn(64, 10), torch.arange(64) % 3
+        >>> model = nn.Sequential(nn.Linear(10, 8), nn.Tanh(), nn.Linear(8, 3))
+        >>> optimizer = NaturalGradient(model, CategoricalLogits(), lr=0.5, damping=0.1)
+        >>> losses = [float(optimizer.step(images, labels)) for _ in range(20)]
+        >>> losses[-1] < losses[0] / 2
+        True
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        family: OutputFamily,
+        params: Iterable[Any] | None = None,
+        lr: float = 1.0,
+        damping: float | Damping = 0.1,
+        metric: str = "fisher",
+        solver: str | Solver = "auto",
+        kl: float | None = None,
+        max_bytes: int = 2**30,
+    ) -> None:
+        _check_number("lr", lr)
+        if kl is not None:
+            _check_number("kl", kl)
+        if params is None:
+            params = (each for each in model.parameters() if each.requires_grad)
+        super().__init__(params, {"lr": lr})
+        self.model, self.family, self.kl, self.max_bytes = model, family, kl, max_bytes
+        self.metric = output_metric(metric, family)
+        parameters = self._parameters()
+        if not all(each.requires_grad for each in parameters):
+            raise UserError("params must require gradients: leave the others out")
+        if not {id(each) for each in parameters} <= {id(each) for each in model.parameters()}:
+            raise UserError("params must be parameters of the model: the metric is of its outputs")
+        damping = damping if isinstance(damping, Damping) else Damping(damping)
+        self.damping = damping.to(parameters[0])
+        self.solver = self._make_solver(solver)
+        self._step = 0
+
+    def _parameters(self) -> list[Tensor]:
+        return [each for group in self.param_groups for each in group["params"]]
+
+    def _make_solver(self, solver: str | Solver) -> Solver | None:
+        """The solver of a name; None for auto, whose choice waits for the first batch."""
+        if not isinstance(solver, str) or solver == "auto":
+            return None if isinstance(solver, str) else solver
+        if solver == "rows":
+            return Woodbury(self.max_bytes)
+        if solver == "cg":
+            return ConjugateGradient(
+                accuracy=0.1, warm_start=True, preconditioner=Unpreconditioned()
+            )
+        raise UserError(f"solver must be auto, cg, rows or a solver, got {solver!r}")
+
+    @torch.no_grad()
+    def step(  # type: ignore[override]
+        self,
+        inputs: Inputs,
+        targets: Tensor | None = None,
+        metric_inputs: Inputs | None = None,
+        metric_targets: Tensor | None = None,
+    ) -> Tensor | None:
+        """Take one step.
+
+        Args:
+            inputs: Of the model, (n, ...); a tuple of tensors for a model of several inputs.
+            targets: Those of the family. Without them the gradient is what `.grad` holds, for a
+                loss of your own.
+            metric_inputs: Inputs that the metric is taken at: another batch, or unlabelled data; by
+                default `inputs`.
+            metric_targets: Their targets, which the Fisher matrix does without.
+
+        Returns:
+            The mean loss before the step in nats; None where no targets were given.
+
+        Raises:
+            UserError: For targets that do not fit, modules in training mode that must not be, or
+                outputs that are not finite.
+        """
+        _check_modes(self.model)
+        self.damping.start_step(self._step)
+        measures = self.damping.measures(self._step)
+        own = Linearized(self.model, self._parameters(), inputs)
+        loss, gradient = self._gradient(own, targets, measures)
+        curvature = self._curvature(own, targets, metric_inputs, metric_targets)
+        delta = self._delta(curvature, gradient)
+        predicted = -(gradient * delta).sum()
+        if measures:
+            predicted -= curvature.quadratic(delta) / 2
+        own.release()
+        curvature.linear.release()
+        self._move(delta)
+        if measures and loss is not None and targets is not None:
+            after = self.family.loss(self.model(*own.inputs), targets).mean()
+            self._adapt(float(loss - after), float(predicted))
+        self._step += 1
+        return loss
+
+    def _gradient(
+        self, own: Linearized, targets: Tensor | None, measures: bool
+    ) -> tuple[Tensor | None, Tensor]:
+        """The mean loss and its gradient (1, d), or what `.grad` holds."""
+        if targets is not None:
+            losses = self.family.loss(own.outputs, targets)
+            errors = self.family.errors(own.outputs, targets)
+            return losses.mean(), own.pull(errors / -len(errors))[None]
+        found = [each.grad for each in own.parameters]
+        if all(each is None for each in found):
+            raise UserError("step needs targets, or a gradient in .grad: call backward() before it")
+        if measures:
+            raise UserError("this damping measures the family's loss: step needs targets")
+        return None, own.flatten(found)[None]
+
+    def _curvature(
+        self,
+        own: Linearized,
+        targets: Tensor | None,
+        metric_inputs: Inputs | None,
+        metric_targets: Tensor | None,
+    ) -> ModelCurvature:
+        if metric_inputs is None:
+            linear = own
+        else:
+            linear, targets = Linearized(self.model, own.parameters, metric_inputs), metric_targets
+        curvature = ModelCurvature(linear, self.metric, targets, self.max_bytes)
+        if self.solver is None:
+            self.solver = self._make_solver("rows" if rows_are_cheaper(curvature) else "cg")
+        return curvature
+
+    def _delta(self, curvature: ModelCurvature, gradient: Tensor) -> Tensor:
+        """The step (1, d)."""
+        assert self.solver is not None
+        alpha = self.damping.alpha
+        self.solver.factor(curvature, alpha)
+        direction = self.solver.solve(gradient) * (1 + alpha)
+        if self.kl is not None:
+            length = curvature.quadratic(direction)
+            direction *= (2 * self.kl / length.clamp_min(torch.finfo(length.dtype).tiny)).sqrt()
+        groups = self.param_groups
+        sizes = [sum(each.numel() for each in group["params"]) for group in groups]
+        parts = zip(direction.split(sizes, dim=1), groups, strict=True)
+        return torch.cat([part * -group["lr"] for part, group in parts], dim=1)
+
+    def _move(self, delta: Tensor) -> None:
+        parameters = self._parameters()
+        parts = delta[0].split([each.numel() for each in parameters])
+        for each, part in zip(parameters, parts, strict=True):
+            each.add_(part.view_as(each))
+
+    def _adapt(self, actual: float, predicted: float) -> None:
+        """Tell the damping the ratio of actual to predicted gain."""
+        if predicted > 0:
+            self.damping.adapt(actual / predicted)
+        elif actual < 0:  # too long a step for the model to say anything, and a bad one
+            self.damping.adapt(-math.inf)
+
+    def report(self) -> dict[str, float]:
+        """Damping, and the iterations of the last solve where there were some (synchronises)."""
+        used = getattr(self.solver, "used_iterations", None)
+        return self.damping.report() | ({} if used is None else {"iterations": used})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that later steps depend on."""
+        state = super().state_dict()
+        state["natural"] = {
+            "step": self._step,
+            "damping": self.damping.state_dict(),
+            "rows": isinstance(self.solver, Woodbury),
+            "solver": {} if self.solver is None else self.solver.state_dict(),
+        }
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a state.
+
+        Raises:
+            UserError: For a state of another optimizer.
+        """
+        if "natural" not in state_dict:
+            raise UserError("this state is of another optimizer than NaturalGradient")
+        super().load_state_dict(state_dict)
+        own = state_dict["natural"]
+        self._step = own["step"]
+        self.damping.load_state_dict(own["damping"])
+        if self._step and self.solver is None:
+            self.solver = self._make_solver("rows" if own["rows"] else "cg")
+        if self.solver is not None and own["solver"]:
+            like = self.damping.alpha
+            moved = {
+                k: v.to(like) if v.is_floating_point() else v for k, v in own["solver"].items()
+            }
+            self.solver.load_state_dict(moved)
+
+
+def rows_are_cheaper(curvature: ModelCurvature) -> bool:
+    """Whether the row-space form takes fewer flops than conjugate gradient, and fits in memory.
+
+    For a fully connected model of d parameters J v and J^T u take about 4 n d flops each, and q
+    rows of it, their Gram matrix and its factor 4 q d + 2 q^2 d + q^3 / 3.
+    """
+    n, d, q = curvature.rows, curvature.shape[1], curvature.row_count
+    fits = q * d * curvature.linear.outputs.element_size() <= curvature.max_bytes
+    return fits and 4 * q * d + 2 * q**2 * d + q**3 / 3 < USUAL * 8 * n * d
+
+
+def _check_number(name: str, value: object) -> None:
+    numeric = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (numeric and 0 < float(value) < math.inf):  # type: ignore[arg-type]
+        raise UserError(f"{name} must be a number above 0, got {value!r}")
+
+
+def _check_modes(model: nn.Module) -> None:
+    """Raise `UserError` for modules that mix the examples of a batch, or draw random numbers."""
+    for name, module in model.named_modules():
+        mixes = isinstance(module, _BatchNorm) and (module.training or module.running_mean is None)
+        share = module.p if isinstance(module, _DropoutNd) else getattr(module, "dropout", 0.0)
+        random = module.training and isinstance(share, float) and share > 0
+        if mixes or random:
+            what = "mixes the examples of a batch" if mixes else "is random"
+            raise UserError(
+                f"{name or 'the model'} ({type(module).__name__}) {what}, so that the model has no"
+                " Fisher matrix of its own: call .eval() on it, or leave it out"
+            )

@@ -1,0 +1,60 @@
+"""Families of outputs against torch.distributions, autograd and the enumeration of targets."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from dense import FAMILIES, every_target, log_prob
+from torch.autograd.functional import hessian, jacobian
+
+from nws.errors import UserError
+from nws.natural.modules import BernoulliLogits, CategoricalLogits, GaussianMean
+
+TIGHT = 1e-12  # float64, a handful of operations
+
+
+def outputs(name: str) -> torch.Tensor:
+    shape = (3, 2, 3) if name == "categorical" else (3, 2)
+    return 3 * torch.randn(shape, dtype=torch.float64, generator=torch.manual_seed(1))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_loss_and_errors_are_those_of_the_distribution(name: str) -> None:
+    family, z = FAMILIES[name], outputs(name)
+    targets = torch.stack([next(iter(every_target(name, each)))[0] for each in z])
+    losses = torch.stack([-log_prob(name, a, b) for a, b in zip(z, targets, strict=True)])
+    assert torch.allclose(family.loss(z, targets), losses, rtol=0, atol=TIGHT)
+    slopes = jacobian(lambda each: family.loss(each, targets).sum(), z)
+    assert torch.allclose(family.errors(z, targets), -slopes, rtol=0, atol=TIGHT)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_root_squared_is_the_fisher_matrix_and_the_hessian(name: str) -> None:
+    """Two expressions of one matrix: E[s s^T] by enumeration, and the second derivatives."""
+    family, z = FAMILIES[name], outputs(name)[:1]
+    size = z.numel()
+    identity = torch.eye(size, dtype=torch.float64).view(size, 1, *z.shape[1:])
+    root = torch.stack([family.root(z, each).flatten() for each in identity], 1)
+    expected = torch.zeros(size, size, dtype=torch.float64)
+    for target, probability in every_target(name, z[0]):
+        s = family.errors(z, target[None]).flatten()
+        expected += probability * torch.outer(s, s)
+    assert torch.allclose(root.T @ root, expected, rtol=0, atol=TIGHT)
+    curved = hessian(lambda each: family.loss(each, target[None]).sum(), z).view(size, size)
+    assert torch.allclose(curved, expected, rtol=0, atol=TIGHT)
+    back = torch.stack([family.transposed(z, each).flatten() for each in identity], 1)
+    assert torch.allclose(back, root.T, rtol=0, atol=TIGHT)
+
+
+def test_targets_that_do_not_fit_are_refused() -> None:
+    z = torch.zeros(4, 3)
+    with pytest.raises(UserError, match=r"numbers of classes of shape \(4,\), got \(4, 3\)"):
+        CategoricalLogits().loss(z, torch.zeros(4, 3))
+    with pytest.raises(UserError, match="whole numbers, got torch.float32"):
+        CategoricalLogits().loss(z, torch.zeros(4))
+    with pytest.raises(UserError, match=r"bits of shape \(4, 3\), got \(4,\)"):
+        BernoulliLogits().loss(z, torch.zeros(4))
+    with pytest.raises(UserError, match=r"outputs \(n, \.\.\.\) of shape \(4,\)"):
+        GaussianMean().loss(z[:, 0], torch.zeros(4))
+    with pytest.raises(UserError, match="variance must be a number above 0, got 0"):
+        GaussianMean(0)
