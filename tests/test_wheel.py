@@ -8,7 +8,6 @@ import subprocess
 import sys
 import venv
 import zipfile
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -137,16 +136,9 @@ def test_a_comparison_starts_the_programs_as_it_was_started(command: Command) ->
     assert start("sample", "RUN") == [sys.executable, "-m", "nws", "sample", "RUN"]
 
 
-#: Programs that are listed and still to come.
-TO_COME = {"runs", "diff", "report"}
-
-
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_every_program_exists(program: str) -> None:
     assert set(MODULES) == set(PROGRAMS)
-    if find_spec(module_of(program)) is None:
-        assert program in TO_COME
-        pytest.skip("still to come")
     module = __import__(module_of(program), fromlist=["run"])
     assert callable(module.run)
     script = ROOT / SCRIPTS[program]
