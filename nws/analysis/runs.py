@@ -72,8 +72,12 @@ class Run:
 
     @cached_property
     def best(self) -> dict[str, float]:
-        """The row of metrics.csv with the best `valid/log_likelihood`; {} where there is none."""
-        values = self.metrics.get(LOG_LIKELIHOOD, pd.Series(dtype=float)).dropna()
+        """The row of metrics.csv with the best `valid/log_likelihood`; {} where there is none.
+
+        As best.pt, it leaves out step 0, before any training.
+        """
+        trained = self.metrics[self.metrics["step"] > 0]
+        values = trained.get(LOG_LIKELIHOOD, pd.Series(dtype=float)).dropna()
         return dict(self.metrics.loc[values.idxmax()]) if len(values) else {}
 
     @cached_property
