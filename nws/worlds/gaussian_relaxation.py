@@ -81,7 +81,7 @@ def grid() -> Tensor:
 
 def share_at_optimum(kind: str) -> float:
     """The share of these starts that end at the higher maximum, sqrt(2), of the quartic."""
-    ends = paths("quartic", kind, grid(), torch.tensor([0.0, 20.0], dtype=torch.float64))
+    ends = paths("quartic", kind, grid(), torch.tensor([0.0, 5.0], dtype=torch.float64))
     return float((ends[-1, :, 0] > 0).double().mean())
 
 
@@ -132,7 +132,7 @@ def facts() -> dict[str, float]:
         "quartic, starts that end at sqrt(2), natural": share_at_optimum("natural"),
         "quadratic, plain steps until 1% is left, rate 0.075": steps_until(plain_means(0.075, 200)),
         "quadratic, natural steps until 1% is left, rate 1": steps_until(
-            natural_steps(1.0, 200).mean
+            natural_steps(1.0, 100).mean
         ),
         "quadratic, natural steps until 1% is left, rate 100": steps_until(
             natural_steps(100.0, 5).mean

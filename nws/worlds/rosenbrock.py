@@ -128,7 +128,7 @@ def facts() -> dict[str, float]:
         "f after one pullback step of rate 1": float(half_rosenbrock(whole[1])),
         "f after two pullback steps of rate 1": float(half_rosenbrock(whole[2])),
         "steps until f < 0.01, plain": steps_until(plain_path()),
-        "steps until f < 0.01, proximal, rate 0.1": steps_until(proximal_path(0.1, 80)),
+        "steps until f < 0.01, proximal, rate 0.1": steps_until(proximal_path(0.1, 70)),
         "steps until f < 0.01, proximal in the outputs, rate 1": steps_until(
             proximal_path(1.0, 10, output_distance)
         ),

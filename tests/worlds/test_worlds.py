@@ -14,11 +14,13 @@ from conftest import ROOT, Command
 from PIL import Image
 from torch import Tensor
 
+from nws.errors import UserError
 from nws.worlds import (
     autoencoder,
     descent,
     empirical_fisher,
     gaussian_relaxation,
+    pullback,
     rosenbrock,
     two_bits,
     unit_balls,
@@ -211,6 +213,19 @@ def test_the_true_fisher_matrix_is_the_hessian_and_the_empirical_one_is_not() ->
         assert_close(torch.func.grad(loss)(fit), torch.zeros(2))
         same = torch.allclose(empirical_fisher.empirical_fisher(q)(fit), hessian, atol=1e-8)
         assert same == (labels == "right model")
+
+
+@pytest.mark.parametrize("labels", empirical_fisher.LABELS)
+def test_undamped_true_steps_of_rate_1_diverge_where_empirical_ones_do_not(labels: str) -> None:
+    with pytest.raises(UserError, match="the metric is singular"):
+        empirical_fisher.path(labels, "true", 3.0, 1.0, 40)
+    assert empirical_fisher.path(labels, "empirical", 3.0, 1.0, 40).abs().max() < 10
+
+
+def test_on_the_plateau_b_has_a_small_eigenvalue() -> None:
+    plateau = autoencoder.path("plain", 0.1, 0.0)[300]
+    values, vectors = torch.linalg.eigh(pullback(autoencoder.outputs)(plateau))
+    assert 1e-4 < values[0] < 1e-3 and vectors[1, 0].abs() > 0.99
 
 
 def test_damping_by_the_identity_takes_the_natural_gradient_away() -> None:

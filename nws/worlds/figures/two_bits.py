@@ -25,7 +25,7 @@ from nws.worlds.figures.drawing import (
 from nws.worlds.metrics import Metric, euclidean
 
 ETA, THETA = (-0.3, 1.3), (-5.0, 5.0)  # ends of both axes
-ETA_METRIC = world.BITS.dual_fisher
+ETA_METRIC: Metric = world.BITS.dual_fisher
 #: how long the flows are drawn; the plain one in eta soon leaves the panel
 DRAWN = {
     ("plain", "eta"): 1.0,
@@ -51,13 +51,12 @@ def draw() -> Figure:
 def _panel(axes: Axes, kind: str, coordinates: str) -> None:
     natural = kind == "natural"
     paths = world.distributions(f"{kind} in {coordinates}", 5, DRAWN[kind, coordinates], 401)
-    objective: Objective
-    metric: Metric
+    objective: Objective = world.mean_in_eta
+    (low, high), metric, saddle = ETA, ETA_METRIC, world.SADDLE
     if coordinates == "eta":
-        low, high, objective, metric, saddle = *ETA, world.mean_in_eta, ETA_METRIC, world.SADDLE
         _square(axes)
     else:
-        low, high, objective, metric = *THETA, world.mean_in_theta, world.BITS.fisher
+        (low, high), objective, metric = THETA, world.mean_in_theta, world.BITS.fisher
         paths = world.BITS.natural(paths.clamp(1e-12, 1 - 1e-12))
         saddle = world.BITS.natural(world.SADDLE)
     surface(axes, objective, (low, high), (low, high), torch.linspace(-4, 6, 16).numpy())
