@@ -7,6 +7,7 @@ are kept in files, so that the same command goes on where it was stopped.
 import argparse
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -29,7 +30,8 @@ def read_arguments() -> argparse.Namespace:
         help=f"of {', '.join(METHODS)} (default: all)",
     )  # fmt: skip
     add("--seeds", type=int, default=3, help="of the results, from 0 (default 3)")
-    add("--limit", type=int, default=40, help="runs of a search, at most (default 40)")
+    add("--epochs", type=int, help="of each run (default: those of the task)")
+    add("--limit", type=int, default=40, help="settings in a search, at most (default 40)")
     add("--quick", action="store_true", help="little data, one seed: does everything run?")
     add(
         "--root", type=Path, default=Path(os.environ.get("NWS_DATA_ROOT", "data")),
@@ -52,6 +54,8 @@ def main() -> None:
     limit = 2 if arguments.quick else positive_int("--limit", arguments.limit)
     torch.set_num_threads(1)  # CPU seconds are those of one thread
     task = load_task(arguments.task, arguments.root, arguments.quick)
+    if arguments.epochs is not None:
+        task = replace(task, epochs=positive_int("--epochs", arguments.epochs))
     folder: Path = arguments.output / (task.name + ("_quick" if arguments.quick else ""))
     runs = Runs(task, folder / "runs", lambda text: print(text, file=sys.stderr, flush=True))
     results, searches = compare(runs, methods, seeds, limit)

@@ -314,6 +314,15 @@ def test_worlds(
     assert all((tmp_path / path).read_bytes() == path.stem.encode() for path in drawn)
 
 
+@pytest.mark.parametrize("text", of("python scripts/natural_gradient.py"))
+def test_comparing_optimizers(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Their arguments; tests/analysis/test_supervised.py carries a comparison out."""
+    from nws.analysis.supervised.tasks import TASKS
+
+    monkeypatch.setattr(sys, "argv", ["natural_gradient.py", *arguments(text)])
+    assert load_script("natural_gradient").read_arguments().task in TASKS
+
+
 def test_weights_and_biases_commands(finished: Path) -> None:
     assert "wandb" in entry_points(group="console_scripts").names
     texts = [*of("wandb "), *(span for span in spans() if re.match("wandb (sync|leet) ", span))]

@@ -17,9 +17,10 @@ from conftest import ROOT, SMALL, Command, Interrupt, assert_same_run, checkpoin
 
 import nws.experiment.provenance as provenance
 import nws.experiment.trainer as trainer_module
-from nws.experiment.build import build_machine, load_machine
+from nws.experiment.build import build_machine
 from nws.experiment.checks import validate
 from nws.experiment.git import Code
+from nws.experiment.loading import load_run
 from nws.experiment.provenance import read_provenance
 
 KEYS = {
@@ -153,7 +154,8 @@ def test_reading(tmp_path: Path) -> None:
 def test_the_row_of_step_0_is_of_the_untrained_machine(train: Command) -> None:
     run = train("algorithm=nrws").run
     first, second, _ = metrics(run, start=True)
-    _, config, data, _ = load_machine(run, "last", torch.device("cpu"))
+    loaded = load_run(run, "last", device="cpu")
+    config, data = loaded.config, loaded.data
     found = validate(build_machine(config, data), data, 5, 20)
     assert {key: float(first[key]) for key in found} == found
     training = [key for key in first if key.startswith("train/") or "damping" in key]

@@ -9,6 +9,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from PIL import Image
 
 from nws.analysis.figures import decimal_ticks
 from nws.analysis.supervised.methods import METHODS
@@ -30,9 +31,14 @@ def table(task: Task, results: Results) -> tuple[list[str], list[list[str]]]:
     for method, runs in results.items():
         settings = runs[0]["settings"]
         damping = "" if settings["damping"] is None else f"{settings['damping']:.3g}"
-        cells = [_cell([run["rows"][-1][column] for run in runs]) for column in columns]
+        cells = [
+            _cell([run["rows"][-1][name] for run in runs], 2 if "error" in name else None)
+            for name in columns
+        ]
+        ended = sum(run["rows"][-1]["epoch"] < run["epochs"] for run in runs)
+        label = METHODS[method].label + (f" ({ended} of {len(runs)} diverged)" if ended else "")
         seconds = _cell([run["rows"][-1]["seconds"] for run in runs], 1)
-        rows.append([METHODS[method].label, f"{settings['lr']:.3g}", damping, *cells, seconds])
+        rows.append([label, f"{settings['lr']:.3g}", damping, *cells, seconds])
     return [*heads, "CPU seconds"], rows
 
 
@@ -97,7 +103,7 @@ def figure(task: Task, results: Results) -> bytes:
     column = "error" if task.classifies else "loss"
     unit = "error (%)" if task.classifies else "loss (nats)"
     with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
-        image = Figure(figsize=(7.2, 5.0), dpi=150, layout="constrained")
+        image = Figure(figsize=(7.2, 5.0), dpi=120, layout="constrained")
         axes = image.subplots(2, 2, sharey="row")
         for line, part in zip(axes, ("train", "test"), strict=True):
             for axis, x in zip(line, ("epoch", "seconds"), strict=True):
@@ -107,10 +113,15 @@ def figure(task: Task, results: Results) -> bytes:
                 if x == "seconds":  # first and second order are far apart
                     axis.set_xscale("log")
                     decimal_ticks(axis.xaxis)
+                if part == "test" and task.classifies:  # a training error may be 0
+                    axis.set_yscale("log")
+                    decimal_ticks(axis.yaxis)
             line[0].set_ylabel(f"{'training' if part == 'train' else part} {unit}")
         image.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-        content = io.BytesIO()
-        image.savefig(content, format="png")
+        drawn, content = io.BytesIO(), io.BytesIO()
+        image.savefig(drawn, format="png")
+    few = Image.open(drawn).convert("RGB").quantize(96)  # colours: a third of the bytes
+    few.save(content, format="png", optimize=True)
     return content.getvalue()
 
 

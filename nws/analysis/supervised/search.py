@@ -35,7 +35,9 @@ class Runs:
         """The run of some settings, from its file or new."""
         path = self.folder / f"{settings.name}.json"
         if path.is_file():
-            return json.loads(path.read_text())
+            kept: Run = json.loads(path.read_text())
+            if kept["epochs"] == self.task.epochs:
+                return kept
         run = train(self.task, settings)
         write_atomically(path, (json.dumps(run, indent=1) + "\n").encode())
         self.say(f"{settings.name}: {score(run):.4f} ({run['rows'][-1]['seconds']:.1f} CPU s)")

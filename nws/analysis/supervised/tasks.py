@@ -87,17 +87,16 @@ def fashion(root: Path) -> Task:
     labels, test_labels = fashion_mnist_labels(root)
     return Task(
         "fashion", (train, labels[:10_000]), unlabelled, (valid, labels[50_000:55_000]),
-        (test, test_labels), (784, 100, 50, 10), CategoricalLogits(), batch=250, epochs=10,
+        (test, test_labels), (784, 100, 50, 10), CategoricalLogits(), batch=250, epochs=5,
     )  # fmt: skip
 
 
 def autoencoder(root: Path) -> Task:
     """A deep autoencoder of Fashion-MNIST's grey values, with Bernoulli outputs."""
-    train, unlabelled, valid, test = _fashion_pixels(root)
-    test = test[:5_000]
+    train, unlabelled, valid, test = (part[:5_000] for part in _fashion_pixels(root))
     return Task(
         "autoencoder", (train, train), unlabelled, (valid, valid), (test, test),
-        (784, 128, 32, 8, 32, 128, 784), BernoulliLogits(), batch=250, epochs=4,
+        (784, 128, 32, 8, 32, 128, 784), BernoulliLogits(), batch=250, epochs=5,
     )  # fmt: skip
 
 
