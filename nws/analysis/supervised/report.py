@@ -101,7 +101,7 @@ def figure(task: Task, results: Results) -> bytes:
     """A PNG: training and test curves, by epochs and by CPU seconds. Lines are means over seeds."""
     column = "error" if task.classifies else "loss"
     unit = "error (%)" if task.classifies else "loss (nats)"
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
         image = Figure(figsize=(7.2, 5.0), dpi=120, layout="constrained")
         axes = image.subplots(2, 2, sharey="row")
         for line, part in zip(axes, ("train", "test"), strict=True):
