@@ -318,9 +318,10 @@ def test_worlds(
 def test_comparing_optimizers(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """Their arguments; tests/analysis/test_supervised.py carries a comparison out."""
     from nws.analysis.supervised.tasks import TASKS
+    from nws.programs.natural_gradient import read_arguments
 
     monkeypatch.setattr(sys, "argv", ["natural_gradient.py", *arguments(text)])
-    assert load_script("natural_gradient").read_arguments().task in TASKS
+    assert read_arguments().task in TASKS
 
 
 def test_weights_and_biases_commands(finished: Path) -> None:

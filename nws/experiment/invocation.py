@@ -7,7 +7,7 @@ import sys
 #: The programs. The installed `nws` starts each by its name, the repository by a script.
 PROGRAMS = (
     "train", "sample", "evaluate", "plot", "runs", "diff", "report", "reproduce", "export",
-    "batch_sizes", "worlds",
+    "batch_sizes", "worlds", "natural_gradient",
 )  # fmt: skip
 SCRIPTS = {name: f"scripts/{name}.py" for name in PROGRAMS}
 SCRIPTS |= {"train": "train.py", "plot": "scripts/plot_curves.py"}

@@ -20,6 +20,7 @@ MODULES = {
     "reproduce": ("reproduce", "train, evaluate and draw a whole comparison"),
     "export": ("export", "a small copy of a run, to share and to sample from"),
     "batch_sizes": ("batch_sizes", "steps and images to a likelihood, against the batch size"),
+    "natural_gradient": ("natural_gradient", "NaturalGradient beside SGD and Adam on any module"),
     "worlds": ("worlds", "small worlds of information geometry, with a figure each"),
 }
 HELP = """usage: nws PROGRAM ...
@@ -40,7 +41,7 @@ def run() -> None:
     """The program: the first word says which one, the others are its arguments."""
     words = sys.argv[1:]
     if not words or words[0] in ("-h", "--help"):
-        print(HELP.format(programs="\n".join(f"  {n:12} {MODULES[n][1]}" for n in PROGRAMS)))
+        print(HELP.format(programs="\n".join(f"  {n:16} {MODULES[n][1]}" for n in PROGRAMS)))
     elif words[0] == "--version":
         print(f"nws {nws.__version__}")
     elif words[0] not in PROGRAMS:

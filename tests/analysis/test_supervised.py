@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import load_script
 
 from nws.analysis.supervised.methods import METHODS, Settings, train
 from nws.analysis.supervised.search import SEARCH_SEEDS, score, search
@@ -27,7 +26,7 @@ Script = Callable[..., None]
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Script:
     """The program with its results in a folder of the test."""
-    module = load_script("natural_gradient")
+    from nws.programs import natural_gradient as module
 
     def run(*given: str) -> None:
         line = ["natural_gradient.py", *given, "--output", str(tmp_path)]
