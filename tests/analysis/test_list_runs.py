@@ -109,7 +109,7 @@ def test_two_runs_side_by_side(command: Command, folder: Path) -> None:
     cells = {line.split()[0]: line.split()[1:] for line in outcome.out.splitlines()[1:-1]}
     assert cells["algorithm.name"] == ["rws", "nrws"] and cells["optimizer.lr"] == ["0.1", "0.3"]
     assert cells["state"] == ["unfinished", "diverged"] and "seed" not in cells
-    assert outcome.out.splitlines()[-1] == "2 of 4 keys of the configuration are the same"
+    assert outcome.out.splitlines()[-1] == "3 of 5 keys of the configuration are the same"
     everything = command(DIFF, str(folder / "0"), str(folder / "2"), "--all").out
     assert re.search(r"^optimizer._target_ +torch.optim.SGD +torch.optim.SGD *$", everything, re.M)
     assert "two or more run directories" in command(DIFF, str(folder / "0")).message()
