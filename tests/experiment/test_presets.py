@@ -38,7 +38,7 @@ def compose(*overrides: str, **values: Any) -> dict[str, Any]:
 
 def test_there_is_a_tuned_and_a_published_set() -> None:
     found = {name for name in names("experiment") if not name.startswith("fashion_mnist_")}
-    assert found == {*SETS, *PUBLISHED}
+    assert found == {*SETS, "mnist_static", *PUBLISHED}
 
 
 # Optimizer and learning rate of the plain and of the natural rules.
@@ -72,6 +72,16 @@ def test_tuned(name: str) -> None:
             algorithm
         )
         assert config["metric"]["_target_"] == (KRONECKER if natural else None)
+
+
+def test_mnist_to_its_end() -> None:
+    for algorithm, expected in {"rws": (0.004, 0.2, None), "nrws": (0.2, 0.1, 10)}.items():
+        config = compose("experiment=mnist_static", f"algorithm={algorithm}")
+        assert settings(config) == expected and config["name"] == f"mnist_static_{algorithm}"
+        assert config["data"]["binarize"] == "static" and config["algorithm"]["dreams"] == 3
+        assert config["model"]["layers"] == [200, 200, 200] and config["trainer"]["epochs"] == 100
+    for algorithm in (*PLAIN, *NATURAL):
+        assert compose("experiment=mnist_static", f"algorithm={algorithm}")["optimizer"]["lr"] > 0
 
 
 # What Fashion-MNIST was searched for: by batch size the rate, the damping and the trust region.
