@@ -56,6 +56,16 @@ def test_the_table(command: Command, folder: Path) -> None:
     assert lines[4] == "4 runs: 3 unfinished, 1 diverged"
 
 
+def test_an_option_is_not_mistaken_for_what_came_out(command: Command, folder: Path) -> None:
+    for number in (0, 1):
+        file = folder / str(number) / ".hydra" / "config.yaml"
+        config = yaml.safe_load(file.read_text())
+        config.setdefault("trainer", {})["epochs"] = 2 + number
+        file.write_text(yaml.safe_dump(config))
+    head = command(RUNS, str(folder), "--keys", "trainer.epochs").out.splitlines()[0].split()
+    assert head.count("epochs") == 1 and "trainer.epochs" in head
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -109,7 +119,7 @@ def test_two_runs_side_by_side(command: Command, folder: Path) -> None:
     cells = {line.split()[0]: line.split()[1:] for line in outcome.out.splitlines()[1:-1]}
     assert cells["algorithm.name"] == ["rws", "nrws"] and cells["optimizer.lr"] == ["0.1", "0.3"]
     assert cells["state"] == ["unfinished", "diverged"] and "seed" not in cells
-    assert outcome.out.splitlines()[-1] == "2 of 4 keys of the configuration are the same"
+    assert outcome.out.splitlines()[-1] == "3 of 5 keys of the configuration are the same"
     everything = command(DIFF, str(folder / "0"), str(folder / "2"), "--all").out
     assert re.search(r"^optimizer._target_ +torch.optim.SGD +torch.optim.SGD *$", everything, re.M)
     assert "two or more run directories" in command(DIFF, str(folder / "0")).message()
