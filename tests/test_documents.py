@@ -200,7 +200,7 @@ def test_resuming(command: Command, finished: Path, text: str) -> None:
     outcome = command("train.py", *given, *longer)
     assert outcome.code == 0 and outcome.run == finished, outcome.err
     rows = (finished / "metrics.csv").read_text().splitlines()[1:]
-    assert len(rows) == (2 if "trainer.epochs" in text else 1)
+    assert len(rows) == (3 if "trainer.epochs" in text else 2)  # with that of step 0
 
 
 @pytest.mark.parametrize("text", of("python scripts/sample.py") + of("python scripts/evaluate.py"))
@@ -248,6 +248,18 @@ def test_curves(
     assert [path.suffix for path in drawn] == [".png", ".svg"] and all(
         (tmp_path / path).is_file() for path in drawn
     )
+
+
+@pytest.mark.parametrize("text", of("python scripts/batch_sizes.py"))
+def test_batch_sizes(command: Command, tiny: list[str], text: str) -> None:
+    given = [
+        each.replace("-260", "-1000000").replace("-255", "-1000000") for each in arguments(text)
+    ]
+    for batch in (2, 4):
+        run = f"hydra.run.dir={given[0]}/{batch}"
+        assert command("train.py", *tiny, run, f"trainer.batch_size={batch}").code == 0
+    outcome = command("scripts/batch_sizes.py", *given)
+    assert outcome.code == 0 and outcome.err == "", outcome.err
 
 
 @pytest.mark.parametrize("text", of("python scripts/reproduce.py"))
@@ -303,14 +315,14 @@ def test_worlds(
 
     tests/worlds/ computes and draws each world.
     """
-    from nws.worlds.figures import render
+    from nws.programs import worlds
 
-    monkeypatch.setattr(render, "facts", lambda name: {"a number": 1.5})
-    monkeypatch.setattr(render, "render", lambda name: name.encode())
+    monkeypatch.setattr(worlds, "facts", lambda name: {"a number": 1.5})
+    monkeypatch.setattr(worlds, "render", lambda name: name.encode())
     outcome = command("scripts/worlds.py", *arguments(text))
     assert outcome.code == 0 and outcome.err == ""
     drawn = [Path(line) for line in outcome.out.splitlines() if line.endswith(".png")]
-    assert [path.stem for path in drawn] == render.find_worlds(arguments(text)[0])
+    assert [path.stem for path in drawn] == worlds.find_worlds(arguments(text)[0])
     assert all((tmp_path / path).read_bytes() == path.stem.encode() for path in drawn)
 
 

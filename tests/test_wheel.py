@@ -132,7 +132,7 @@ def test_a_stopped_run_says_how_the_installed_command_goes_on(
 def test_a_comparison_starts_the_programs_as_it_was_started(command: Command) -> None:
     shown = command("nws", "reproduce", "three_by_three", "--quick", "--dry-run").out
     lines = [line.split()[:2] for line in shown.splitlines()]
-    assert lines == 6 * [["nws", "train"], ["nws", "evaluate"], ["nws", "sample"]]
+    assert lines == 7 * [["nws", "train"], ["nws", "evaluate"], ["nws", "sample"]]
     assert start("sample", "RUN") == [sys.executable, "-m", "nws", "sample", "RUN"]
 
 

@@ -36,10 +36,12 @@ class Reached(NamedTuple):
 def crossing(run: Run, column: str, target: float) -> float:
     """The step at which a column first reaches a target, between evaluations by a straight line.
 
+    The row of step 0 is left aside.
+
     Returns:
         A number of steps; infinity for a run that never gets there.
     """
-    table = run.metrics[["step", column]].dropna()
+    table = run.metrics.loc[run.metrics["step"] > 0, ["step", column]].dropna()
     steps, values = table["step"].to_numpy(), table[column].to_numpy()
     (above,) = np.nonzero(values >= target)
     if not len(above):

@@ -12,10 +12,14 @@ from nws.experiment.configuration import CONF
 from nws.experiment.invocation import command_line
 
 LINE = re.compile(r"(?P<indent> *)(?P<key>\w+):(?: (?!#)(?P<value>.*?))?(?: # (?P<comment>.*))?$")
-WITHOUT_KEYS = ("experiment", "debug")  # groups whose files set keys of the other groups
+WITHOUT_KEYS = (
+    "natural_metric",
+    "experiment",
+    "debug",
+)  # groups whose files set keys of the other groups
 ORDER = (
-    "algorithm", "metric", "solver", "damping", "model", "data", "optimizer", "scheduler",
-    "average", "logger", "experiment", "debug",
+    "algorithm", "metric", "natural_metric", "solver", "damping", "model", "data", "optimizer",
+    "scheduler", "average", "logger", "experiment", "debug",
 )  # fmt: skip
 USAGE = """usage: {train} [-m] [resume=RUN|auto] [group=choice ...] [key=value ...]
        {train} --help [GROUP ...]

@@ -22,7 +22,7 @@ def read_arguments() -> argparse.Namespace:
     add("runs", metavar="RUN", nargs="+", help="a run directory, or a folder with runs below it")
     add(
         "--target", type=float, action="append", required=True, metavar="NATS",
-        help="a value of the column to be reached; several give a line each",
+        help="a value of the column to be reached, as --target=-255; several give a line each",
     )  # fmt: skip
     add("--column", default="valid/log_likelihood", help="(default valid/log_likelihood)")
     add(

@@ -11,7 +11,15 @@ import yaml
 from conftest import CONF, Command
 
 from nws.experiment.configuration import flatten_config
-from nws.experiment.options import Choice, Option, defaults, groups, help_text, read_choice
+from nws.experiment.options import (
+    WITHOUT_KEYS,
+    Choice,
+    Option,
+    defaults,
+    groups,
+    help_text,
+    read_choice,
+)
 
 FILE = """# What it is,
 # in two lines.
@@ -58,7 +66,7 @@ def keys(path: Path, group: str) -> dict[str, Any]:
     return {key: value for key, value in flat.items() if key and "._" not in f".{key}"}
 
 
-@pytest.mark.parametrize("group", sorted(groups().keys() - {"experiment", "debug"}))
+@pytest.mark.parametrize("group", sorted(groups().keys() - set(WITHOUT_KEYS)))
 def test_every_key_is_read_with_its_value(group: str) -> None:
     """Against yaml, which knows nothing of comments."""
     for choice in groups()[group]:
@@ -69,7 +77,7 @@ def test_every_key_is_read_with_its_value(group: str) -> None:
 
 def test_every_choice_and_key_has_a_meaning() -> None:
     found = groups()
-    assert len(found) == 13 and sum(map(len, found.values())) > 60
+    assert len(found) == 14 and sum(map(len, found.values())) > 60
     assert [choice.name for each in found.values() for choice in each if not choice.about] == []
     without = []
     for group, choices in found.items():
@@ -88,7 +96,7 @@ def test_the_help_has_everything_and_fits_the_terminal(command: Command, width: 
     wide = [line for line in text.splitlines() if len(line) > width and " " in line.strip()]
     assert [line for line in wide if not line.startswith(("Train", "A class"))] == []
     for group, choices in groups().items():
-        if group not in ("experiment", "debug"):
+        if group not in WITHOUT_KEYS:
             for key in (option.key for each in choices for option in each.options if option.value):
                 assert f"  {group.replace('/', '.')}.{key} = " in text
         assert all(re.search(rf"^  {re.escape(each.name)}\b", text, re.M) for each in choices)

@@ -113,7 +113,7 @@ def test_without_a_terminal_a_run_says_the_same_in_lines(
     said = dict(line.split(maxsplit=1) for line in lines[1:9])
     assert said == {
         "algorithm": "nrws, K = 10",
-        "metric": "Fisher, ConjugateGradient, damping 0.2",
+        "metric": "Kronecker, damping 0.2",
         "optimizer": "SGD, rate 0.1, linear",
         "data": "digits 8x8: 1,297 train, 250 valid, 250 test",
         "layers": "64-5-3 (3 layers), 750 parameters",
