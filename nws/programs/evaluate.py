@@ -120,7 +120,7 @@ def report(request: Request, done: list[Evaluation]) -> None:
         print()
     print(
         "nats per data point, mean ± standard error over the data points\n"
-        f"of {common(done)}, "
+        f"{common(done)}, "
         f"seed {request.seed}, {request.checkpoint} checkpoint"
         f"{', averaged weights' * (request.weights == 'average')}"
     )
