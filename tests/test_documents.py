@@ -216,8 +216,11 @@ def test_scripts(command: Command, finished: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", of("nws "))
-def test_the_installed_command(command: Command, finished: Path, text: str) -> None:
+def test_the_installed_command(
+    command: Command, finished: Path, tiny: list[str], text: str
+) -> None:
     given = [each.replace("RUN", str(finished)) for each in shlex.split(text)]
+    given += tiny if text.startswith("nws train") else []
     outcome = command(*given)
     assert outcome.code == 0 and outcome.err == "", outcome.err
 

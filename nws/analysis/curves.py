@@ -13,6 +13,7 @@ from nws.errors import UserError
 
 GRADED = ("log_likelihood", "loss", "kl")  # parts of the names of columns that have a best value
 GAP = 5.0  # between the curves that set the scale and those that are cut
+START = 1.5  # with the rows at step 0, the scale is that much larger at most
 MAX_NAMED = 3  # keys in a group's name, where fewer tell the groups apart
 
 
@@ -82,7 +83,8 @@ def scale(bands: dict[str, Band], column: str) -> Scale:
 
     The distance of a curve is that of its worst point from the best point of all. In the order of
     distances, the curves after a gap of a factor `GAP` are cut, at most half of them. So a run that
-    diverged is cut. Rows at step 0, before any training, set no limit.
+    diverged is cut. Rows at step 0, before any training, set no limit where they would take more
+    than a factor `START` of room.
     """
     parts = {name: _trained(band) for name, band in bands.items() if len(band.x)}
     if not parts or not any(word in column for word in GRADED):
@@ -92,7 +94,8 @@ def scale(bands: dict[str, Band], column: str) -> Scale:
     names = list(far)
     kept = _before_gap([*far.values()], abs(best) / 2)
     low, high = _ends([parts[name] for name in names[:kept]])
-    if kept == len(names) and (low, high) == _ends([*bands.values()]):
+    least, most = _ends([*bands.values()])
+    if kept == len(names) and most - least <= START * (high - low):
         return Scale(None, None, {})
     margin = 0.05 * (high - low) or 0.5
     cut = {name: sign * (best - far[name]) for name in names[kept:]}

@@ -258,8 +258,10 @@ def label(run: Run, keys: Sequence[str]) -> str:
     return ", ".join(parts)
 
 
-def find_key(name: str, runs: Sequence[Run]) -> str:
+def find_key(name: str, runs: Sequence[Run], others: Iterable[str] = ()) -> str:
     """Return the key that a name stands for: lr, damping.value or algorithm, or a key itself.
+
+    `others` are more names that the user may have meant, for the message.
 
     Raises:
         UserError: No key of these runs is called so, or several are.
@@ -276,6 +278,6 @@ def find_key(name: str, runs: Sequence[Run]) -> str:
     if named:
         raise UserError(f"{name!r} is the end of several keys: {', '.join(named)}")
     below = [key for key in keys if key.startswith(f"{name}.")]
-    near = below or difflib.get_close_matches(name, keys)
+    near = below or difflib.get_close_matches(name, [*others, *keys])
     hint = ", ".join(["", *near[:6]]).replace(", ", "; perhaps ", 1)
     raise UserError(f"no run's .hydra/config.yaml has the configuration key {name!r}{hint}")

@@ -1,7 +1,6 @@
 """Tables of runs: a line for each, by what differs, and the means over their seeds."""
 
 import os
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,11 @@ from nws.analysis.runs import (
 from nws.analysis.tables import print_table
 from nws.errors import UserError
 from nws.experiment.directory import RunDirectory, find_runs
+from nws.experiment.invocation import command_line
+from nws.experiment.terminal import short_path
+
+#: the columns that say what became of a run
+OUTCOME = ("state", "best valid, nats", "ms/step", "epochs", "seconds")
 
 Table = tuple[list[str], list[list[str]]]  # the headings, and a line of cells for each row
 
@@ -71,17 +75,32 @@ def key_columns(runs: Sequence[Run], keys: Sequence[str]) -> Table:
     return list(short_names(keys).values()), [_cells(run, keys) for run in runs]
 
 
+def column_names(keys: Sequence[str]) -> list[str]:
+    """Short names of keys, apart from `OUTCOME`: trainer.epochs is not the epochs that are done."""
+    return [key if name in OUTCOME else name for key, name in short_names(keys).items()]
+
+
 def runs_table(runs: Sequence[Run], keys: Sequence[str]) -> Table:
     """A line for each run: where it is, what differs, its state, best value and costs."""
-    heads, cells = key_columns(runs, keys)
-    heads = ["run", *heads, "state", "best valid, nats", "ms/step", "epochs", "seconds"]
+    _, cells = key_columns(runs, keys)
+    heads = ["run", *column_names(keys), *OUTCOME]
     lines = []
     for run, values, name in zip(runs, cells, folder_names(runs), strict=True):
         epochs = f"{run.last['epoch']:.4g}" if run.last else "0"
         seconds = f"{run.last['seconds']:,.1f}" if run.last else ""
-        speed = "" if np.isnan(run.ms_per_step) else f"{run.ms_per_step:.3g}"
+        speed = "" if np.isnan(run.ms_per_step) else milliseconds(run.ms_per_step)
         lines.append([name, *values, run.state, best_text(run), speed, epochs, seconds])
     return heads, lines
+
+
+def milliseconds(value: float) -> str:
+    """A time in milliseconds with about three digits.
+
+    Example:
+        >>> milliseconds(1.234), milliseconds(40), milliseconds(1234.5)
+        ('1.23', '40.0', '1,234')
+    """
+    return f"{value:,.{2 if value < 10 else 1 if value < 100 else 0}f}"
 
 
 def best_text(run: Run) -> str:
@@ -114,7 +133,7 @@ def repeating(run: Run) -> str | None:
         return None
     left_out = ("resume", "hydra")
     kept = [text for text in map(str, overrides) if not text.lstrip("+~").startswith(left_out)]
-    return shlex.join(["python", "train.py", *kept])
+    return command_line("train", *kept)
 
 
 def print_sweep(folder: Path) -> None:
@@ -144,6 +163,9 @@ def print_sweep(folder: Path) -> None:
         print(f"\nbest of {len(runs)} runs:{name} {best_text(best)} nats")
         if command is not None:
             print(f"repeat it with\n  {command}")
+        print("next:")
+        for program in ("evaluate", "plot", "report"):
+            print(f"  {command_line(program, short_path(folder))}")
         print(best.path)
 
 

@@ -25,7 +25,7 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     gap = _gap(screen)
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     rest = sum(natural_widths(heads, rows, gap)[1:])
-    rows = [[_broken(row[0], screen.width - rest), *row[1:]] for row in rows]
+    rows = [[broken(row[0], screen.width - rest), *row[1:]] for row in rows]
     for head, cells in zip(heads, zip(*rows, strict=True), strict=True):
         justify: JustifyMethod = "right" if all(map(NUMBER.match, cells)) else "left"
         words = [word for cell in (head, *cells) for word in cell.split()]
@@ -55,7 +55,7 @@ def _gap(screen: Console) -> int:
     return 2 if screen.width > 100 else 1
 
 
-def _broken(path: str, width: int) -> str:
+def broken(path: str, width: int) -> str:
     """A path on several lines, broken after slashes, where it is wider than its column."""
     lines = [""]
     for part in re.split(r"(?<=/)", path):

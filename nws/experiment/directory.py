@@ -117,7 +117,7 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint onto the CPU; `UserError` where there is none or it is damaged."""
     if not path.is_file():
-        raise UserError(f"expected a checkpoint at {path}, found none; was there an evaluation?")
+        raise UserError(f"expected a checkpoint at {path}, found none: the run has saved none yet")
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:

@@ -22,6 +22,7 @@ SMALLEST_CELL = 56  # where there are many columns
 WIDTH = 900  # of a grid, about
 NARROWEST = 460  # of a picture with a caption
 PADDING = 2  # pixels between images
+GAP = 12  # pixels between the groups of rows that belong together
 BACKGROUND = 0.5  # grey level of the lines between images
 FONT_SIZE, MARGIN = 15, 8  # of a caption, in pixels
 IMAGES = 64
@@ -93,7 +94,8 @@ def stacked_grid(
 ) -> Tensor:
     """Return a grid in which image i of the first part stands above image i of the next ones.
 
-    Each of `parts` is (n, H W), for example originals and their reconstructions.
+    Each of `parts` is (n, H W), for example originals and their reconstructions. Where they take
+    several lines, a white gap lies between one group of rows and the next.
     """
     parts = [part.cpu() for part in parts]
     count = len(parts[0])
@@ -102,8 +104,9 @@ def stacked_grid(
         columns = math.ceil(count / math.ceil(count / columns))
     blank = parts[0].new_full((-count % columns, parts[0].shape[1]), BACKGROUND)
     rows = [torch.cat([part, blank]).split(columns) for part in parts]
-    stacked = [torch.cat(group) for group in zip(*rows, strict=True)]
-    return image_grid(torch.cat(stacked), shape, columns)
+    grids = [image_grid(torch.cat(group), shape, columns) for group in zip(*rows, strict=True)]
+    gap = grids[0].new_ones((3, GAP, grids[0].shape[2]))
+    return torch.cat([piece for grid in grids for piece in (gap, grid)][1:], dim=1)
 
 
 def captioned(grid: Tensor, caption: str) -> Image.Image:

@@ -102,17 +102,17 @@ class Trainer:
             return f"trainer.patience=N, N > {self.waited}"
         return f"trainer.epochs=N, N > {self.step / self.steps_per_epoch:g}"
 
-    def fit(self, terminal: Terminal | None = None) -> int | None:
-        """Train to the last step, or until a signal, whose number is returned.
+    def fit(self, terminal: Terminal | None = None, stop: StopSignals | None = None) -> int | None:
+        """Train to the last step, or until `stop` has caught a signal, whose number is returned.
 
         What there is to see goes to the `terminal`; without one nothing is shown. Raises `Diverged`
         where numbers are not finite, `UserError` where a file cannot be written.
         """
         self.terminal = terminal or self.terminal
-        stop = StopSignals(self.terminal.announce_stop)
+        stop = stop or StopSignals()
         self._note()
-        with stop, self.terminal.training(self.step, self.total_steps, self.settings.epochs):
-            if self.step == 0:
+        with self.terminal.training(self.step, self.total_steps, self.settings.epochs):
+            if self.step == 0 and stop.caught is None:
                 self.terminal.row(self.outputs.row(self._row()))
             while not self.finished and stop.caught is None:
                 self._train_until_due(stop)

@@ -8,8 +8,8 @@ from typing import Any
 from omegaconf.errors import OmegaConfBaseException
 
 from nws.analysis.runs import Run, all_differences, all_keys, value_text
-from nws.analysis.summaries import best_text, folder_names, read_started
-from nws.analysis.tables import print_table
+from nws.analysis.summaries import best_text, folder_names, milliseconds, read_started
+from nws.analysis.tables import broken, fits, print_table
 from nws.errors import UserError
 from nws.experiment.configuration import flatten_config
 from nws.experiment.directory import open_run
@@ -37,7 +37,12 @@ def main() -> None:
     shown = keys if arguments.all else all_differences(runs)
     lines = [[key, *(text(key, run) for run in runs)] for key in shown]
     lines += origin(runs) + outcome(runs)
-    print_table(["", *folder_names(runs)], lines)
+    heads = ["", *folder_names(runs)]
+    if not fits(heads, lines):  # paths break after slashes, and others between words
+        heads = [
+            broken(head, max(map(len, cells))) for head, *cells in zip(heads, *lines, strict=True)
+        ]
+    print_table(heads, lines)
     same = len(keys) - len(all_differences(runs))
     print(f"{same} of {len(keys)} keys of the configuration are the same")
 
@@ -60,9 +65,8 @@ def origin(runs: Sequence[Run]) -> list[list[str]]:
 
 def outcome(runs: Sequence[Run]) -> list[list[str]]:
     """The state of each run, its best value and its costs."""
-    speeds = [
-        "-" if run.ms_per_step != run.ms_per_step else f"{run.ms_per_step:.3g}" for run in runs
-    ]
+    times = [run.ms_per_step for run in runs]
+    speeds = ["-" if each != each else milliseconds(each) for each in times]
     return [
         ["state", *(run.state for run in runs)],
         ["steps", *(f"{run.steps:,}" for run in runs)],

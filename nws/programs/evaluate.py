@@ -119,7 +119,8 @@ def report(request: Request, done: list[Evaluation]) -> None:
         print_table(*means)
         print()
     print(
-        f"nats per data point, mean ± standard error over the data points; {common(done)}, "
+        "nats per data point, mean ± standard error over the data points\n"
+        f"{common(done)}, "
         f"seed {request.seed}, {request.checkpoint} checkpoint"
         f"{', averaged weights' * (request.weights == 'average')}"
     )
@@ -133,7 +134,8 @@ def report(request: Request, done: list[Evaluation]) -> None:
     best = max(range(len(done)), key=lambda place: values[place])
     if len(done) > 1:
         name = label(runs[best], keys) or folder_names(runs)[best]
-        print(f"best of {len(done)} runs: {name}: {values[best]:.3f} nats")
+        value = with_error(done[best][1], "log_likelihood", "standard_error")
+        print(f"best of {len(done)} runs: {name}: {value} nats")
     print(done[best][0])
 
 

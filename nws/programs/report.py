@@ -1,7 +1,6 @@
 """One page on runs and sweeps: `python scripts/report.py RUN_OR_SWEEP...`."""
 
 import argparse
-import shlex
 import sys
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nws.analysis.report.page import IMAGES, write_page
 from nws.errors import UserError, positive_int
+from nws.experiment.invocation import command_line
 
 
 def read_arguments() -> argparse.Namespace:
@@ -33,7 +33,7 @@ def read_arguments() -> argparse.Namespace:
 
 def main() -> None:
     given = read_arguments()
-    command = shlex.join(["python", *sys.argv])
+    command = command_line("report", *sys.argv[1:])
     shown = write_page(
         given.runs, given.output, title=given.title, command=command, images=given.images
     )

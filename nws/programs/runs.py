@@ -11,8 +11,8 @@ from typing import Any
 
 from omegaconf.errors import OmegaConfBaseException
 
-from nws.analysis.runs import LOG_LIKELIHOOD, Run, differing_keys, find_key, short_names, value_text
-from nws.analysis.summaries import read_started, runs_table
+from nws.analysis.runs import LOG_LIKELIHOOD, Run, differing_keys, find_key, value_text
+from nws.analysis.summaries import column_names, read_started, runs_table
 from nws.analysis.tables import fits, print_table
 from nws.errors import UserError
 from nws.experiment.directory import find_runs
@@ -96,7 +96,7 @@ def read_all(folders: Sequence[str]) -> tuple[list[Run], list[str]]:
 
 def value_of(name: str, run: Run, runs: Sequence[Run]) -> Any:
     """A run's value of a field, or of a key of the configuration; `UserError` if none has it."""
-    return FIELDS[name](run) if name in FIELDS else run.config.get(find_key(name, runs))
+    return FIELDS[name](run) if name in FIELDS else run.config.get(find_key(name, runs, FIELDS))
 
 
 def is_true(text: str, run: Run, runs: Sequence[Run]) -> bool:
@@ -149,7 +149,7 @@ def show(runs: list[Run], asked: str | None) -> None:
     counts = [f"{sum(run.state == state for run in runs)} {state}" for state in states(runs)]
     print(f"{len(runs)} run{'s' * (len(runs) > 1)}: {', '.join(counts)}")
     if left := [key for key in differing if key not in keys]:
-        print(f"they differ in {', '.join(short_names(left).values())} too; --keys shows them")
+        print(f"they differ in {', '.join(column_names(left))} too; --keys shows them")
 
 
 def fitting(runs: Sequence[Run], differing: Sequence[str]) -> list[str]:

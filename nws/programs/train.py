@@ -30,6 +30,7 @@ from nws.experiment.panels import show_end, show_start, start_record
 from nws.experiment.resume import Start, starting_point
 from nws.experiment.seeds import derive_seed
 from nws.experiment.settings import TrainerSettings
+from nws.experiment.signals import StopSignals
 from nws.experiment.sweeps import Job, program
 from nws.experiment.terminal import Terminal
 from nws.experiment.trainer import Trainer
@@ -71,16 +72,16 @@ def train(start: Start, job: Job, terminal: Terminal) -> int | None:
         job.best = trainer.best
         return None
     record = start_record(trainer, job.origin, resumed=state is not None)
-    show_start(terminal, job.title(start.config.name), trainer, record, job.shares_output)
-    logger = trainer.outputs.start_logger(trainer.step, state["wandb_id"] if state else None)
     try:
-        with record.ended_by(trainer.facts):
-            stopped = trainer.fit(terminal)
+        with record.ended_by(trainer.facts), StopSignals(terminal.announce_stop) as stop:
+            show_start(terminal, job.title(start.config.name), trainer, record, job.shares_output)
+            trainer.outputs.start_logger(trainer.step, state["wandb_id"] if state else None)
+            stopped = trainer.fit(terminal, stop)
         job.best = trainer.best
         show_end(terminal, trainer, record.record, with_commands=not job.sweep)
         return stopped
     finally:
-        logger.finish(trainer.summary() | record.summary(), record.record["state"])
+        trainer.outputs.logger.finish(trainer.summary() | record.summary(), record.record["state"])
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")

@@ -94,6 +94,8 @@ def test_a_row_before_training_does_not_set_the_scale(make: Make) -> None:
     run = read_run(make("a", [(0, 0, -540), (1, 1, -250), (2, 2, -240)]))
     found = scale({"a": by_epochs([run], LL)}, LL)
     assert found == Scale(pytest.approx(-250.5), pytest.approx(-239.5), {})
+    near = read_run(make("c", [(0, 0, -252), (1, 1, -250), (2, 2, -240)]))
+    assert scale({"c": by_epochs([near], LL)}, LL) == Scale(None, None, {})  # it takes little room
     alone = read_run(make("b", [(0, 0, -540)]))
     assert scale({"b": by_epochs([alone], LL)}, LL) == Scale(None, None, {})
 

@@ -217,8 +217,8 @@ def test_the_table_has_a_line_for_each_run(command: Command, sweep: Path) -> Non
                 f"{row['log_p_star']:.3f} ± {row['log_p_star_standard_error']:.3f}",
                 f"{row['log_z']:.3f} ± {row['log_z_standard_error']:.3f}",
             ]
-    assert "seed 0, best checkpoint" in lines[3] and "(low)" not in outcome.out
-    assert "test, 50 importance samples, 12 data points, 12 at once" in lines[3]
+    assert "seed 0, best checkpoint" in lines[4] and "(low)" not in outcome.out
+    assert "test, 50 importance samples, 12 data points, 12 at once" in lines[4]
     assert "log Z is too small" not in outcome.out
     assert (
         "%" not in outcome.out and "\x1b" not in outcome.out

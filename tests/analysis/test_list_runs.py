@@ -56,6 +56,16 @@ def test_the_table(command: Command, folder: Path) -> None:
     assert lines[4] == "4 runs: 3 unfinished, 1 diverged"
 
 
+def test_an_option_is_not_mistaken_for_what_came_out(command: Command, folder: Path) -> None:
+    for number in (0, 1):
+        file = folder / str(number) / ".hydra" / "config.yaml"
+        config = yaml.safe_load(file.read_text())
+        config.setdefault("trainer", {})["epochs"] = 2 + number
+        file.write_text(yaml.safe_dump(config))
+    head = command(RUNS, str(folder), "--keys", "trainer.epochs").out.splitlines()[0].split()
+    assert head.count("epochs") == 1 and "trainer.epochs" in head
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Command
+from conftest import ROOT, Command
 from PIL import Image
 from written import write_run
 
@@ -100,6 +100,16 @@ def test_all_is_in_the_page(command: Command, sweep: Path) -> None:
     assert len(images) == 12
     with Image.open(io.BytesIO(base64.b64decode(images[3]))) as image:
         assert image.convert("L").getpixel((5, 5)) == 30  # run 1, step 20
+
+
+def test_its_command_can_be_typed_again(command: Command, sweep: Path) -> None:
+    path = sweep / "page.html"
+    for program, typed in (
+        ([REPORT], f"python {ROOT / REPORT}"),
+        (["nws", "report"], "nws report"),
+    ):
+        assert command(*program, str(sweep), "--output", str(path)).code == 0
+        assert f"<code>{typed} {sweep} --output {path}</code>" in path.read_text()
 
 
 def test_nothing_is_loaded(command: Command, sweep: Path) -> None:

@@ -11,7 +11,7 @@ from conftest import Command, Outcome
 from PIL import Image
 
 from nws.data import load_dataset, load_digits
-from nws.experiment.images import NARROWEST
+from nws.experiment.images import GAP, NARROWEST, PADDING
 
 SAMPLE = "scripts/sample.py"
 SCALE = 19  # a 4x6 image is enlarged so many times, to 76 x 114, and framed by 2 pixels
@@ -40,9 +40,9 @@ def pixels(path: Path) -> np.ndarray:
         return np.asarray(image.convert("L"))
 
 
-def cell(grid: np.ndarray, row: int, column: int) -> np.ndarray:
-    """One 4x6 image of a grid."""
-    top, left = 2 + row * ROW, 2 + column * CELL
+def cell(grid: np.ndarray, row: int, column: int, group: int = 0) -> np.ndarray:
+    """One 4x6 image of a grid, in a row that lies below that many gaps."""
+    top, left = 2 + row * ROW + group * (PADDING + GAP), 2 + column * CELL
     return grid[top : top + 4 * SCALE : SCALE, left : left + 6 * SCALE : SCALE]
 
 
@@ -62,11 +62,13 @@ def test_reconstructions_stand_below_their_originals(command: Command, run: Path
     )
     assert grid.shape[0] > 2 + 4 * ROW and grid.shape[1] == NARROWEST  # with a caption
     for row, column in ((0, 0), (0, 1), (0, 2), (2, 0), (2, 1)):
-        assert set(cell(grid, row, column).ravel()) == {0, 255}  # the original
-        assert len(set(cell(grid, row + 1, column).ravel())) > 2  # probabilities
-    assert (cell(grid, 2, 2) == cell(grid, 3, 2)).all() and len(
-        set(cell(grid, 3, 2).ravel())
-    ) == 1  # nothing there
+        group = row // 2
+        assert set(cell(grid, row, column, group).ravel()) == {0, 255}  # the original
+        assert len(set(cell(grid, row + 1, column, group).ravel())) > 2  # probabilities
+    nothing = [cell(grid, row, 2, group=1) for row in (2, 3)]
+    assert (nothing[0] == nothing[1]).all() and len(set(nothing[0].ravel())) == 1
+    gap = grid[2 * ROW + PADDING :][:GAP, : 3 * CELL]
+    assert (gap == 255).all() and not (grid[: 2 * ROW, : 3 * CELL] == 255).all(axis=1).any()
 
 
 @pytest.mark.parametrize("chain", ["gibbs", "resampling"])

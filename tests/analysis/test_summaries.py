@@ -54,10 +54,12 @@ def test_the_end_of_a_search(
     print_sweep(tmp_path / "search")
     out = capsys.readouterr().out
     assert re.findall(r"^ *(\d) +0\.", out, re.MULTILINE) == ["1", "2", "0", "3"]
-    assert out.splitlines()[-4:] == [
+    assert out.splitlines()[-8:] == [
         "best of 4 runs: lr 0.3: -7.000 nats",
         "repeat it with",
-        "  python train.py optimizer.lr=0.3 'name=my own'",
+        "  nws train optimizer.lr=0.3 'name=my own'",  # pytest is none of the scripts
+        "next:",
+        *(f"  nws {program} {tmp_path / 'search'}" for program in ("evaluate", "plot", "report")),
         str(tmp_path / "search" / "1"),
     ]
     assert repeating(read_run(make("older", [(1, 1, -5)]))) is None

@@ -21,6 +21,7 @@ from nws.experiment.build import build_machine
 from nws.experiment.checks import validate
 from nws.experiment.git import Code
 from nws.experiment.loading import load_run
+from nws.experiment.loggers import Outputs
 from nws.experiment.provenance import read_provenance
 
 KEYS = {
@@ -164,18 +165,24 @@ def test_the_row_of_step_0_is_of_the_untrained_machine(train: Command) -> None:
     assert (first["epoch"], float(first["learning_rate"])) == ("0.0", 0.1)
 
 
+@pytest.mark.parametrize(
+    ("owner", "method", "has_row"),
+    [(trainer_module, "validate", True), (Outputs, "start_logger", False)],  # W&B takes seconds
+)
 def test_a_run_that_is_stopped_before_its_first_step_goes_on(
-    train: Command, monkeypatch: pytest.MonkeyPatch
+    train: Command, monkeypatch: pytest.MonkeyPatch, owner: Any, method: str, has_row: bool
 ) -> None:
     whole = train("hydra.run.dir=whole").run
+    original = getattr(owner, method)
 
     def stop_at_once(*arguments: Any) -> Any:
         os.kill(os.getpid(), signal.SIGTERM)
-        return validate(*arguments)
+        return original(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer_module, "validate", stop_at_once)
+        patch.setattr(owner, method, stop_at_once)
         stopped = train("hydra.run.dir=run")
     assert stopped.code == 128 + signal.SIGTERM and checkpoint(stopped.run)["step"] == 0
-    assert "resume=" in stopped.out and len(metrics(stopped.run, start=True)) == 1
+    assert "resume=" in stopped.out and (stopped.run / "metrics.csv").is_file() == has_row
+    assert read_provenance(stopped.run)["state"] == "stopped"
     assert_same_run(whole, train("resume=run").run)

@@ -172,7 +172,7 @@ LIKELIHOODS: dict[str, Callable[[Run], Cell]] = {
 COSTS: dict[str, Callable[[Run], Cell]] = {
     "epochs done": lambda run: _number(run.last.get("epoch"), "{:.4g}"),
     "seconds": lambda run: _number(run.last.get("seconds"), "{:,.1f}"),
-    "ms/step": lambda run: _number(run.ms_per_step, "{:.3g}"),
+    "ms/step": lambda run: _number(run.ms_per_step, "{:,.1f}"),
     "host": _host,
 }
 

@@ -56,10 +56,16 @@ def write_page(
             written.
     """
     runs = every_run(folders)
-    title = title or "Report on " + ", ".join(Path(each).resolve().name for each in folders)
+    title = title or "Report on " + ", ".join(map(_heading, folders))
     content = render(runs, title, command, images).encode()
     write_atomically(path, content)
     return f"{len(runs)} run{'s' * (len(runs) > 1)}, {len(content) / 1e6:.1f} MB"
+
+
+def _heading(folder: str | Path) -> str:
+    """What a page calls a folder: its name, with that of the folder above where it is a time."""
+    name, above = Path(folder).resolve().name, Path(folder).resolve().parent.name
+    return name if name[:1].isalpha() else f"{above}/{name}"
 
 
 def every_run(folders: Sequence[str | Path]) -> list[Run]:
