@@ -201,7 +201,8 @@ def test_the_table_has_a_line_for_each_run(command: Command, sweep: Path) -> Non
     found = {name: rows(sweep / name)[0]["log_likelihood"] for name in ("bihm", "rws")}
     best = max(found, key=lambda name: found[name])
     assert lines[-1] == str(sweep / best)
-    assert f"best of 2 runs: {best}: {found[best]:.3f} nats" in lines
+    error = rows(sweep / best)[0]["standard_error"]
+    assert f"best of 2 runs: {best}: {found[best]:.3f} ± {error:.3f} nats" in lines
     for line, name in zip(lines[1:3], ("bihm", "rws"), strict=True):
         (row,) = rows(sweep / name)
         cells = re.split(r" {2,}", line.strip())
