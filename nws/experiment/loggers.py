@@ -223,12 +223,17 @@ class Outputs:
         log.info("  ".join(parts))
         return parts
 
-    def images(self, pictures: dict[str, Picture], step: int) -> None:
-        """Write pictures by their names, with captions."""
+    def images(self, pictures: dict[str, Picture], step: int, row: Row | None = None) -> None:
+        """Write pictures by their names, with captions; `row` is that of the step, if any."""
+        likelihood = ""
+        if row is not None:
+            mean, error = row["valid/log_likelihood"], row["valid/standard_error"]
+            likelihood = f", validation log p {mean:.2f} ± {error:.2f} nats"
         for name, picture in pictures.items():
             path = self.run.images / f"{name}_step_{step:07d}.png"
             where = f"{self.run.path.parent.name}/{self.run.path.name}"
-            save_png(picture.grid, path, f"{name}, {where}, step {step:,}\n{picture.rows}")
+            caption = f"{name}, {where}, step {step:,}{likelihood}\n{picture.rows}"
+            save_png(picture.grid, path, caption)
             self.logger.images(f"images/{name}", path, step)
 
     def checkpoint(self, state: dict[str, Any], best: bool) -> None:

@@ -117,11 +117,12 @@ class Trainer:
             while not self.finished and stop.caught is None:
                 self._train_until_due(stop)
                 self._check()
+                row = self._row() if self._is_due(self.settings.evaluate_every) else None
                 if self._is_due(self.settings.images_every):
                     pictures = progress_pictures(self.machine, self.data, EVALUATION_SEED)
-                    self.outputs.images(pictures, self.step)
-                if self._is_due(self.settings.evaluate_every):
-                    self._evaluate()
+                    self.outputs.images(pictures, self.step, row)
+                if row is not None:  # after the pictures: a checkpoint says that all is written
+                    self._evaluate(row)
             if stop.caught is not None and self.saved_step != self.step:
                 self._save(best=False)
             return stop.caught
@@ -182,9 +183,8 @@ class Trainer:
             kept = "no checkpoint was written yet"
         self.divergence.check(self.step, learning_rates(self.optimizer), kept)
 
-    def _evaluate(self) -> None:
+    def _evaluate(self, row: Row) -> None:
         """Write one row of metrics and the checkpoints."""
-        row = self._row()
         mean = row["valid/log_likelihood"]
         if self.plateau:
             self.scheduler.step(mean)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Writing what a run leaves where the disk is full."""
+"""Writing what a run leaves: captions, and where the disk is full."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, SMALL, Command, assert_same_run, snapshot
+from conftest import ROOT, SMALL, Command, assert_same_run, metrics, snapshot
+
+from nws.experiment import loggers
 
 
 def test_a_full_disk_keeps_the_good_checkpoint(
@@ -62,3 +64,14 @@ def test_a_file_size_limit_in_a_real_process(tmp_path: Path) -> None:
         process.stderr,
     )
     assert not list(tmp_path.rglob("*.tmp")) and not list((tmp_path / "run").rglob("*.pt"))
+
+
+def test_captions_say_step_and_likelihood(train: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures between evaluations have no likelihood."""
+    captions: list[str] = []
+    monkeypatch.setattr(loggers, "save_png", lambda grid, path, caption: captions.append(caption))
+    run = train("trainer.images_every=1", "trainer.evaluate_every=2").run
+    last = metrics(run)[-1]["valid/log_likelihood"]
+    first = [caption.splitlines()[0] for caption in captions if caption.startswith("generated")]
+    assert [", step 6" in first[0], "validation" in first[0]] == [True, False]
+    assert f", step 12, validation log p {float(last):.2f} ± " in first[1]
