@@ -117,12 +117,7 @@ class Trainer:
             while not self.finished and stop.caught is None:
                 self._train_until_due(stop)
                 self._check()
-                row = self._row() if self._is_due(self.settings.evaluate_every) else None
-                if self._is_due(self.settings.images_every):
-                    pictures = progress_pictures(self.machine, self.data, EVALUATION_SEED)
-                    self.outputs.images(pictures, self.step, row)
-                if row is not None:  # after the pictures: a checkpoint says that all is written
-                    self._evaluate(row)
+                self._write_what_is_due()
             if stop.caught is not None and self.saved_step != self.step:
                 self._save(best=False)
             return stop.caught
@@ -144,6 +139,15 @@ class Trainer:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         self.seconds += time.perf_counter() - started
+
+    def _write_what_is_due(self) -> None:
+        """Evaluate, draw pictures, and write both; a checkpoint comes last, when all is written."""
+        row = self._row() if self._is_due(self.settings.evaluate_every) else None
+        if self._is_due(self.settings.images_every):
+            pictures = progress_pictures(self.machine, self.data, EVALUATION_SEED)
+            self.outputs.images(pictures, self.step, row)
+        if row is not None:
+            self._evaluate(row)
 
     def _step(self) -> None:
         """Take one step."""
