@@ -113,8 +113,9 @@ def figure(task: Task, results: Results) -> bytes:
                 if x == "seconds":  # first and second order are far apart
                     axis.set_xscale("log")
                     decimal_ticks(axis.xaxis)
-                if part == "test" and task.classifies:  # a training error may be 0
-                    axis.set_yscale("log")
+                low, high = axis.get_ylim()
+                if part == "test" and task.classifies and high > 3 * low > 0:
+                    axis.set_yscale("log")  # not for training, whose error may be 0
                     decimal_ticks(axis.yaxis)
             line[0].set_ylabel(f"{'training' if part == 'train' else part} {unit}")
         image.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
