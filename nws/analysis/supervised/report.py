@@ -110,13 +110,7 @@ def figure(task: Task, results: Results) -> bytes:
                 for colour, (method, runs) in zip(COLOURS, results.items(), strict=False):
                     _curve(axis, runs, x, f"{part}_{column}", colour, METHODS[method].label)
                 axis.set_xlabel("epochs" if x == "epoch" else "CPU seconds of training")
-                if x == "seconds":  # first and second order are far apart
-                    axis.set_xscale("log")
-                    decimal_ticks(axis.xaxis)
-                low, high = axis.get_ylim()
-                if part == "test" and task.classifies and high > 3 * low > 0:
-                    axis.set_yscale("log")  # not for training, whose error may be 0
-                    decimal_ticks(axis.yaxis)
+                _set_scales(axis, x == "seconds", part == "test" and task.classifies)
             line[0].set_ylabel(f"{'training' if part == 'train' else part} {unit}")
         image.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
         drawn, content = io.BytesIO(), io.BytesIO()
@@ -124,6 +118,20 @@ def figure(task: Task, results: Results) -> bytes:
     few = Image.open(drawn).convert("RGB").quantize(96)  # colours: a third of the bytes
     few.save(content, format="png", optimize=True)
     return content.getvalue()
+
+
+def _set_scales(axis: Axes, seconds: bool, errors: bool) -> None:
+    """Logarithmic scales: of seconds, as methods are far apart; of test errors over a wide range.
+
+    A training error may be 0.
+    """
+    if seconds:
+        axis.set_xscale("log")
+        decimal_ticks(axis.xaxis)
+    low, high = axis.get_ylim()
+    if errors and high > 3 * low > 0:
+        axis.set_yscale("log")
+        decimal_ticks(axis.yaxis)
 
 
 def _curve(axis: Axes, runs: list[Run], x: str, column: str, colour: str, label: str) -> None:
