@@ -143,8 +143,8 @@ class Terminal:
                 self._bound = f"  bound {bound():.2f} nats"
                 head = f"epoch {epoch:.2f} of {self.epochs:g}  step {step} of {self.total}"
                 self.line(f"{head}  {self._pace(step, now)}")
-        elif now - self._drawn > REDRAW_EVERY:
-            if now - self._read > READ_EVERY:
+        elif step == self.first + 1 or now - self._drawn > REDRAW_EVERY:  # the first at once
+            if step == self.first + 1 or now - self._read > READ_EVERY:
                 self._bound, self._read = f"  bound {bound():.2f} nats", now
             self.bars.update(
                 self._bar, completed=step, description=f"epoch {epoch:.2f}/{self.epochs:g}",
