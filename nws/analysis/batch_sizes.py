@@ -4,7 +4,6 @@ Source: McCandlish et al. 2018, "An Empirical Model of Large-Batch Training". Up
 batch size a method needs the same number of images; beyond it the same number of steps.
 """
 
-import io
 import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from nws.analysis.curves import group_runs
+from nws.analysis.figures import DASHES, render
 from nws.analysis.runs import Run
 from nws.errors import UserError
 from nws.style import COLOURS, STYLE
@@ -98,20 +98,17 @@ def draw(found: Sequence[Reached]) -> dict[str, bytes]:
         left, right = figure.subplots(1, 2, sharex=True)
         for axes, name in ((left, "steps"), (right, "images")):
             for method, colour in zip(methods, itertools.cycle(COLOURS), strict=False):
-                for target, style in zip(targets, ("-", "--", ":", "-."), strict=False):
+                for target, style in zip(targets, itertools.cycle(DASHES), strict=False):
                     rows = [e for e in found if (e.method, e.target) == (method, target)]
                     x, y = [e.batch_size for e in rows], [getattr(e, name) for e in rows]
                     label = f"{method}, {target:g} nats"
-                    axes.plot(x, y, style, marker="o", ms=2.5, color=colour, label=label)
+                    line = {"linestyle": style, "color": colour, "label": label}
+                    axes.plot(x, y, marker="o", markersize=2.5, **line)
             axes.set(xlabel="batch size", ylabel=f"{name} to the target")
             _powers_of_two(axes, sorted({each.batch_size for each in found}))
         lines, labels = left.get_legend_handles_labels()
         figure.legend(lines, labels, loc="outside lower center", ncols=2, handlelength=2.6)
-        files = {}
-        for kind, date in (("png", "Software"), ("svg", "Date")):
-            figure.savefig(buffer := io.BytesIO(), format=kind, metadata={date: None})
-            files[kind] = buffer.getvalue()
-        return files
+        return render(figure)
 
 
 def _powers_of_two(axes: Axes, sizes: Sequence[int]) -> None:

@@ -80,11 +80,16 @@ def draw(
         if title:
             figure.suptitle(textwrap.fill(title, MAX_LABEL), fontsize=8.5)
         _add_legend(figure)
-        files = {}
-        for kind, date in (("png", "Software"), ("svg", "Date")):  # the same bytes each time
-            figure.savefig(buffer := io.BytesIO(), format=kind, metadata={date: None})
-            files[kind] = buffer.getvalue()
-        return files
+        return render(figure)
+
+
+def render(figure: Figure) -> dict[str, bytes]:
+    """The content of a figure's files, {"png": ..., "svg": ...}: the same bytes each time."""
+    files = {}
+    for kind, date in (("png", "Software"), ("svg", "Date")):
+        figure.savefig(buffer := io.BytesIO(), format=kind, metadata={date: None})
+        files[kind] = buffer.getvalue()
+    return files
 
 
 def labels(groups: dict[str, list[Run]], found: Scale | None = None) -> dict[str, str]:

@@ -1,16 +1,13 @@
 """Steps and images until runs reach a likelihood, against the batch size."""
 
 import argparse
-import sys
 from pathlib import Path
-
-from omegaconf.errors import OmegaConfBaseException
 
 from nws.analysis.batch_sizes import Reached, draw, reach
 from nws.analysis.figures import save
-from nws.analysis.runs import read_runs
+from nws.analysis.runs import read_runs, value_text
 from nws.analysis.tables import print_table
-from nws.errors import UserError
+from nws.programs.errors import errors_for_people
 
 
 def read_arguments() -> argparse.Namespace:
@@ -44,14 +41,12 @@ def main() -> None:
 
 def cells(row: Reached) -> list[str]:
     """A line of the table."""
-    rate = row.run.config.get("optimizer.lr")
-    numbers = [f"{row.batch_size}", f"{row.steps:.0f}", f"{row.images:.0f}", f"{rate:g}"]
+    rate = value_text("optimizer.lr", row.run.config.get("optimizer.lr"))
+    numbers = [f"{row.batch_size}", f"{row.steps:.0f}", f"{row.images:.0f}", rate]
     return [row.method, f"{row.target:g}", *numbers, f"{row.tried}"]
 
 
 def run() -> None:
     """The program: one message for a user's error."""
-    try:
+    with errors_for_people():
         main()
-    except (UserError, OmegaConfBaseException) as error:
-        sys.exit(f"error: {error}")

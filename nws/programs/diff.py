@@ -1,11 +1,8 @@
 """The configurations of runs, side by side: `python scripts/diff.py RUN RUN`."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import Any
-
-from omegaconf.errors import OmegaConfBaseException
 
 from nws.analysis.runs import Run, all_differences, all_keys, value_text
 from nws.analysis.summaries import best_text, folder_names, milliseconds, read_started
@@ -13,6 +10,7 @@ from nws.analysis.tables import broken, fits, print_table
 from nws.errors import UserError
 from nws.experiment.configuration import flatten_config
 from nws.experiment.directory import open_run
+from nws.programs.errors import errors_for_people
 
 #: what provenance.json says of a run that is shown beside its configuration, where it differs
 ORIGIN = ("version", "git", "torch", "device", "host", "layers", "parameters")
@@ -83,7 +81,5 @@ def _short(value: object) -> str:
 
 def run() -> None:
     """The program: one message for a user's error."""
-    try:
+    with errors_for_people():
         main()
-    except (UserError, OmegaConfBaseException) as error:
-        sys.exit(f"error: {error}")

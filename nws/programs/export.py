@@ -1,15 +1,12 @@
 """A small copy of a run, to share and to sample from: `nws export RUN FOLDER`."""
 
 import argparse
-import sys
 from pathlib import Path
 
-from omegaconf.errors import OmegaConfBaseException
-
-from nws.errors import UserError
 from nws.experiment.export import export_run
 from nws.experiment.invocation import command_line
 from nws.experiment.loading import load_run
+from nws.programs.errors import errors_for_people
 
 
 def read_arguments() -> argparse.Namespace:
@@ -40,7 +37,5 @@ def main() -> None:
 
 def run() -> None:
     """The program: one message for a user's error."""
-    try:
+    with errors_for_people():
         main()
-    except (UserError, OmegaConfBaseException) as error:
-        sys.exit(f"error: {error}")

@@ -19,6 +19,7 @@ from nws.analysis.supervised.tasks import TASKS, load_task
 from nws.analysis.tables import markdown, print_table
 from nws.errors import UserError, positive_int
 from nws.files import write_atomically
+from nws.programs.errors import errors_for_people
 
 
 def read_arguments() -> argparse.Namespace:
@@ -75,9 +76,8 @@ def main() -> None:
 def run() -> None:
     """The program: one message for a user's error, and how to go on after Ctrl-C."""
     try:
-        main()
-    except UserError as error:
-        sys.exit(f"error: {error}")
+        with errors_for_people():
+            main()
     except KeyboardInterrupt:
         print("stopped; the same command goes on with the runs that are kept", file=sys.stderr)
         sys.exit(130)

@@ -4,12 +4,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from omegaconf.errors import OmegaConfBaseException
-
 from nws.analysis.curves import Band, by_epochs, differences, group_runs, scale, with_column
 from nws.analysis.figures import draw, labels, save
 from nws.analysis.runs import Run, read_runs
 from nws.errors import UserError
+from nws.programs.errors import errors_for_people
 
 
 def read_arguments() -> argparse.Namespace:
@@ -128,7 +127,5 @@ def warn(text: str) -> None:
 
 def run() -> None:
     """The program: one message for a user's error."""
-    try:
+    with errors_for_people():
         main()
-    except (UserError, OmegaConfBaseException) as error:
-        sys.exit(f"error: {error}")

@@ -4,11 +4,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from omegaconf.errors import OmegaConfBaseException
-
 from nws.analysis.report.page import IMAGES, write_page
 from nws.errors import UserError, positive_int
 from nws.experiment.invocation import command_line
+from nws.programs.errors import errors_for_people
 
 
 def read_arguments() -> argparse.Namespace:
@@ -42,7 +41,5 @@ def main() -> None:
 
 def run() -> None:
     """The program: one message for a user's error."""
-    try:
+    with errors_for_people():
         main()
-    except (UserError, OmegaConfBaseException) as error:
-        sys.exit(f"error: {error}")

@@ -19,7 +19,6 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from nws.analysis.comparison import Comparison, Entry
 from nws.analysis.report.page import write_page
@@ -32,6 +31,7 @@ from nws.experiment.invocation import command_line, start
 from nws.experiment.resume import override_key
 from nws.experiment.signals import StopSignals
 from nws.files import write_atomically
+from nws.programs.errors import errors_for_people
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: of every run: metrics.csv is all that is read here, and a finished run is not trained again
@@ -323,7 +323,5 @@ def main() -> None:
 
 def run() -> None:
     """The program: one message for a user's error."""
-    try:
+    with errors_for_people():
         main()
-    except (UserError, OmegaConfBaseException) as error:
-        sys.exit(f"error: {error}")

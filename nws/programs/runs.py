@@ -16,6 +16,7 @@ from nws.analysis.summaries import column_names, read_started, runs_table
 from nws.analysis.tables import fits, print_table
 from nws.errors import UserError
 from nws.experiment.directory import find_runs
+from nws.programs.errors import errors_for_people
 
 FOLDERS = ("outputs", "multirun")  # where train.py writes
 MAX_KEYS = 5  # columns for what differs beside the seed, unless --keys asks for others
@@ -168,7 +169,5 @@ def states(runs: Sequence[Run]) -> list[str]:
 
 def run() -> None:
     """The program: one message for a user's error."""
-    try:
+    with errors_for_people():
         main()
-    except (UserError, OmegaConfBaseException) as error:
-        sys.exit(f"error: {error}")

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 from rich.progress import track
 from torch import Tensor
 from torchvision.io import ImageReadMode, read_image
@@ -34,6 +33,7 @@ from nws.experiment.loggers import WANDB, Outputs
 from nws.models import sampling
 from nws.models.helmholtz import HelmholtzMachine
 from nws.models.likelihood import TRUSTED_ESS
+from nws.programs.errors import errors_for_people
 
 View = tuple[list[Tensor], str]  # the frames of a picture, and what it shows
 COUNTS = {"generate": 64, "reconstruct": 32, "inpaint": 24, "chain": 16, "walk": 8}
@@ -318,7 +318,5 @@ def main() -> None:
 
 def run() -> None:
     """The program: one message for a user's error."""
-    try:
+    with errors_for_people():
         main()
-    except (UserError, OmegaConfBaseException) as error:
-        sys.exit(f"error: {error}")

@@ -1,11 +1,10 @@
 """Draw the small worlds of information geometry."""
 
 import argparse
-import sys
 from pathlib import Path
 
-from nws.errors import UserError
 from nws.files import write_atomically
+from nws.programs.errors import errors_for_people
 from nws.worlds.figures.render import WORLDS, facts, find_worlds, render, shown
 
 
@@ -36,7 +35,5 @@ def main() -> None:
 
 def run() -> None:
     """The program: one message for a user's error."""
-    try:
+    with errors_for_people():
         main()
-    except UserError as error:
-        sys.exit(f"error: {error}")

@@ -66,6 +66,15 @@ def test_the_command_prints_a_table_and_draws_it(
     assert ">rws, -8 nats<" in (tmp_path / "sizes.svg").read_text()
 
 
+def test_every_target_is_drawn(make: Make, command: Command, tmp_path: Path) -> None:
+    """Also more of them than there are simple dashes."""
+    make("runs/0", [(1, 1, -9), (2, 2, -3)])
+    targets = [f"--target=-{nats}" for nats in range(4, 9)]
+    assert command(BATCH_SIZES, "runs", *targets, "--output", "five.png").code == 0
+    text = (tmp_path / "five.svg").read_text()
+    assert all(f">rws, -{nats} nats<" in text for nats in range(4, 9))
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
