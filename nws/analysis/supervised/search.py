@@ -64,7 +64,8 @@ def search(runs: Runs, method: str, limit: int = 40) -> tuple[Settings, list[Run
 
     A neighbour has twice or half the rate, or three times or a third of the damping. At the end the
     rate is tried at factors of sqrt(2). So the best settings are at no edge of what was tried. They
-    are best in the mean of three seeds. A neighbour that is worse with the first is left there.
+    are best in the mean of three seeds. A neighbour that is worse with the first is left there. If
+    the start diverges, the rate falls and the damping rises until a run comes to its end.
 
     Args:
         runs: Of the task.
@@ -88,6 +89,10 @@ def search(runs: Runs, method: str, limit: int = 40) -> tuple[Settings, list[Run
     start = METHODS[method]
     best = Settings(method, start.lr, start.damping, SEARCH_SEEDS[0])
     tried, lowest, fine = {best}, measure(best, math.inf), False
+    while math.isinf(lowest) and len(tried) < limit:
+        best = _calmer(best)
+        tried.add(best)
+        lowest = measure(best, math.inf)
     while len(tried) < limit:
         near = next((each for each in _neighbours(best, fine) if each not in tried), None)
         if near is None and fine:
@@ -100,6 +105,11 @@ def search(runs: Runs, method: str, limit: int = 40) -> tuple[Settings, list[Run
         if found < lowest:
             best, lowest = near, found
     return best, made
+
+
+def _calmer(at: Settings) -> Settings:
+    damping = None if at.damping is None else float(f"{at.damping * DAMPING:.4g}")
+    return replace(at, lr=float(f"{at.lr / COARSE:.4g}"), damping=damping)
 
 
 def _neighbours(at: Settings, fine: bool) -> Iterator[Settings]:
