@@ -257,7 +257,8 @@ def metrics(run: Path, start: bool = False) -> list[dict[str, str]]:
 
 def checkpoint(run: Path, name: str = "last.pt") -> dict[str, Any]:
     state = torch.load(run / "checkpoints" / name, weights_only=True)
-    return {key: value for key, value in state.items() if key not in ("seconds", "wandb_id")}
+    unlike = ("seconds", "rows", "wandb_id")  # no two runs share the seconds, in rows neither
+    return {key: value for key, value in state.items() if key not in unlike}
 
 
 def complete(run: Path) -> bool:

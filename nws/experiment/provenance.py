@@ -22,7 +22,7 @@ import torch
 from nws.errors import Diverged, UserError
 from nws.experiment.git import Code, code_of_this_process
 from nws.experiment.hardware import device_name
-from nws.files import write_atomically
+from nws.files import process_lives, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -47,22 +47,11 @@ def read_provenance(run: str | Path) -> Facts:
         return {}
     if not isinstance(record, dict):
         return {}
-    if record.get("state") == "running" and not _lives(record):
+    if record.get("state") == "running" and not process_lives(
+        record.get("host"), record.get("pid")
+    ):
         record["state"] = "failed"
     return record
-
-
-def _lives(record: Facts) -> bool:
-    """Return whether the process of a record may be alive; True where it is of another host."""
-    if record.get("host") != socket.gethostname() or not isinstance(record.get("pid"), int):
-        return True
-    try:
-        os.kill(record["pid"], 0)  # the signal 0 only asks
-    except ProcessLookupError:
-        return False
-    except OSError:  # of another user
-        return True
-    return True
 
 
 def surroundings(device: torch.device) -> Facts:

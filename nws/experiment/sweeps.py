@@ -27,9 +27,10 @@ from omegaconf.errors import OmegaConfBaseException
 from nws.errors import Diverged, UserError
 from nws.experiment.directory import RunDirectory
 from nws.experiment.invocation import command_line
-from nws.experiment.signals import Shield, StopSignals, announce, lower_shield
+from nws.experiment.lock import Taken
+from nws.experiment.signals import Shield, StopSignals, announce, end_with, lower_shield
 from nws.experiment.terminal import Terminal, short_path, silence_warnings, write_line
-from nws.files import write_atomically
+from nws.files import remove_abandoned, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ CHATTY = (
     "hydra._internal.core_plugins.basic_launcher", "hydra_plugins.hydra_joblib_launcher", "alembic",
 )  # fmt: skip
 STOPPED = "stopped"  # the file that keeps the jobs of a sweep from starting
+PARENT = "NWS_SWEEP_PROCESS"  # the variable by which workers know the process of their sweep
 
 
 def sweep_name(name: str, data: str, algorithm: str, overrides: Sequence[str]) -> str:
@@ -115,6 +117,8 @@ class Sweep(Callback):
         silenced = CHATTY if terminal.speaks else (*CHATTY, "hydra", "hydra_plugins", "optuna")
         for name in silenced:
             logging.getLogger(name).setLevel(logging.WARNING)
+        os.environ[PARENT] = str(os.getpid())
+        remove_abandoned(directory)
         (directory / STOPPED).unlink(missing_ok=True)
         record = directory / "sweep.yaml"
         if config.resume == "auto":
@@ -167,6 +171,11 @@ class Job:
         }
 
     @property
+    def goes_on(self) -> bool:
+        """Whether the job takes part in what was started before: resume=auto."""
+        return any(text.lstrip("+") == "resume=auto" for text in self.hydra.overrides.task)
+
+    @property
     def shares_output(self) -> bool:
         """Whether other jobs write to the same terminal or file at the same time."""
         return self.in_worker and "joblib" in str(self.hydra.launcher._target_)
@@ -210,15 +219,18 @@ class Job:
                 yield
         except (UserError, OmegaConfBaseException) as error:
             if self.sweep:
+                searches = "direction" in self.hydra.sweeper  # Optuna's, which wants a result
+                if isinstance(error, Taken) and not searches and self.goes_on:
+                    write_line(f"job {self.hydra.job.num} is left out: {error}")
+                    return
                 log.error(error)
-                if isinstance(error, Diverged) and "direction" in self.hydra.sweeper:  # Optuna's
+                if isinstance(error, Diverged) and searches:
                     return
                 raise CompactHydraException(f"error: {error}") from None
-            directory = Path(self.hydra.runtime.output_dir)
-            if any(directory.iterdir()):
+            try:
+                Path(self.hydra.runtime.output_dir).rmdir()
+            except OSError:  # it is not empty
                 log.info("error: %s", error)  # for the log file
-            else:
-                directory.rmdir()
             sys.exit(f"error: {error}")
 
     @contextmanager
@@ -228,6 +240,8 @@ class Job:
             yield
             return
         try:
+            if self.shares_output:
+                end_with(int(os.environ[PARENT]))
             if (Path(self.hydra.sweep.dir) / STOPPED).exists():
                 raise CompactHydraException("not started: the sweep was stopped; use resume=auto")
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -28,7 +28,8 @@ from nws.experiment.checks import (
 from nws.experiment.directory import load_parameters
 from nws.experiment.hardware import peak_memory
 from nws.experiment.images import progress_pictures
-from nws.experiment.loggers import MetricsFile, Outputs
+from nws.experiment.loggers import Outputs
+from nws.experiment.metrics_file import restore_metrics
 from nws.experiment.rates import Scheduler, are_apart, learning_rates, restore
 from nws.experiment.seeds import derive_seed
 from nws.experiment.settings import TrainerSettings
@@ -300,7 +301,8 @@ class Trainer:
                 " be continued"
             )
             self.learner.rng.manual_seed(derive_seed(self.seed, 1, self.step))
-        self.outputs.metrics = MetricsFile(self.outputs.run.metrics, self.step)
+        rows = state.get("rows")
+        self.outputs.metrics = restore_metrics(self.outputs.run.metrics, self.step, rows)
 
     def _load_optimizer(self, state: dict[str, Any], changed: set[str]) -> None:
         """Restore both; with new options, or another number of steps, the schedule from step 0."""
