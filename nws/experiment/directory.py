@@ -59,6 +59,7 @@ class RunDirectory:
         if not again:
             self.check_free()
         try:
+            self.best.unlink(missing_ok=True)  # of a start that came no further
             self.save_config(config, choices)
         except UserError:
             if not self.config.exists():  # the directory holds no run
@@ -83,14 +84,17 @@ class RunDirectory:
         """
         if self.last.is_file():
             return load_checkpoint(self.last)
+        if not self.best.is_file():
+            return None
+        rows = 0  # after that of step 0; the first one is written before best.pt, and that before
         with contextlib.suppress(OSError):
-            evaluations = len(self.metrics.read_text(errors="replace").splitlines()) - 2
-            if evaluations > 1:  # beside that of step 0; with one the checkpoint may come next
-                raise UserError(
-                    f"expected a checkpoint at {self.last}, found none, though {self.metrics} has"
-                    f" {evaluations} evaluations. Copy {self.best.name} to its place to go on from"
-                    " there, or start a new run elsewhere"
-                )
+            rows = len(self.metrics.read_text(errors="replace").splitlines()) - 2
+        if rows != 1:
+            raise UserError(
+                f"expected a checkpoint at {self.last}, found none, though the run was further;"
+                " copies by nws export have none. Where best.pt is of the run itself, copy it"
+                " there to go on from it, or start a new run elsewhere"
+            )
         return None
 
     def is_finished(self) -> bool:

@@ -113,7 +113,7 @@ class Trainer:
         stop = stop or StopSignals()
         self._note()
         with self.terminal.training(self.step, self.total_steps, self.settings.epochs):
-            if self.step == 0 and stop.caught is None:
+            if self.step == 0 and not self.outputs.metrics.rows and stop.caught is None:
                 self.terminal.row(self.outputs.row(self._row()))
             while not self.finished and stop.caught is None:
                 self._train_until_due(stop)
