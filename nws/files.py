@@ -53,6 +53,15 @@ def write_atomically(path: Path, content: bytes) -> None:
             temporary.unlink(missing_ok=True)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, where there is none; `UserError` where it cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"could not make the folder {path}: {reason}; choose another") from error
+
+
 def process_lives(host: object, pid: object) -> bool:
     """Return whether a process may be alive; True where it is of another host."""
     if host != socket.gethostname() or not isinstance(pid, int):

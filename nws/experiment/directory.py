@@ -58,8 +58,9 @@ class RunDirectory:
         """
         if not again:
             self.check_free()
+        with contextlib.suppress(OSError):
+            self.best.unlink()  # of a start that came no further
         try:
-            self.best.unlink(missing_ok=True)  # of a start that came no further
             self.save_config(config, choices)
         except UserError:
             if not self.config.exists():  # the directory holds no run

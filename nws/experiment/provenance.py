@@ -54,6 +54,19 @@ def read_provenance(run: str | Path) -> Facts:
     return record
 
 
+def note_finished(run: Path, step: int) -> None:
+    """Note that a run has come to its end, which its process was killed before it could.
+
+    Args:
+        run: The run directory.
+        step: Its last one.
+    """
+    record = read_provenance(run)
+    if record.get("state") == "failed" and record.get("ended") is None:
+        record |= {"state": "finished", "steps": step, "ended": now()}
+        write_atomically(run / FILE, _json(record))
+
+
 def surroundings(device: torch.device) -> Facts:
     """Return what a run runs on: versions, host and processor."""
     return {
@@ -122,7 +135,7 @@ class Provenance:
         if "peak_memory_bytes" in facts:
             facts["peak_memory_bytes"] = max(self._peak, facts["peak_memory_bytes"])
         self.record |= facts
-        write_atomically(self.run / FILE, (json.dumps(self.record, indent=2) + "\n").encode())
+        write_atomically(self.run / FILE, _json(self.record))
 
     @contextmanager
     def ended_by(self, outcome: Callable[[], Facts]) -> Iterator[None]:
@@ -180,6 +193,10 @@ class Provenance:
 def now() -> str:
     """Return the time, as ISO 8601 with the offset of the time zone."""
     return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def _json(record: Facts) -> bytes:
+    return (json.dumps(record, indent=2) + "\n").encode()
 
 
 def _finite(value: Any) -> Any:

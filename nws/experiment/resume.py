@@ -13,6 +13,7 @@ from nws.errors import UserError
 from nws.experiment.configuration import flatten_config, resolve_paths
 from nws.experiment.directory import RunDirectory, is_end, open_run
 from nws.experiment.metrics_file import restore_metrics
+from nws.experiment.provenance import note_finished
 from nws.files import remove_abandoned
 
 #: What a resumed run keeps, with the options of its data: its place in the draws depends on it.
@@ -47,29 +48,42 @@ class Start:
 def starting_point(config: DictConfig, hydra_config: HydraConf) -> Iterator[Start]:
     """Give what the option `resume` of a composed configuration stands for.
 
-    This process is the owner of the run's directory meanwhile: it has its lock before it reads
-    anything there, and has removed what killed processes left. A run that is finished needs none.
+    This process is the owner of the run's directory meanwhile: it has its lock, and has removed
+    what killed processes left, before it reads what it goes on with. A finished run may be in a
+    folder that cannot be written to.
 
     Raises:
         Taken: Another process trains there.
         UserError: There is a run already, there is none, or it is of another configuration.
     """
     run = RunDirectory(Path(hydra_config.runtime.output_dir))
-    patience = 0.0
+    patience, state = 0.0, None
     if config.resume == "auto":
         patience, state = PATIENCE, left_state(run, config)
-        if state is not None and is_end(state):
-            restore_metrics(run.metrics, state["step"], state.get("rows"))
-            yield Start(run, config, state, finished=True)
-            return
     elif config.resume is not None:
         run, _ = open_run(config.resume)
-    run.lock.acquire(patience)
     try:
-        remove_abandoned(run.path, below=True)
-        yield _owned_start(run, config, hydra_config)
+        try:
+            start = _take(run, config, hydra_config, patience)
+        except UserError:
+            if not is_end(state):
+                raise
+            start = Start(run, config, state, finished=True)
+        yield start
     finally:
         run.lock.release()
+
+
+def _take(run: RunDirectory, config: DictConfig, hydra_config: HydraConf, patience: float) -> Start:
+    """Become the owner of a directory. Return where its run starts, after a kill too."""
+    run.lock.acquire(patience)
+    remove_abandoned(run.path, below=True)
+    start = _owned_start(run, config, hydra_config)
+    if start.state is not None:  # what a kill, or a loss, left behind the checkpoint
+        restore_metrics(run.metrics, start.state["step"], start.state.get("rows"))
+        if is_end(start.state):
+            note_finished(run.path, start.state["step"])
+    return start
 
 
 def _owned_start(run: RunDirectory, config: DictConfig, hydra_config: HydraConf) -> Start:

@@ -30,7 +30,7 @@ from nws.experiment.invocation import command_line
 from nws.experiment.lock import Taken
 from nws.experiment.signals import Shield, StopSignals, announce, end_with, lower_shield
 from nws.experiment.terminal import Terminal, short_path, silence_warnings, write_line
-from nws.files import remove_abandoned, write_atomically
+from nws.files import make_folder, remove_abandoned, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -110,8 +110,18 @@ class Sweep(Callback):
     signals = StopSignals(lambda number: Sweep._stop(number))
     shield = Shield()
 
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Make the run's directory. Hydra would answer a full disk with a traceback."""
+        with _errors_at_the_start():
+            make_folder(Path(config.hydra.run.dir))
+
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Note the sweep's directory and command, and take over the stopping signals."""
+        with _errors_at_the_start():
+            make_folder(Path(config.hydra.sweep.dir))
+            self._start(config)
+
+    def _start(self, config: DictConfig) -> None:
         Sweep.directory = directory = Path(config.hydra.sweep.dir).resolve()
         terminal = Terminal(config.verbosity)
         silenced = CHATTY if terminal.speaks else (*CHATTY, "hydra", "hydra_plugins", "optuna")
@@ -119,7 +129,8 @@ class Sweep(Callback):
             logging.getLogger(name).setLevel(logging.WARNING)
         os.environ[PARENT] = str(os.getpid())
         remove_abandoned(directory)
-        (directory / STOPPED).unlink(missing_ok=True)
+        if (directory / STOPPED).exists():
+            (directory / STOPPED).unlink()
         record = directory / "sweep.yaml"
         if config.resume == "auto":
             what = "going on with the sweep" if record.exists() else "a new sweep"
@@ -148,6 +159,15 @@ class Sweep(Callback):
         announce("the sweep", number)
         if not os.environ.get("HYDRA_FULL_ERROR"):
             sys.stderr = io.StringIO()  # see `stopped_jobs_unreported`
+
+
+@contextmanager
+def _errors_at_the_start() -> Iterator[None]:
+    """End the program with one message; of an error in a callback Hydra makes a warning."""
+    try:
+        yield
+    except UserError as error:
+        sys.exit(f"error: {error}")
 
 
 def in_process(launcher: DictConfig) -> bool:
