@@ -61,16 +61,26 @@ class RunDirectory:
         with contextlib.suppress(OSError):
             self.best.unlink()  # of a start that came no further
         try:
-            self.save_config(config, choices)
+            self.save_config(config_texts(config, choices))
         except UserError:
             if not self.config.exists():  # the directory holds no run
                 shutil.rmtree(self.config.parent, ignore_errors=True)
             raise
 
-    def save_config(self, config: DictConfig, choices: dict[str, str]) -> None:
-        """Write the resolved configuration, and the choice of each group that it came from."""
-        write_atomically(self.choices, OmegaConf.to_yaml(choices).encode())
-        write_atomically(self.config, OmegaConf.to_yaml(config, resolve=True).encode())
+    def save_config(self, texts: dict[str, str]) -> None:
+        """Write what `config_texts` returns. config.yaml comes last, as it makes the run."""
+        write_atomically(self.choices, texts["choices"].encode())
+        write_atomically(self.config, texts["config"].encode())
+
+    def settle_config(self) -> None:
+        """Write the configuration of last.pt again, where a kill came between the two.
+
+        A configuration that was edited since stays.
+        """
+        with contextlib.suppress(UserError, OSError, ValueError, KeyError, TypeError):
+            texts = load_checkpoint(self.last).get("configuration") or {}
+            if texts and self.config.read_text() == texts["before"] != texts["config"]:
+                self.save_config(texts)
 
     def saved_choices(self) -> dict[str, str]:
         """Return the choice of each group that the run was composed from."""
@@ -111,6 +121,12 @@ def is_end(state: dict[str, Any] | None) -> bool:
     if state is None:
         return False
     return bool(state.get("finished", state["step"] >= state["total_steps"]))
+
+
+def config_texts(config: DictConfig, choices: dict[str, str]) -> dict[str, str]:
+    """Return config.yaml, resolved, and choices.yaml: the choices of groups that it came from."""
+    resolved = OmegaConf.to_yaml(config, resolve=True)
+    return {"config": resolved, "choices": OmegaConf.to_yaml(choices)}
 
 
 def open_run(path: str | Path) -> tuple[RunDirectory, DictConfig]:

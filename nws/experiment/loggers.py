@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from nws.errors import UserError
 from nws.experiment.checks import Row
 from nws.experiment.configuration import instantiate, to_dict
-from nws.experiment.directory import RunDirectory, save_checkpoint
+from nws.experiment.directory import RunDirectory, config_texts, save_checkpoint
 from nws.experiment.images import Picture, save_png
 from nws.experiment.metrics_file import MetricsFile
 from nws.experiment.provenance import Provenance
@@ -157,14 +157,16 @@ def row_parts(row: Row) -> list[str]:
 class Outputs:
     """The files of one run, and what its logger shows once `start_logger` was called.
 
-    The configuration, and the `choices` of groups that it came from, are written with each
+    The configuration, and the `choices` of groups that it came from, are written after each
     checkpoint: config.yaml is always that of last.pt, also after a resume that failed. Checkpoints
-    have the rows of metrics.csv, which can then be written again.
+    have both, and the rows of metrics.csv, so that a kill between two files loses neither.
     """
 
     def __init__(self, run: RunDirectory, config: DictConfig, choices: dict[str, str]) -> None:
-        self.run, self.config, self.choices = run, config, choices
+        self.run, self.config = run, config
         self.metrics = MetricsFile(run.metrics)
+        before = run.config.read_text() if run.config.is_file() else ""
+        self._configuration = config_texts(config, choices) | {"before": before}
         self.logger = build_logger(config)
         self.wandb_id: str | None = None  # by which W&B goes on with the run
         self.provenance: Provenance | None = None
@@ -206,6 +208,7 @@ class Outputs:
     def checkpoint(self, state: dict[str, Any], best: bool) -> None:
         """Write last.pt, and best.pt too where the state is the best so far."""
         state |= {"wandb_id": self.wandb_id, "rows": self.metrics.text()}
+        state["configuration"] = self._configuration
         for path in [self.run.best] * best + [self.run.last]:
             save_checkpoint(path, state)
-        self.run.save_config(self.config, self.choices)
+        self.run.save_config(self._configuration)

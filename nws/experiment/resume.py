@@ -78,6 +78,7 @@ def _take(run: RunDirectory, config: DictConfig, hydra_config: HydraConf, patien
     """Become the owner of a directory. Return where its run starts, after a kill too."""
     run.lock.acquire(patience)
     remove_abandoned(run.path, below=True)
+    run.settle_config()
     start = _owned_start(run, config, hydra_config)
     if start.state is not None:  # what a kill, or a loss, left behind the checkpoint
         restore_metrics(run.metrics, start.state["step"], start.state.get("rows"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -165,7 +166,12 @@ def test_workers_end_with_their_sweep(tmp_path: Path) -> None:
         time.sleep(0.05)
     process.kill()
     process.wait()
-    locks = [RunLock(path.parents[1]) for path in lasts]
-    for lock in locks:  # a worker that trains on would have it yet
-        lock.acquire(patience=20)
-        lock.release()
+    try:
+        for path in lasts:  # a worker that trains on would have the lock yet
+            lock = RunLock(path.parents[1])
+            lock.acquire(patience=20)
+            lock.release()
+    finally:  # where that failed
+        for path in lasts:
+            with contextlib.suppress(OSError):
+                os.kill(json.loads((path.parents[1] / ".lock").read_text())["pid"], signal.SIGKILL)

@@ -34,6 +34,7 @@ class Campaign:
         given = os.environ.get("NWS_FAULTS_SEED")
         self.seed = int(given) if given else secrets.randbelow(10**9) if long else 0
         self.random = random.Random(self.seed)
+        self.share = float(os.environ.get("NWS_FAULTS_SHARE", "1"))  # of the long campaign
         self.counts: Counter[str] = Counter()
         self.found: list[str] = []
         self.server = Server(folder / "server")
@@ -48,10 +49,13 @@ class Campaign:
         folder.mkdir()
         return folder
 
-    def sample(self, number: int) -> list[int]:
-        """Return changes at which to break a run: all, or as many, spread over its life."""
-        if self.long:
-            return list(range(1, self.changes + 1))
+    def times(self, quick: int, long: int) -> int:
+        """Return how often to try something."""
+        return max(1, round(self.share * long)) if self.long else quick
+
+    def sample(self, quick: int) -> list[int]:
+        """Return changes at which to break a run: all, or some, spread over its life."""
+        number = self.times(quick, self.changes)
         width = self.changes / number
         return [1 + int(width * (part + self.random.random())) for part in range(number)]
 
@@ -89,9 +93,9 @@ class Campaign:
 
 
 def names(folder: Path) -> set[str]:
-    """Return the names of all files and folders below a folder; a log may be missing."""
+    """Return the names of all files and folders below a folder, without those of logs and code."""
     below = {str(path.relative_to(folder)) for path in folder.rglob("*")}
-    return {name for name in below if not name.endswith(".log")}
+    return {name for name in below if not name.endswith((".log", ".diff"))}
 
 
 def differences(run: Path, other: Path) -> str:

@@ -1,12 +1,14 @@
 """Runs are killed, stopped and left without a disk at every change to their files, and end as if
 nothing had been.
 
-`make faults` does all of it, with a fresh seed; NWS_FAULTS_SEED repeats one.
+`make faults` does all of it, with a fresh seed. NWS_FAULTS_SEED repeats one, and
+NWS_FAULTS_SHARE=0.1 does a tenth.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from breaking import Attempt, wait_until
 from campaign import AUTO, RUN, Campaign, differences
 from conftest import ROOT, SMALL
@@ -95,7 +98,7 @@ def test_a_run_whose_disk_fails_at_any_change_goes_on(
 
 
 def test_a_run_that_is_killed_again_and_again_goes_on(clean: Campaign) -> None:
-    for case in range(60 if clean.long else 1):
+    for case in range(clean.times(1, 60)):
         name = f"killed again and again, {case}"
         folder = clean.new_folder(name)
         for _ in range(4):
@@ -105,8 +108,30 @@ def test_a_run_that_is_killed_again_and_again_goes_on(clean: Campaign) -> None:
         clean.complete(name, folder)
 
 
+LONGER = ("resume=run", "trainer.epochs=3", "optimizer.lr=0.02", "verbosity=quiet")
+
+
+def test_a_run_that_is_killed_with_new_options_takes_them_again(clean: Campaign) -> None:
+    """By the same command, or by one without options once a checkpoint has the new ones."""
+    whole = clean.new_folder("whole longer")
+    clean.server.start(whole, *RUN)
+    changes = clean.server.start(whole, *LONGER).changes
+    number = clean.times(3, changes)
+    for part in range(number):
+        at = 1 + int(changes * (part + clean.random.random()) / number)
+        name = f"killed with new options at change {at}"
+        folder = clean.new_folder(name)
+        shutil.copytree(clean.whole / "run", folder / "run")
+        clean.server.start(folder, *LONGER, how="killed", at=at)
+        clean.counts["kills with new options"] += 1
+        last = torch.load(folder / "run" / "checkpoints" / "last.pt", weights_only=True)
+        has_them = last["total_steps"] == 18
+        clean.look(name, clean.server.start(folder, *(LONGER[:1] if has_them else LONGER)))
+        clean.check(name, folder, whole)
+
+
 def test_of_two_starts_at_once_one_trains(clean: Campaign) -> None:
-    for case in range(20 if clean.long else 2):
+    for case in range(clean.times(2, 20)):
         name = f"started twice at once, {case}"
         folder = clean.new_folder(name)
         arguments = RUN if case % 2 else AUTO
@@ -129,7 +154,7 @@ def test_a_run_that_is_killed_at_any_moment_goes_on(clean: Campaign) -> None:
     started = time.monotonic()
     clean.complete("undisturbed", clean.new_folder("undisturbed"))
     whole = time.monotonic() - started
-    for case in range(150):
+    for case in range(clean.times(0, 150)):
         name = f"killed at a moment, {case}"
         folder = clean.new_folder(name)
         killed = clean.server.start(folder, *RUN, after=clean.random.uniform(0, whole))
@@ -153,7 +178,7 @@ def test_programs_that_are_killed_at_any_moment_go_on(clean: Campaign) -> None:
     process = program(clean.new_folder("program"), *RUN)
     assert process.communicate()[0].endswith("run\n")
     whole = time.monotonic() - started
-    for case in range(20):
+    for case in range(clean.times(0, 20)):
         name = f"program killed at a moment, {case}"
         folder = clean.new_folder(name)
         process = program(folder, *RUN)
@@ -180,7 +205,7 @@ def test_sweeps_that_are_killed_at_any_moment_go_on(clean: Campaign) -> None:
     out = process.communicate()[0]
     assert process.returncode == 0, out
     seconds = time.monotonic() - started
-    for case in range(8):
+    for case in range(clean.times(0, 10)):
         name = f"sweep killed at a moment, {case}"
         folder = clean.new_folder(name)
         for _ in range(2):
@@ -213,7 +238,7 @@ def lives(group: int) -> bool:
 
 @long
 def test_a_program_that_is_stopped_for_a_while_has_its_run_to_itself(clean: Campaign) -> None:
-    for case in range(5):
+    for case in range(clean.times(0, 10)):
         name = f"stopped for a while, {case}"
         folder = clean.new_folder(name)
         process = program(folder, *RUN)
