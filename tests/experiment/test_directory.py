@@ -172,3 +172,21 @@ def test_a_run_is_finished_at_its_last_step(train: Command, interrupt: Interrupt
     assert run.is_finished()
     run.last.write_bytes(b"damaged")
     assert not run.is_finished() and not RunDirectory(Path("none")).is_finished()
+
+
+def test_a_configuration_behind_its_checkpoint_is_written_again(train: Command) -> None:
+    """As after a kill between the two. One that was edited since stays."""
+    run = RunDirectory(train("hydra.run.dir=run").run)
+    before = run.config.read_text()
+    train("resume=run", "trainer.epochs=3", "optimizer=sgd")
+    after, choices = run.config.read_text(), run.choices.read_text()
+    assert before != after
+    run.config.write_text(before)
+    run.choices.write_text("")
+    assert train("resume=run", "trainer.epochs=4").code == 0
+    assert OmegaConf.load(run.config).optimizer == OmegaConf.create(after).optimizer
+    assert run.choices.read_text() == choices
+    edited = run.config.read_text().replace("epochs: 4", "epochs: 5")
+    run.config.write_text(edited)
+    run.settle_config()
+    assert run.config.read_text() == edited
