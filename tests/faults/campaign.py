@@ -15,6 +15,7 @@ from conftest import SMALL, assert_same_run
 
 RUN = (*SMALL, "hydra.run.dir=run", "verbosity=quiet")
 AUTO = (*RUN, "resume=auto")
+WRONG = ("runs lost", "bit differences", "leftovers", "tracebacks")
 
 
 class Campaign:
@@ -35,7 +36,7 @@ class Campaign:
         self.seed = int(given) if given else secrets.randbelow(10**9) if long else 0
         self.random = random.Random(self.seed)
         self.share = float(os.environ.get("NWS_FAULTS_SHARE", "1"))  # of the long campaign
-        self.counts: Counter[str] = Counter()
+        self.counts = Counter(dict.fromkeys(WRONG, 0))
         self.found: list[str] = []
         self.server = Server(folder / "server")
         self.whole = self.new_folder("whole")
