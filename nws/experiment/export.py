@@ -7,8 +7,9 @@ import torch
 from omegaconf import OmegaConf
 
 from nws.errors import UserError
+from nws.experiment.checkpoints import load_parameters, save_checkpoint
 from nws.experiment.checks import EVALUATION_SEED
-from nws.experiment.directory import RunDirectory, load_parameters, save_checkpoint
+from nws.experiment.directory import RunDirectory
 from nws.experiment.loading import LoadedRun
 from nws.files import write_atomically
 from nws.models import HelmholtzMachine, log_likelihood

@@ -2,6 +2,8 @@
 
 import math
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -72,10 +74,26 @@ def are_apart(optimizer: Optimizer) -> bool:
     return len(optimizer.param_groups) > 1
 
 
-def learning_rates(optimizer: Optimizer) -> Rates:
-    """Return the present rates: of the first and of the last group of parameters."""
+def learning_rates(optimizer: Optimizer, factor: float = 1.0) -> Rates:
+    """Return the present rates, times a factor: of the first and of the last parameters."""
     groups = optimizer.param_groups
-    return Rates(groups[0]["lr"], groups[-1]["lr"])
+    return Rates(groups[0]["lr"] * factor, groups[-1]["lr"] * factor)
+
+
+@contextmanager
+def scaled(optimizer: Optimizer, factor: float) -> Iterator[None]:
+    """Multiply all rates for the step inside; a scheduler sees them as they are without."""
+    if factor == 1:
+        yield
+        return
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate * factor
+    try:
+        yield
+    finally:
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
 
 
 def restore(
@@ -89,7 +107,12 @@ def restore(
     """
     saved = dict(state["optimizer"])
     if steps is None:
-        scheduler.load_state_dict(state["scheduler"])
+        here, there = scheduler.state_dict(), state["scheduler"]
+        wrong = [name for name in there if callable(getattr(type(scheduler), name, None))]
+        wrong += [name for name in here if name[0] != "_" and name not in there]
+        if wrong:
+            raise ValueError(f"the scheduler's {wrong[0]} is missing or of another kind")
+        scheduler.load_state_dict(there)
     else:
         with warnings.catch_warnings():  # torch warns that the optimizer has not stepped
             warnings.simplefilter("ignore", UserWarning)

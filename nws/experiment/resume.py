@@ -8,8 +8,9 @@ from hydra.conf import HydraConf
 from omegaconf import DictConfig, OmegaConf
 
 from nws.errors import UserError
+from nws.experiment.checkpoints import load_checkpoint
 from nws.experiment.configuration import flatten_config, resolve_paths
-from nws.experiment.directory import RunDirectory, load_checkpoint, open_run
+from nws.experiment.directory import RunDirectory, open_run
 
 #: What a resumed run keeps, with the options of its data: its place in the draws depends on it.
 FIXED = (
@@ -50,7 +51,7 @@ def starting_point(config: DictConfig, hydra_config: HydraConf) -> Start:
     as_before = {f"{name}={choice}" for name, choice in run.saved_choices().items()}
     overrides = [text for text in hydra_config.overrides.task if text not in as_before]
     changed = {override_key(text).split(".")[0] for text in overrides}
-    return Start(run, override(saved, config, overrides), load_checkpoint(run.last), changed)
+    return Start(run, override(saved, config, overrides), load_checkpoint(run.last, True), changed)
 
 
 def override_key(text: str) -> str:
@@ -101,7 +102,7 @@ def left_state(run: RunDirectory, config: DictConfig) -> dict[str, Any] | None:
             f"{run.path} holds a run of another configuration: {key} is {found} there, and {asked}"
             " is asked for; nothing was changed. Give the options of that run, or another directory"
         )
-    return load_checkpoint(run.last) if run.last.is_file() else None
+    return load_checkpoint(run.last, True) if run.last.is_file() else None
 
 
 def first_difference(config: DictConfig, saved: DictConfig) -> tuple[str, str, str] | None:
