@@ -28,6 +28,7 @@ from benchmarks.solvers import SOLVERS, Row, benchmark_solvers, interleaved, ref
 
 from nws.analysis.tables import print_table
 from nws.errors import UserError
+from nws.experiment.boundary import errors_for_people
 from nws.experiment.hardware import device_name
 from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep, tempered, uniform
 from nws.models import BeliefNetwork, HelmholtzMachine
@@ -312,7 +313,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with errors_for_people():
         main()
-    except UserError as error:
-        sys.exit(f"error: {error}")

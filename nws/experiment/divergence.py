@@ -75,6 +75,20 @@ class DivergenceCheck:
         self.coins = coins(self.machine)
         self.warned: set[str] = set()  # of what this process has warned
 
+    def check_damping(self) -> None:
+        """Warn where alpha is lost beside the curvature in the precision of the machine."""
+        for metric in self.metrics:
+            weight = next(metric.network.parameters())
+            parents = max(layer.weight.shape[1] for layer in metric.network.layers)  # type: ignore
+            alpha, lost = float(metric.damping.alpha), torch.finfo(weight.dtype).eps * parents
+            if alpha < lost:
+                self._warn(
+                    "damping",
+                    f"damping.value: alpha is {alpha:.2g}, and {weight.dtype} loses what is below"
+                    f" {lost:.1g} beside {parents} parents: a Fisher block from few rows is then"
+                    " singular, and its direction too long; 0.02 to 1 is usual",
+                )
+
     def note(self, layer_losses: Tensor, step: int) -> None:
         """Take in one step's losses, one a layer. It does not wait for the device."""
         bad = ~layer_losses.isfinite() & (self._first_bad < 0)

@@ -110,6 +110,9 @@ class Trainer:
         self.terminal = terminal or self.terminal
         stop = stop or StopSignals()
         self._note()
+        self.divergence.check_damping()
+        if self.step == 0:
+            self._check()
         with self.terminal.training(self.step, self.total_steps, self.settings.epochs):
             if self.step == 0 and stop.caught is None:
                 self.terminal.row(self.outputs.row(self._row()))

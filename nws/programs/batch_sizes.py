@@ -7,7 +7,7 @@ from nws.analysis.batch_sizes import Reached, draw, reach
 from nws.analysis.figures import save
 from nws.analysis.runs import read_runs, value_text
 from nws.analysis.tables import print_table
-from nws.programs.errors import errors_for_people
+from nws.experiment.boundary import errors_for_people
 
 
 def read_arguments() -> argparse.Namespace:

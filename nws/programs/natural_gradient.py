@@ -18,8 +18,8 @@ from nws.analysis.supervised.search import Runs, compare
 from nws.analysis.supervised.tasks import TASKS, load_task
 from nws.analysis.tables import markdown, print_table
 from nws.errors import UserError, positive_int
+from nws.experiment.boundary import errors_for_people
 from nws.files import write_atomically
-from nws.programs.errors import errors_for_people
 
 
 def read_arguments() -> argparse.Namespace:
@@ -75,9 +75,9 @@ def main() -> None:
 
 def run() -> None:
     """The program: one message for a user's error, and how to go on after Ctrl-C."""
-    try:
-        with errors_for_people():
+    with errors_for_people():
+        try:
             main()
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on with the runs that are kept", file=sys.stderr)
-        sys.exit(130)
+        except KeyboardInterrupt:
+            print("stopped; the same command goes on with the runs that are kept", file=sys.stderr)
+            sys.exit(130)

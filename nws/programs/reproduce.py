@@ -26,12 +26,12 @@ from nws.analysis.tables import print_table
 from nws.data import TFD_MD5
 from nws.errors import UserError
 from nws.experiment import hardware
+from nws.experiment.boundary import errors_for_people
 from nws.experiment.directory import RunDirectory
 from nws.experiment.invocation import command_line, start
 from nws.experiment.resume import override_key
 from nws.experiment.signals import StopSignals
 from nws.files import write_atomically
-from nws.programs.errors import errors_for_people
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: of every run: metrics.csv is all that is read here, and a finished run is not trained again

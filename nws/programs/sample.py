@@ -16,6 +16,7 @@ from torchvision.io import ImageReadMode, read_image
 from nws.analysis.runs import is_bidirectional, read_run
 from nws.analysis.tables import console
 from nws.errors import UserError, positive_int
+from nws.experiment.boundary import errors_for_people
 from nws.experiment.configuration import to_dict
 from nws.experiment.directory import RunDirectory
 from nws.experiment.hardware import pick_device
@@ -33,7 +34,6 @@ from nws.experiment.loggers import WANDB, Outputs
 from nws.models import sampling
 from nws.models.helmholtz import HelmholtzMachine
 from nws.models.likelihood import TRUSTED_ESS
-from nws.programs.errors import errors_for_people
 
 View = tuple[list[Tensor], str]  # the frames of a picture, and what it shows
 COUNTS = {"generate": 64, "reconstruct": 32, "inpaint": 24, "chain": 16, "walk": 8}

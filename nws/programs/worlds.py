@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
+from nws.experiment.boundary import errors_for_people
 from nws.files import write_atomically
-from nws.programs.errors import errors_for_people
 from nws.worlds.figures.render import WORLDS, facts, find_worlds, render, shown
 
 
