@@ -10,7 +10,7 @@ import pickle
 import shlex
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from nws.errors import UserError
+from nws.experiment import kinds
 from nws.files import write_atomically
 from nws.learning.step import STATISTICS
 
@@ -27,99 +28,88 @@ VERSION = 1
 NAMES = ("best.pt", "last.pt")
 UNITS = ((86400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 
-Test = Callable[[Any], bool]
-
 
 class Key(NamedTuple):
     """A key of a checkpoint: what its value has to be, and who needs it."""
 
     kind: str  # in words, for messages
-    fits: Test
+    fits: kinds.Test
     needed: str = ""  # "always", "resume" (to go on with training), or "" where it may be missing
 
 
-def _whole(value: object) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _tensor(value: object, *dtypes: torch.dtype) -> bool:
+def _tensor(value: object) -> bool:
     plain = isinstance(value, Tensor) and value.layout == torch.strided
-    return plain and (value.dtype in dtypes if dtypes else value.is_floating_point())  # type: ignore
+    return plain and value.is_floating_point()  # type: ignore[attr-defined]
+
+
+def _bytes(value: object) -> bool:
+    return isinstance(value, Tensor) and value.dtype == torch.uint8
 
 
 def _parameters(value: object) -> bool:
-    named = isinstance(value, dict) and bool(value)
-    return named and all(type(name) is str and _tensor(each) for name, each in value.items())  # type: ignore
+    if not (isinstance(value, dict) and value):
+        return False
+    return all(type(name) is str and _tensor(each) for name, each in value.items())
 
 
 def _optimizer(value: Any) -> bool:
     state, groups = (_entry(value, name) for name in ("state", "param_groups"))
-    if not isinstance(state, dict) or not isinstance(groups, list):
-        return False
-    if not all(isinstance(each, dict) for each in [*groups, *state.values()]):
+    if not (isinstance(state, dict) and isinstance(groups, list)):
         return False
     lists = [_entry(each, "params") for each in groups]
     if not all(isinstance(each, list) for each in lists):
         return False
-    return set(state) <= {each for group in lists for each in group}
+    known = sum(lists, [])
+    return all(map(kinds.whole, known)) and set(state) <= set(known)
 
 
 def _metrics(value: Any) -> bool:
-    kinds = {"step": _whole, "damping": _damping, "metric": lambda each: isinstance(each, dict)}
     return isinstance(value, list) and all(
-        isinstance(each, dict) and all(fits(each.get(name)) for name, fits in kinds.items())
+        kinds.whole(_entry(each, "step")) and _damping(_entry(each, "damping")) and "metric" in each
         for each in value
     )
 
 
 def _damping(value: Any) -> bool:
     alpha = _entry(value, "alpha")
-    return _number(alpha) and 0 < alpha < float("inf")
+    return kinds.number(alpha) and 0 < alpha < float("inf")
 
 
 def _entry(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, dict) else None
 
 
-def _or_none(fits: Test) -> Test:
-    return lambda value: value is None or fits(value)
-
-
 def _average(value: Any) -> bool:
-    return _parameters(_entry(value, "machine")) and _whole(_entry(value, "count"))
+    return _parameters(_entry(value, "machine")) and kinds.whole(_entry(value, "count"))
 
 
 WHOLE, NUMBER, TEXT = "a whole number of at least 0", "a number", "a text"
 SCHEMA = {
     "machine": Key("the parameters, tensors of floats by their names", _parameters, "always"),
-    "step": Key(WHOLE, _whole, "always"),
-    "version": Key(WHOLE, _whole),
-    "total_steps": Key(WHOLE, _whole, "resume"),
-    "seconds": Key(NUMBER, _number, "resume"),
-    "best": Key(NUMBER, _number, "resume"),
+    "step": Key(WHOLE, kinds.whole, "always"),
+    "version": Key(WHOLE, kinds.whole),
+    "total_steps": Key(WHOLE, kinds.whole, "resume"),
+    "seconds": Key(NUMBER, kinds.number, "resume"),
+    "best": Key(NUMBER, kinds.number, "resume"),
     "sums": Key(
         f"a tensor of {len(STATISTICS)} floats",
         lambda value: _tensor(value) and value.shape == (len(STATISTICS),), "resume",
     ),
-    "count": Key(WHOLE, _whole, "resume"),
+    "count": Key(WHOLE, kinds.whole, "resume"),
     "optimizer": Key("the state and param_groups of an optimizer", _optimizer, "resume"),
-    "optimizer_class": Key(TEXT, lambda value: isinstance(value, str), "resume"),
+    "optimizer_class": Key(TEXT, kinds.text, "resume"),
     "scheduler": Key("the state of a scheduler", lambda value: isinstance(value, dict), "resume"),
     "metrics": Key("a list of steps, dampings above 0 and metrics", _metrics, "resume"),
-    "rng": Key("a tensor of bytes", lambda value: _tensor(value, torch.uint8), "resume"),
-    "rng_device": Key(TEXT, lambda value: isinstance(value, str), "resume"),
-    "waited": Key(WHOLE, _whole),
-    "back_offs": Key(WHOLE, _whole),
+    "rng": Key("a tensor of bytes", _bytes, "resume"),
+    "rng_device": Key(TEXT, kinds.text, "resume"),
+    "waited": Key(WHOLE, kinds.whole),
+    "back_offs": Key(WHOLE, kinds.whole),
     "finished": Key("true or false", lambda value: isinstance(value, bool)),
-    "average": Key("averaged parameters and their count, or none", _or_none(_average)),
-    "wandb_id": Key("a text or none", _or_none(lambda value: isinstance(value, str))),
+    "average": Key("averaged parameters and their count, or none", kinds.maybe(_average)),
+    "wandb_id": Key("a text or none", kinds.maybe(kinds.text)),
     "shape": Key(
         "height and width",
-        lambda value: isinstance(value, list | tuple) and [*map(_whole, value)] == [True, True],
+        lambda value: isinstance(value, list | tuple) and [*map(kinds.whole, value)] == 2 * [True],
     ),
 }  # fmt: skip
 
@@ -224,18 +214,24 @@ def _schema_problem(state: Any, size: int, resume: bool) -> str:
     if not isinstance(state, dict):
         return f"expected a dictionary, got {type(state).__name__}"
     version = state.get("version", 0)
-    if _whole(version) and version > VERSION:
+    if kinds.whole(version) and version > VERSION:
         return f"its format is {version}, this nws reads up to {VERSION}; install a newer nws"
-    for name, key in SCHEMA.items():
-        if name not in state:
-            if key.needed == "always" or (resume and key.needed):
-                return f"the key {name} is missing, expected {key.kind}"
-        elif not key.fits(state[name]):
-            return f"expected {key.kind} under the key {name}, got {_describe(state[name])}"
-    for each in _tensors(state):
-        if each.numel() * each.element_size() > size:
-            return f"a tensor of shape {tuple(each.shape)} is larger than the file"
-    return ""
+    wrong = (_key_problem(name, state, resume) for name in SCHEMA)
+    large = (
+        f"a tensor of shape {tuple(each.shape)} is larger than the file"
+        for each in _tensors(state)
+        if each.numel() * each.element_size() > size
+    )
+    return next(filter(None, wrong), "") or next(large, "")
+
+
+def _key_problem(name: str, state: dict[str, Any], resume: bool) -> str:
+    key = SCHEMA[name]
+    if name in state:
+        got = f"got {_describe(state[name])}"
+        return "" if key.fits(state[name]) else f"expected {key.kind} under the key {name}, {got}"
+    needed = key.needed == "always" or (resume and key.needed)
+    return f"the key {name} is missing, expected {key.kind}" if needed else ""
 
 
 def _describe(value: object) -> str:

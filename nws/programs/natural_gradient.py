@@ -19,7 +19,7 @@ from nws.analysis.supervised.tasks import TASKS, load_task
 from nws.analysis.tables import markdown, print_table
 from nws.errors import UserError, positive_int
 from nws.experiment.boundary import errors_for_people
-from nws.files import write_atomically
+from nws.files import check_folder, write_atomically
 
 
 def read_arguments() -> argparse.Namespace:
@@ -53,6 +53,7 @@ def main() -> None:
         raise UserError(f"--methods must be of {', '.join(METHODS)}; got {', '.join(unknown)}")
     seeds = 1 if arguments.quick else positive_int("--seeds", arguments.seeds)
     limit = 2 if arguments.quick else positive_int("--limit", arguments.limit)
+    check_folder(arguments.output)
     torch.set_num_threads(1)  # CPU seconds are those of one thread
     task = load_task(arguments.task, arguments.root, arguments.quick)
     if arguments.epochs is not None:

@@ -31,6 +31,8 @@ from nws.experiment.images import (
 )
 from nws.experiment.loading import LoadedRun, load_run
 from nws.experiment.loggers import WANDB, Outputs
+from nws.experiment.seeds import check_seed
+from nws.files import check_writable
 from nws.models import sampling
 from nws.models.helmholtz import HelmholtzMachine
 from nws.models.likelihood import TRUSTED_ESS
@@ -124,6 +126,7 @@ def fill_in(arguments: argparse.Namespace) -> None:
     for name in ("count", "steps", "samples", "seed", "columns"):
         if getattr(arguments, name) is not None:
             positive_int(f"--{name}", getattr(arguments, name), int(name not in may_be_zero))
+    check_seed("--seed", arguments.seed)
     suffix = ".gif" if what == "chain" else ".png"
     if output is not None and output.suffix.lower() != suffix:
         raise UserError(f"--output must name a {suffix} file for {what}, got {output}")
@@ -299,6 +302,7 @@ def main() -> None:
         raise UserError("--binary needs units that are binary, those of this run's pixels are not")
     rng = torch.Generator(device).manual_seed(arguments.seed)
     task, path = Task(arguments, machine, loaded, rng, gibbs), arguments.output or run.images / name
+    check_writable(path)
     frames, shown = getattr(task, what)()
     about = [origin(loaded, arguments), shown, task.doubt()]
     caption = "\n".join(filter(None, about))
