@@ -89,10 +89,8 @@ def drawable(text: str) -> str:
     """Return a text for a figure: as it is, or its dollar signs as such where it is no formula.
 
     Example:
-        >>> drawable(r"rate $\\alpha$"), drawable("5 $")
-        ('rate $\\\\alpha$', '5 $')
-        >>> drawable("from $5 to $7}")
-        'from \\\\$5 to \\\\$7}'
+        >>> drawable("5 seeds, x^2"), drawable(r"$\\nosuch{$") == r"\\$\\nosuch{\\$"
+        ('5 seeds, x^2', True)
     """
     try:
         for line in text.splitlines():

@@ -6,6 +6,7 @@ that changed is found. docs/runs.md has the keys in words.
 """
 
 import io
+import itertools
 import pickle
 import shlex
 import time
@@ -59,7 +60,7 @@ def _optimizer(value: Any) -> bool:
     lists = [_entry(each, "params") for each in groups]
     if not all(isinstance(each, list) for each in lists):
         return False
-    known = sum(lists, [])
+    known: list[Any] = list(itertools.chain(*lists))
     return all(map(kinds.whole, known)) and set(state) <= set(known)
 
 
