@@ -66,6 +66,10 @@ def names(group: str) -> list[str]:
     )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--faults-long", action="store_true")
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a command left: exit status, output, and the run directory that it named last."""

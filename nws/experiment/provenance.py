@@ -46,6 +46,10 @@ KINDS = {
 }
 
 
+#: Without these a record is as good as none for a run that goes on.
+NEEDED = ("command", "version", "git", "state", "resumed")
+
+
 def read_provenance(run: str | Path) -> Facts:
     """Return what provenance.json of a run says; {} where there is none or it is damaged.
 
@@ -121,6 +125,7 @@ class Provenance:
         self.record: Facts = {}
         code = code_of_this_process()
         before = read_provenance(run) if step is not None else {}
+        before = before if {*NEEDED} <= before.keys() else {}
         self._evaluated: float = before.get("evaluation_seconds") or 0.0
         self._peak: int = before.get("peak_memory_bytes") or 0
         if step is None or not before:  # a run of version 0.2 has no record yet

@@ -13,6 +13,12 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from nws.errors import UserError
 from nws.models import HelmholtzMachine
 
+#: What optimizers of torch gather for each number of a parameter.
+ELEMENTWISE = (
+    "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "momentum_buffer", "square_avg",
+    "grad_avg", "acc_delta", "sum", "prev", "step_size", "ax",
+)  # fmt: skip
+
 Scheduler = LRScheduler | ReduceLROnPlateau
 
 
@@ -120,4 +126,23 @@ def restore(
                 scheduler.step()  # type: ignore[call-arg]
         saved["param_groups"] = optimizer.state_dict()["param_groups"]
     if state["optimizer_class"] == type(optimizer).__name__:
+        _check_gathered(optimizer, saved)
         optimizer.load_state_dict(saved)
+
+
+def _check_gathered(optimizer: Optimizer, saved: dict[str, Any]) -> None:
+    """Raise `ValueError` where what an optimizer has gathered has not the shape of its parameter.
+
+    The fused kernels of torch read and write beyond such a tensor.
+    """
+    numbers = [number for group in saved["param_groups"] for number in group["params"]]
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    for number, parameter in zip(numbers, parameters, strict=True):
+        for name, each in saved["state"].get(number, {}).items():
+            shape = tuple(parameter.shape) if name in ELEMENTWISE else ()
+            if name not in (*ELEMENTWISE, "step") or each is None:
+                continue
+            plain = isinstance(each, Tensor) and each.layout == parameter.layout
+            is_step = name == "step" and type(each) in (int, float)
+            if not (is_step or (plain and tuple(each.shape) == shape and not each.is_complex())):
+                raise ValueError(f"{name} of the optimizer should be a tensor of shape {shape}")

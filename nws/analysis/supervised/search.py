@@ -19,6 +19,7 @@ AVERAGED = 3  # last epochs whose mean decides
 COARSE, FINE, DAMPING = 2.0, math.sqrt(2), 3.0  # factors of the rate, and of the damping
 
 Run = dict[str, Any]
+ROW = ("epoch", "seconds", "valid_loss")  # what each of its rows has
 
 
 class Runs:
@@ -51,8 +52,11 @@ def _kept(path: Path) -> Run:
     try:
         run: Run = kinds.read_json(path)
         rows = [{"epochs": run["epochs"]}, *run["rows"]]
+        if not all(map(kinds.mapping, rows)):
+            raise ValueError("its rows should be dictionaries")
         wrong = [kinds.misfit(row, dict.fromkeys(row, kinds.number)) for row in rows]
-        if any(wrong) or len(rows) == 1 or not all("epoch" in row for row in rows[1:]):
+        names = {frozenset(row) for row in rows[1:]}
+        if any(wrong) or len(names) != 1 or not {*ROW} <= next(iter(names)):
             raise ValueError(next(filter(None, wrong), "it lacks rows of epochs"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"
