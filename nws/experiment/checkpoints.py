@@ -105,6 +105,7 @@ SCHEMA = {
     "rng_device": Key(TEXT, kinds.text, "resume"),
     "waited": Key(WHOLE, kinds.whole),
     "back_offs": Key(WHOLE, kinds.whole),
+    "good": Key("the last good checkpoint, or none", kinds.maybe(lambda value: _good(value))),
     "finished": Key("true or false", lambda value: isinstance(value, bool)),
     "average": Key("averaged parameters and their count, or none", kinds.maybe(_average)),
     "wandb_id": Key("a text or none", kinds.maybe(kinds.text)),
@@ -113,6 +114,10 @@ SCHEMA = {
         lambda value: isinstance(value, list | tuple) and [*map(kinds.whole, value)] == 2 * [True],
     ),
 }  # fmt: skip
+
+
+def _good(value: Any) -> bool:
+    return isinstance(value, dict) and not any(_key_problem(name, value, True) for name in SCHEMA)
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Training that goes wrong: what is looked at while a run trains, and whose fault it is.
 
 `trainer.on_divergence` says what a run does about numbers that are not finite: `stop`, `warn` (go
-on while the parameters are finite) or `back_off` (go back to the last checkpoint with half the
+on while the parameters are finite) or `back_off` (go back to the last evaluation with half the
 learning rate, `MAX_BACK_OFFS` times at most). A bound far below a fair coin's is warned of once;
 with `back_off` it counts as a divergence where the machine has been better before.
 """
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from nws.errors import Diverged
-from nws.experiment.checkpoints import load_checkpoint
 from nws.learning import WakeSleep
 from nws.models.helmholtz import HelmholtzMachine
 
@@ -31,23 +30,21 @@ SMALL_ALPHA = 1e-4  # below it a Fisher block from few rows is close to singular
 
 
 def back_off(trainer: "Trainer", error: Diverged) -> None:
-    """Go back to the last checkpoint, or the start, with half the rate; or raise the error.
+    """Go back to the last evaluation, or the start, with half the rate; or raise the error.
 
-    What is restored is what a resumed run restores, so a run that is killed and resumed backs off
-    in the same way.
+    What is restored is what a resumed run restores, and a checkpoint of a stop has the last
+    evaluation in it. So a run that is stopped and resumed backs off in the same way.
     """
     count = trainer.back_offs + 1
     if trainer.settings.on_divergence != "back_off":
         raise error
     if count > MAX_BACK_OFFS:
         raise Diverged(f"{error}; {MAX_BACK_OFFS} times half the rate was no help") from error
-    state, rows = None, trainer.outputs.metrics.rows
-    if trainer.saved_step is not None:
-        state = load_checkpoint(trainer.outputs.run.last, resume=True)
-    seconds, warned = trainer.seconds, trainer.divergence.warned
+    rows, seconds, warned = trainer.outputs.metrics.rows, trainer.seconds, trainer.divergence.warned
+    state = trainer.good
     trainer.start()
     if state is not None:
-        trainer.load_state_dict(state, trainer.changed)
+        trainer.load_state_dict(state, set())
     trainer.outputs.metrics.rows = [row for row in rows if int(row["step"]) <= trainer.step]
     trainer.seconds, trainer.back_offs, trainer.divergence.warned = seconds, count, warned
     log.warning(
@@ -74,6 +71,10 @@ class DivergenceCheck:
         self._first_bad = torch.full((len(self.layers),), -1, device=device)
         self.coins = coins(self.machine)
         self.warned: set[str] = set()  # of what this process has warned
+
+    def is_far_below(self, nats: float) -> bool:
+        """Whether a log-likelihood is far below a fair coin's a pixel, or no number."""
+        return math.isnan(nats) or (self.coins is not None and nats < COINS * self.coins)
 
     def check_damping(self) -> None:
         """Warn where alpha is lost beside the curvature in the precision of the machine."""
@@ -153,14 +154,14 @@ class DivergenceCheck:
         self, step: int, bound: float, reached: float, rates: object, kept: str
     ) -> None:
         """Warn of a bound far below a fair coin's; with back_off it may be a divergence."""
-        if self.coins is None or not bound < COINS * self.coins:
+        if self.coins is None or not self.is_far_below(bound):
             return
         found = (
             f"step {step}: the training bound is {bound:.4g} nats, far below what a fair coin a"
             f" pixel reaches ({self.coins:.1f})"
         )
         cause = f"with a learning rate of {rates}; {self.remedy()}"
-        if self.answer == "back_off" and reached > COINS * self.coins:
+        if self.answer == "back_off" and not self.is_far_below(reached):
             raise Diverged(f"{found}, {cause}; {kept}")
         self._warn("bound", f"{found}, {cause}")
 

@@ -211,6 +211,8 @@ class Job:
         try:
             with self._interrupts():
                 yield
+        except CompactHydraException:  # of this class, which Hydra reports
+            raise
         except BrokenPipeError as error:
             end_program(error)
         except Exception as error:

@@ -1,5 +1,6 @@
 """The training loop. It stops at any step, and goes on bit for bit."""
 
+import copy
 import logging
 import math
 import time
@@ -32,6 +33,8 @@ from nws.models import HelmholtzMachine
 log = logging.getLogger(__name__)
 
 PLAIN_STATE = ("step", "total_steps", "seconds", "best", "waited", "finished", "sums", "count")
+#: Groups whose new options change what a checkpoint carries.
+CARRIED = {"optimizer", "scheduler", "average", "metric", "solver", "damping"}
 
 
 class Trainer:
@@ -58,7 +61,7 @@ class Trainer:
         self.terminal = Terminal("quiet")
         self.seconds, self.evaluation_seconds = 0.0, 0.0  # the latter in this process
         self.saved_step: int | None = None  # of last.pt
-        self.changed: set[str] = set()  # groups whose options win over those of last.pt
+        self.good: dict[str, Any] | None = None  # the last evaluation's state, for a back-off
         self.back_offs = 0  # each halves the learning rate
         self.unproved = False  # whether no step was taken since a checkpoint was loaded
 
@@ -211,7 +214,7 @@ class Trainer:
         if better:  # max() would keep a mean that is no number
             self.best = mean
         self.waited = 0 if better else self.waited + 1
-        self._save(better)
+        self._save(better, good=not self.divergence.is_far_below(mean))
         self._note()
         self.terminal.row(parts)
         if self.out_of_patience and self.step < self.total_steps:
@@ -263,9 +266,15 @@ class Trainer:
         self.count = 0
         return {f"train/{name}": value for name, value in train.items()}
 
-    def _save(self, best: bool) -> None:
-        self.outputs.checkpoint(self.state_dict(), best)
-        self.saved_step, self.changed = self.step, set()
+    def _save(self, best: bool, good: bool = False) -> None:
+        """Write the checkpoints. One that is not `good` has the last that was, for a back-off."""
+        state = self.state_dict()
+        if self.settings.on_divergence == "back_off" and good:
+            self.good = copy.deepcopy(state)
+        elif self.settings.on_divergence == "back_off":
+            state["good"] = self.good
+        self.outputs.checkpoint(state, best)
+        self.saved_step = self.step
 
     def _note(self) -> None:
         self.outputs.note(facts(self) | {"state": "running"})
@@ -290,7 +299,7 @@ class Trainer:
         Raises `UserError` for a checkpoint of another architecture.
         """
         load_parameters(self.machine, state["machine"], self.outputs.run.last)
-        self.changed, self.unproved = changed, True
+        self.unproved = True
         self.back_offs = 0 if "optimizer" in changed else state.get("back_offs", 0)
         self.step = self.saved_step = state["step"]
         self.seconds, self.best, self.count = state["seconds"], state["best"], state["count"]
@@ -315,6 +324,9 @@ class Trainer:
             )
             self.learner.rng.manual_seed(derive_seed(self.seed, 1, self.step))
         self.outputs.metrics = MetricsFile(self.outputs.run.metrics, self.step)
+        if self.settings.on_divergence == "back_off":
+            good = self.state_dict() if changed & CARRIED else state.get("good", state)
+            self.good = copy.deepcopy(good)  # what is loaded changes in place
 
     def _load_optimizer(self, state: dict[str, Any], changed: set[str]) -> None:
         """Restore both; with new options, or another number of steps, the schedule from step 0."""
