@@ -30,6 +30,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         UserError: Where the disk or the folder does not allow it. A file that was there stays.
     """
+    if not path.name or path.is_dir():
+        raise UserError(f"expected the name of a file to write, got {_shown(path)}; add a name")
     temporary = aside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,3 +102,26 @@ def _is_abandoned(path: Path, pid: int, host: str | None) -> bool:
         return time.time() - path.lstat().st_mtime > ABANDONED_AFTER
     except OSError:  # gone meanwhile
         return False
+
+
+def check_writable(path: Path) -> None:
+    """Raise `UserError` where a file cannot be written at a path, before work is spent on it.
+
+    Folders that are missing are none: they are made when the file is written.
+    """
+    if not path.name or path.is_dir():
+        raise UserError(f"expected the name of a file to write, got {_shown(path)}; add a name")
+    check_folder(path.parent)
+
+
+def check_folder(path: Path) -> None:
+    """Raise `UserError` where a folder cannot be made, or is there and cannot be written to."""
+    there = next(each for each in (path, *path.absolute().parents) if each.exists())
+    if not there.is_dir():
+        raise UserError(f"{there} is a file, expected a folder there; choose another place")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"the folder {there} cannot be written to; choose another place")
+
+
+def _shown(path: Path) -> str:
+    return "an empty name" if not path.name else f"the folder {path}"

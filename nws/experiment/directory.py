@@ -1,20 +1,15 @@
-"""Run directories: their files, their checkpoints, opening one, finding all below a folder.
-
-A checkpoint is a dictionary of tensors and plain values, written atomically, read without code.
-"""
+"""Run directories: their files, opening one, finding all below a folder."""
 
 import contextlib
-import io
 import os
 import shutil
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig, OmegaConf
-from torch import nn
 
 from nws.errors import UserError
+from nws.experiment.checkpoints import load_checkpoint
 from nws.experiment.lock import RunLock
 from nws.experiment.pretrained import lay_out
 from nws.files import write_atomically
@@ -94,7 +89,7 @@ class RunDirectory:
             UserError: The checkpoint is damaged; or it is gone, though the run had come further.
         """
         if self.last.is_file():
-            return load_checkpoint(self.last)
+            return load_checkpoint(self.last, resume=True)
         if not self.best.is_file():
             return None
         rows = 0  # after that of step 0; the first one is written before best.pt, and that before
@@ -111,8 +106,8 @@ class RunDirectory:
     def is_finished(self) -> bool:
         """Return whether last.pt is that of a run's end; False where it is damaged."""
         try:
-            return is_end(self.last_state())
-        except UserError:
+            return is_end(load_checkpoint(self.last))
+        except (UserError, KeyError):  # of an exported machine
             return False
 
 
@@ -160,38 +155,3 @@ def find_runs(folder: str | Path) -> list[Path]:
     if not runs:
         raise UserError(f"{top} is not a run directory, and no run is below it")
     return runs
-
-
-def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint completely or not at all; `UserError` where the disk is full."""
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    write_atomically(path, buffer.getvalue())
-
-
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint onto the CPU; `UserError` where there is none or it is damaged."""
-    if not path.is_file():
-        raise UserError(f"expected a checkpoint at {path}, found none: the run has saved none yet")
-    try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        reason = str(error).split("\n")[0]
-        raise UserError(f"{path} is not a checkpoint of nws or is damaged: {reason}") from error
-    if not isinstance(state, dict) or "machine" not in state:
-        raise UserError(f"{path} is not a checkpoint of nws: expected parameters under 'machine'")
-    return state
-
-
-def load_parameters(module: nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
-    """Copy parameters from `path` into a module; `UserError` if of another architecture."""
-    here = {name: tuple(parameter.shape) for name, parameter in module.state_dict().items()}
-    there = {name: tuple(parameter.shape) for name, parameter in state.items()}
-    if here != there:
-        name = next(name for name in [*here, *there] if here.get(name) != there.get(name))
-        raise UserError(
-            f"{path} is of another architecture: {name} is {there.get(name, 'missing')} there and"
-            f" {here.get(name, 'missing')} in the configuration;"
-            " give the layers (model, data) that it was trained with"
-        )
-    module.load_state_dict(state)

@@ -11,8 +11,9 @@ from omegaconf import DictConfig
 from nws.data import Dataset
 from nws.errors import UserError
 from nws.experiment.build import build_data, build_machine
+from nws.experiment.checkpoints import check_finite, load_checkpoint, load_parameters
 from nws.experiment.configuration import check_groups
-from nws.experiment.directory import RunDirectory, load_checkpoint, load_parameters, open_run
+from nws.experiment.directory import RunDirectory, open_run
 from nws.experiment.hardware import pick_device
 from nws.models import HelmholtzMachine
 
@@ -92,7 +93,9 @@ def load_run(
     file = run.best if checkpoint == "best" else run.last
     state = load_checkpoint(file)
     machine = build_machine(config, _visible_units(state["machine"], file))
-    load_parameters(machine, _parameters(state, weights, file), file)
+    parameters = _parameters(state, weights, file)
+    check_finite(parameters, file)
+    load_parameters(machine, parameters, file)
     return LoadedRun(run, config, machine.to(place), state)
 
 

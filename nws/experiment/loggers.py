@@ -9,9 +9,10 @@ from typing import Any, Literal, Protocol
 from omegaconf import DictConfig, OmegaConf
 
 from nws.errors import UserError
+from nws.experiment.checkpoints import save_checkpoint
 from nws.experiment.checks import Row
 from nws.experiment.configuration import instantiate, to_dict
-from nws.experiment.directory import RunDirectory, config_texts, save_checkpoint
+from nws.experiment.directory import RunDirectory, config_texts
 from nws.experiment.images import Picture, save_png
 from nws.experiment.metrics_file import MetricsFile
 from nws.experiment.provenance import Provenance

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from nws.errors import Diverged, UserError
+from nws.experiment import kinds
 from nws.experiment.git import Code, code_of_this_process
 from nws.experiment.hardware import device_name
 from nws.files import process_lives, write_atomically
@@ -30,6 +31,23 @@ FILE = "provenance.json"
 MAX_DIFF = 500_000  # bytes of a diff that are kept
 
 Facts = dict[str, Any]
+#: What the values of provenance.json are; a file with others counts as damaged.
+KINDS = {
+    **dict.fromkeys(("command", "overrides"), kinds.texts),
+    **dict.fromkeys(("state", "version", "host", "processor", "device"), kinds.text),
+    **dict.fromkeys(("started", "ended", "experiment"), kinds.maybe(kinds.text)),
+    **dict.fromkeys(("steps", "total_steps", "peak_memory_bytes", "threads"), kinds.whole),
+    **dict.fromkeys(("ms_per_step", "best", "last"), kinds.maybe(kinds.number)),
+    **dict.fromkeys(("epochs", "training_seconds", "evaluation_seconds"), kinds.number),
+    "git": kinds.maybe(
+        lambda value: kinds.mapping(value) and {"commit", "changed", "diff"} <= {*value}
+    ),
+    "resumed": lambda value: isinstance(value, list) and all(map(kinds.mapping, value)),
+}
+
+
+#: Without these a record is as good as none for a run that goes on.
+NEEDED = ("command", "version", "git", "state", "resumed")
 
 
 def read_provenance(run: str | Path) -> Facts:
@@ -42,10 +60,10 @@ def read_provenance(run: str | Path) -> Facts:
         {}
     """
     try:
-        record = json.loads((Path(run) / FILE).read_text())
+        record = kinds.read_json(Path(run) / FILE)
     except (OSError, ValueError):
         return {}
-    if not isinstance(record, dict):
+    if not isinstance(record, dict) or kinds.misfit(record, KINDS):
         return {}
     if record.get("state") == "running" and not process_lives(
         record.get("host"), record.get("pid")
@@ -109,6 +127,7 @@ class Provenance:
         self.record: Facts = {}
         code = code_of_this_process()
         before = read_provenance(run) if step is not None else {}
+        before = before if {*NEEDED} <= before.keys() else {}
         self._evaluated: float = before.get("evaluation_seconds") or 0.0
         self._peak: int = before.get("peak_memory_bytes") or 0
         if step is None or not before:  # a run of version 0.2 has no record yet

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from nws.errors import UserError, positive_int
 from nws.experiment.batches import steps_per_epoch
+from nws.experiment.divergence import ANSWERS
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class TrainerSettings:
     # Runs of earlier versions lack what has a default.
     patience: int | None = None
     noise_batches: int | None = None
+    on_divergence: str = "stop"
 
     def __post_init__(self) -> None:
         for name in ("epochs", "evaluate_every", "images_every"):
@@ -28,6 +30,9 @@ class TrainerSettings:
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if not number or not 0 < value < math.inf:
                 raise UserError(f"trainer.{name} must be a number of epochs above 0, got {value!r}")
+        if self.on_divergence not in ANSWERS:
+            choices, found = ", ".join(ANSWERS), repr(self.on_divergence)
+            raise UserError(f"trainer.on_divergence must be one of {choices}, got {found}")
         optional = ("evaluation_points", "patience", "noise_batches")
         for name in ("batch_size", "check_every", "evaluation_samples", *optional):
             value = getattr(self, name)

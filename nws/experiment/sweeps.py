@@ -24,7 +24,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nws.errors import Diverged, UserError
+from nws.errors import Diverged
+from nws.experiment.boundary import end_program, errors_for_people, explain
 from nws.experiment.directory import RunDirectory
 from nws.experiment.invocation import command_line
 from nws.experiment.lock import Taken
@@ -38,6 +39,7 @@ log = logging.getLogger(__name__)
 CHATTY = (
     "hydra._internal.core_plugins.basic_launcher", "hydra_plugins.hydra_joblib_launcher", "alembic",
 )  # fmt: skip
+FULL_ERROR = "HYDRA_FULL_ERROR"  # the variable that lets errors pass through Hydra
 STOPPED = "stopped"  # the file that keeps the jobs of a sweep from starting
 PARENT = "NWS_SWEEP_PROCESS"  # the variable by which workers know the process of their sweep
 
@@ -107,17 +109,18 @@ class Sweep(Callback):
     command: ClassVar[list[str]] = []  # that this process was started by
     directory: Path | None = None  # of the sweep that this process started
     caught: int | None = None  # the signal that stopped it
+    full_error: str | None = None  # the user's HYDRA_FULL_ERROR
     signals = StopSignals(lambda number: Sweep._stop(number))
     shield = Shield()
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Make the run's directory. Hydra would answer a full disk with a traceback."""
-        with _errors_at_the_start():
+        with errors_for_people():
             make_folder(Path(config.hydra.run.dir))
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Note the sweep's directory and command, and take over the stopping signals."""
-        with _errors_at_the_start():
+        with errors_for_people():
             make_folder(Path(config.hydra.sweep.dir))
             self._start(config)
 
@@ -157,17 +160,8 @@ class Sweep(Callback):
         if cls.directory is not None:
             (cls.directory / STOPPED).touch()
         announce("the sweep", number)
-        if not os.environ.get("HYDRA_FULL_ERROR"):
+        if not cls.full_error:
             sys.stderr = io.StringIO()  # see `stopped_jobs_unreported`
-
-
-@contextmanager
-def _errors_at_the_start() -> Iterator[None]:
-    """End the program with one message; of an error in a callback Hydra makes a warning."""
-    try:
-        yield
-    except UserError as error:
-        sys.exit(f"error: {error}")
 
 
 def in_process(launcher: DictConfig) -> bool:
@@ -228,7 +222,7 @@ class Job:
 
     @contextmanager
     def errors_for_people(self) -> Iterator[None]:
-        """Turn a user's error into one message, without a traceback.
+        """Turn an error into one message, without a traceback.
 
         It ends a single run, which then leaves no empty directory. In a sweep the other jobs go
         on, and Hydra repeats the message at the end. A search goes on after a run that diverged.
@@ -237,21 +231,28 @@ class Job:
         try:
             with self._interrupts():
                 yield
-        except (UserError, OmegaConfBaseException) as error:
+        except CompactHydraException:  # of this class, which Hydra reports
+            raise
+        except BrokenPipeError as error:
+            end_program(error)
+        except Exception as error:
+            directory = Path(self.hydra.runtime.output_dir)
+            message, status = explain(error, directory / f"{self.hydra.job.name}.log")
             if self.sweep:
                 searches = "direction" in self.hydra.sweeper  # Optuna's, which wants a result
                 if isinstance(error, Taken) and not searches and self.goes_on:
-                    write_line(f"job {self.hydra.job.num} is left out: {error}")
+                    write_line(f"job {self.hydra.job.num} is left out: {message}")
                     return
-                log.error(error)
+                log.error(message)
                 if isinstance(error, Diverged) and searches:
                     return
-                raise CompactHydraException(f"error: {error}") from None
+                raise CompactHydraException(f"error: {message}") from None
             try:
-                Path(self.hydra.runtime.output_dir).rmdir()
+                directory.rmdir()
             except OSError:  # it is not empty
-                log.info("error: %s", error)  # for the log file
-            sys.exit(f"error: {error}")
+                log.info("error: %s", message)  # for the log file
+            print(f"error: {message}", file=sys.stderr)
+            sys.exit(status)
 
     @contextmanager
     def _interrupts(self) -> Iterator[None]:
@@ -296,6 +297,25 @@ def stopped_jobs_unreported() -> Iterator[None]:
 
 
 @contextmanager
+def hydra_errors_for_people() -> Iterator[None]:
+    """Print Hydra's own errors as it does. Others it would print as tracebacks: they pass."""
+    Sweep.full_error = os.environ.get(FULL_ERROR)
+    os.environ[FULL_ERROR] = "1"  # errors pass through Hydra
+    try:
+        yield
+    except CompactHydraException as error:
+        if Sweep.full_error:
+            raise
+        cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else None
+        print(*filter(None, (error, cause)), sep="\n", file=sys.stderr)
+        sys.exit(1)
+    finally:
+        del os.environ[FULL_ERROR]
+        if Sweep.full_error is not None:
+            os.environ[FULL_ERROR] = Sweep.full_error
+
+
+@contextmanager
 def program(arguments: Sequence[str], report: Callable[[Path], None]) -> Iterator[None]:
     """Surround the program: one message for a user's error, and how to go on after a signal.
 
@@ -304,14 +324,11 @@ def program(arguments: Sequence[str], report: Callable[[Path], None]) -> Iterato
     Sweep.directory, Sweep.caught = None, None
     Sweep.command = shlex.split(command_line("train", *arguments))
     try:
-        with stopped_jobs_unreported():
+        with stopped_jobs_unreported(), hydra_errors_for_people():
             yield
-    except UserError as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        Sweep.caught = signal.SIGINT
-        sys.exit(128 + signal.SIGINT)
+    except (Exception, KeyboardInterrupt) as error:
+        Sweep.caught = signal.SIGINT if isinstance(error, KeyboardInterrupt) else Sweep.caught
+        end_program(error)
     finally:
         Sweep.shield.restore()
         Sweep.signals.restore()

@@ -22,6 +22,7 @@ from nws.analysis.runs import Run, differing_keys, label, read_config
 from nws.analysis.summaries import Table, folder_names, key_columns, means_table
 from nws.analysis.tables import console, print_table
 from nws.errors import UserError
+from nws.experiment.boundary import errors_for_people
 from nws.experiment.directory import find_runs
 from nws.experiment.hardware import pick_device
 from nws.experiment.signals import StopSignals
@@ -199,11 +200,9 @@ def with_error(row: Row, value: str, error: str) -> str:
 
 def run() -> None:
     """The program: one message for a user's error, and how to go on after a signal."""
-    with StopSignals() as stop:
+    with errors_for_people(), StopSignals() as stop:
         try:
             main(stop)
-        except UserErrors as error:
-            sys.exit(f"error: {error}")
         except (Stopped, KeyboardInterrupt):
             number = int(stop.caught or signal.SIGINT)
             print(

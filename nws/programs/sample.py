@@ -16,6 +16,7 @@ from torchvision.io import ImageReadMode, read_image
 from nws.analysis.runs import is_bidirectional, read_run
 from nws.analysis.tables import console
 from nws.errors import UserError, positive_int
+from nws.experiment.boundary import errors_for_people
 from nws.experiment.configuration import to_dict
 from nws.experiment.directory import RunDirectory
 from nws.experiment.hardware import pick_device
@@ -30,10 +31,11 @@ from nws.experiment.images import (
 )
 from nws.experiment.loading import LoadedRun, load_run
 from nws.experiment.loggers import WANDB, Outputs
+from nws.experiment.seeds import check_seed
+from nws.files import check_writable
 from nws.models import sampling
 from nws.models.helmholtz import HelmholtzMachine
 from nws.models.likelihood import TRUSTED_ESS
-from nws.programs.errors import errors_for_people
 
 View = tuple[list[Tensor], str]  # the frames of a picture, and what it shows
 COUNTS = {"generate": 64, "reconstruct": 32, "inpaint": 24, "chain": 16, "walk": 8}
@@ -124,6 +126,7 @@ def fill_in(arguments: argparse.Namespace) -> None:
     for name in ("count", "steps", "samples", "seed", "columns"):
         if getattr(arguments, name) is not None:
             positive_int(f"--{name}", getattr(arguments, name), int(name not in may_be_zero))
+    check_seed("--seed", arguments.seed)
     suffix = ".gif" if what == "chain" else ".png"
     if output is not None and output.suffix.lower() != suffix:
         raise UserError(f"--output must name a {suffix} file for {what}, got {output}")
@@ -299,6 +302,7 @@ def main() -> None:
         raise UserError("--binary needs units that are binary, those of this run's pixels are not")
     rng = torch.Generator(device).manual_seed(arguments.seed)
     task, path = Task(arguments, machine, loaded, rng, gibbs), arguments.output or run.images / name
+    check_writable(path)
     frames, shown = getattr(task, what)()
     about = [origin(loaded, arguments), shown, task.doubt()]
     caption = "\n".join(filter(None, about))
