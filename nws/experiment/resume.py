@@ -10,11 +10,11 @@ from omegaconf import DictConfig, OmegaConf
 from nws.errors import UserError
 from nws.experiment.configuration import flatten_config, resolve_paths
 from nws.experiment.directory import RunDirectory, load_checkpoint, open_run
+from nws.experiment.validation import check_configuration
 
 #: What a resumed run keeps, with the options of its data: its place in the draws depends on it.
 FIXED = (
-    "seed", "name", "algorithm.name", "trainer.batch_size", "model.units", "model.visible",
-    "data.name",
+    "seed", "name", "algorithm.name", "algorithm", "trainer.batch_size", "model", "data.name",
 )  # fmt: skip
 #: What a run shows of itself: two runs that differ in it alone are the same.
 SHOWN = ("resume", "progress", "verbosity")
@@ -39,6 +39,8 @@ class Start:
 def starting_point(config: DictConfig, hydra_config: HydraConf) -> Start:
     """Return what the option `resume` of a composed configuration stands for."""
     run = RunDirectory(Path(hydra_config.runtime.output_dir))
+    if config.get("resume") in (None, "auto"):
+        check_configuration(config)
     if config.resume == "auto":
         again, state = run.config.is_file(), left_state(run, config)
         config.resume = None
@@ -50,7 +52,11 @@ def starting_point(config: DictConfig, hydra_config: HydraConf) -> Start:
     as_before = {f"{name}={choice}" for name, choice in run.saved_choices().items()}
     overrides = [text for text in hydra_config.overrides.task if text not in as_before]
     changed = {override_key(text).split(".")[0] for text in overrides}
-    return Start(run, override(saved, config, overrides), load_checkpoint(run.last), changed)
+    if "_target_" not in (saved.get("algorithm") or {"_target_": ""}):
+        raise UserError("this run is of version 0.1, which can be looked at but not gone on with")
+    config = override(saved, config, overrides)
+    check_configuration(config)
+    return Start(run, config, load_checkpoint(run.last), changed)
 
 
 def override_key(text: str) -> str:

@@ -21,10 +21,13 @@ from nws.experiment.build import (
     build_rule,
     build_scheduler,
     unused_options,
+    without_exact,
 )
-from nws.experiment.configuration import CONF, check_groups, construct, resolve_paths, to_dict
+from nws.experiment.composition import check_command
+from nws.experiment.configuration import CONF, resolve_paths, to_dict
 from nws.experiment.hardware import pick_device
 from nws.experiment.loggers import Outputs
+from nws.experiment.memory import check_memory
 from nws.experiment.options import help_text
 from nws.experiment.panels import show_end, show_start, start_record
 from nws.experiment.resume import Start, starting_point
@@ -42,14 +45,15 @@ log = logging.getLogger(__name__)
 def build_trainer(start: Start, choices: dict[str, str]) -> Trainer:
     """Build everything that a run's configuration names, and go on from its checkpoint."""
     config = start.config
-    check_groups(config)
     resolve_paths(config)
     device = pick_device(config.device)
-    settings = construct(TrainerSettings, "trainer", **to_dict(config.trainer))
+    settings = TrainerSettings(**to_dict(config.trainer))
     data = build_data(config, device)
+    check_memory(config, data, device)
     total_steps = settings.total_steps(len(data.train))
     rule = build_rule(config, total_steps)
     machine = build_machine(config, data).to(device)
+    data = without_exact(data, machine)
     rng = torch.Generator(device).manual_seed(derive_seed(config.seed, 1))
     learner = WakeSleep(machine, rule, rng, build_metrics(config, total_steps, machine))
     optimizer = build_optimizer(config, total_steps, machine)
@@ -116,4 +120,5 @@ def run() -> None:
             print(help_text([word for word in given if word[0] != "-" and "=" not in word]))
             return
         sys.argv[1:] = rewrite_arguments(given, CONF)
+        check_command(sys.argv[1:], CONF)
         main()
