@@ -56,6 +56,12 @@ TWO_STEPS = (
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--faults-long", action="store_true", help="tests/faults: all of it, with a fresh seed"
+    )
+
+
 def names(group: str) -> list[str]:
     """The choices of a group, those in folders of its folder too
     (experiment=fashion_mnist_sweep/exact_512).

@@ -64,10 +64,10 @@ def check_fits(needed: float, device: torch.device, what: str, advice: str) -> N
         what: What needs them, in a message.
         advice: What to do.
     """
-    there = memory_of(device)
+    there, where = memory_of(device), "the GPU" if device.type == "cuda" else "this machine"
     if needed > there:
         raise UserError(
-            f"{what} would take {in_words(needed)} of memory or more, and {device.type} has"
+            f"{what} would take {in_words(needed)} of memory or more, and {where} has"
             f" {in_words(there)}; {advice}"
         )
 

@@ -104,7 +104,9 @@ def whole_numbers(group: str, options: Options) -> Iterator[tuple[str, Any]]:
     fields = schema.model_fields if schema else {}
     for name in fields.keys() & options.keys():
         value = options[name]
-        kind: Any = Annotated[fields[name].annotation, fields[name]]
+        kind: Any = fields[name].annotation
+        if fields[name].metadata:
+            kind = Annotated[(kind, *fields[name].metadata)]
         adapter: TypeAdapter[Any] = TypeAdapter(kind)
         try:
             whole = adapter.validate_python(value, strict=True)

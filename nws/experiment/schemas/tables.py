@@ -35,7 +35,8 @@ def _keys(choices: list[Described]) -> list[str]:
 def _row(prefix: str, key: str, choices: list[Described]) -> str:
     said = [(x.name, each) for x in choices for each in x.options if each.key == key]
     takes = dict.fromkeys(x.takes.replace(" (docs/extending.md)", "") for _, x in said)
-    everywhere = len(said) == sum(len(each.options) != 1 for each in choices)
+    own = [each for each in choices if [x.key for x in each.options] not in ([], ["name"])]
+    everywhere = len(said) >= len(own)
     cells = (
         f"`{prefix}{key}`",
         _default(said, everywhere),
