@@ -12,10 +12,9 @@ from nws.experiment.configuration import flatten_config, resolve_paths
 from nws.experiment.directory import RunDirectory, load_checkpoint, open_run
 from nws.experiment.validation import check_configuration
 
-#: What a resumed run keeps, with the options of its data: its place in the draws depends on it.
-FIXED = (
-    "seed", "name", "algorithm.name", "algorithm", "trainer.batch_size", "model", "data.name",
-)  # fmt: skip
+#: What a resumed run keeps: its place in the draws depends on it, or only a start takes it.
+FIXED = ("seed", "name", "trainer.batch_size")
+FIXED_GROUPS = ("algorithm", "model", "data")
 #: What a run shows of itself: two runs that differ in it alone are the same.
 SHOWN = ("resume", "progress", "verbosity")
 #: Options of the data that may change: where the files are.
@@ -87,7 +86,9 @@ def override(saved: DictConfig, composed: DictConfig, overrides: list[str]) -> D
 def _changed_option(key: str, saved: DictConfig, composed: DictConfig) -> str | None:
     """Return the first option, at, above or below a key, that is fixed and would change."""
     select = OmegaConf.select
-    options = [f"data.{option}" for option in select(composed, "data") or ()]
+    groups = [(group, select(composed, group) or {}) for group in FIXED_GROUPS]
+    options = [f"{group}.{option}" for group, section in groups for option in section]
+    options.sort(key=lambda option: option.endswith("._target_"))
     for name in (*FIXED, *options):
         outer, inner = sorted([f"{name}.", f"{key}."])
         differs = select(composed, name) != select(saved, name)

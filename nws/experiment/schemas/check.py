@@ -150,6 +150,8 @@ def _check_signature(
 ) -> Iterator[Problem]:  # fmt: skip
     """Yield options that a class does not take, and those that it needs and does not get."""
     parameters = _parameters(function)
+    spare = {"memory"} if key == "metric" and options.get("memory") == 1 else set()
+    options = {name: value for name, value in options.items() if name not in spare}
     if schema is not None and not schema.others:
         yield from check_names(key, options, schema.model_fields)
         return
@@ -159,10 +161,9 @@ def _check_signature(
     every = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     if not every:
         fields = schema.model_fields if schema else {}
-        spare = {"memory"} if key == "metric" and options.get("memory") == 1 else set()
         known = dict.fromkeys([*fields, *names, *spec.taken])
         reason = "" if schema else f"{key}._target_={_name(function)} takes no option {{}}"
-        yield from check_names(key, options.keys() - spare, known, reason)
+        yield from check_names(key, options, known, reason)
     if schema is None and spec.given is not None:
         for name in names:
             each = parameters[name]

@@ -51,7 +51,9 @@ DAMPINGS: dict[str, Choice | str] = {
         Damping,
         "alpha falls by halves.",
         notes=AT_START,
-        schedule=Choice(Exponential, final=0.1, notes={"final": "of value: it falls towards it"}),
+        schedule=Choice(
+            Exponential, half_life=1000, final=0.1, notes={"final": "of value: it falls towards it"}
+        ),
     ),
     "levenberg_marquardt": Choice(
         LevenbergMarquardt,
@@ -63,6 +65,7 @@ DAMPINGS: dict[str, Choice | str] = {
         notes=AT_START,
         schedule=Choice(
             Linear,
+            total_steps="total_steps",
             final=0.1,
             notes={"final": "of value, at the end of the run"},
             without=["warmup_steps"],

@@ -34,7 +34,7 @@ class Linear(Schedule):
 
     target = "nws.schedules.linear"
     total_steps: Positive | TotalSteps = Field(
-        "total_steps", description="steps until the end; total_steps: those of the run"
+        examples=["total_steps"], description="steps until the end; total_steps: those of the run"
     )
     final: NonNegative = Field(0.0, description="factor at the end of the run")
     warmup_steps: CountOrZero | TotalSteps = Field(
@@ -53,7 +53,7 @@ class Exponential(Schedule):
 
     target = "nws.schedules.exponential"
     half_life: Positive | TotalSteps = Field(
-        1000, description="steps in which half of the way is gone"
+        examples=[1000], description="steps in which half of the way is gone"
     )
     final: NonNegative = Field(0.0, description="of the start: it falls towards it", exclude=True)
     warmup_steps: CountOrZero | TotalSteps = Field(
@@ -66,7 +66,7 @@ class WarmupStableDecay(Schedule):
 
     target = "nws.schedules.warmup_stable_decay"
     total_steps: Positive | TotalSteps = Field(
-        "total_steps", description="steps until the end; total_steps: those of the run"
+        examples=["total_steps"], description="steps until the end; total_steps: those of the run"
     )
     decay: Share = Field(0.2, description="share of the run over which it falls")
     final: NonNegative = Field(0.0, description="factor at the end of the run")

@@ -33,7 +33,6 @@ class TorchOptimizer(Rates):
     weight_decay: NonNegative = Field(0.0, description="share of weights taken off", exclude=True)
     maximize: bool = Field(False, description="climb; training descends", exclude=True)
     foreach: bool | None = Field(None, description="torch's foreach step", exclude=True)
-    capturable: bool = Field(False, description="for CUDA graphs", exclude=True)
     differentiable: bool = Field(False, description="autograd through steps", exclude=True)
 
 
@@ -73,13 +72,16 @@ class Adam(TorchOptimizer):
     eps: NonNegative = Field(1e-8, description="least divisor", exclude=True)
     amsgrad: bool = Field(False, description="the largest square so far divides", exclude=True)
     decoupled_weight_decay: bool = Field(False, description="AdamW's decay", exclude=True)
-    fused: bool | None = Field(True, description="one pass over the parameters")
+    fused: bool | None = Field(None, description="one pass over the parameters", exclude=True)
 
 
 class NAdam(TorchOptimizer):
     """NAdam."""
 
     target = "torch.optim.NAdam"
+    lr: NonNegative = Field(
+        0.002, description="learning rate: the step is so many times the direction"
+    )
     betas: list[Beta] = Field(
         [0.9, 0.999],
         min_length=2,
@@ -93,7 +95,7 @@ class NAdam(TorchOptimizer):
 
 
 OPTIMIZERS: dict[str, Choice | str] = {
-    "adam": Choice(Adam, "Adam (Kingma & Ba 2015).", lr=0.01),
+    "adam": Choice(Adam, "Adam (Kingma & Ba 2015).", lr=0.01, fused=True),
     "momentum": Choice(
         SGD,
         "Gradient steps with Nesterov momentum.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 from pydantic import Field
@@ -37,10 +37,10 @@ class ReduceLROnPlateau(Schema):
     target = "torch.optim.lr_scheduler.ReduceLROnPlateau"
     others = True
     mode: Literal["max", "min"] = Field(
-        "max", description="what is better; max: a larger valid/log_likelihood"
+        "min", description="what is better; max: a larger valid/log_likelihood"
     )
-    factor: InnerShare = Field(0.5, description="on the rate, each time")
-    patience: CountOrZero = Field(5, description="evaluations without a better one before that")
+    factor: InnerShare = Field(0.1, description="on the rate, each time")
+    patience: CountOrZero = Field(10, description="evaluations without a better one before that")
     threshold: NonNegative = Field(1e-4, description="what counts as better", exclude=True)
     threshold_mode: Literal["rel", "abs"] = Field("rel", description="of threshold", exclude=True)
     cooldown: CountOrZero = Field(0, description="evaluations after a fall", exclude=True)
@@ -48,8 +48,11 @@ class ReduceLROnPlateau(Schema):
     eps: NonNegative = Field(1e-8, description="least change of the rate", exclude=True)
 
 
-def _lambda(about: str, schedule: type[Schema], **notes: str) -> Choice:
-    return Choice(LambdaLR, about, lr_lambda=Choice(schedule, notes=notes))
+TOTAL = "total_steps"
+
+
+def _lambda(about: str, schedule: type[Schema], **values: Any) -> Choice:
+    return Choice(LambdaLR, about, lr_lambda=Choice(schedule, **values))
 
 
 SCHEDULERS: dict[str, Choice | str] = {
@@ -61,27 +64,34 @@ SCHEDULERS: dict[str, Choice | str] = {
     "cosine": _lambda(
         "The rate falls along half a cosine wave over the run (Loshchilov & Hutter 2017).",
         functions.Cosine,
+        total_steps=TOTAL,
     ),
     "exponential": _lambda(
         "The rate falls by halves.",
         functions.Exponential,
-        half_life="steps in which the rate is halved",
+        half_life=1000,
+        notes={"half_life": "steps in which the rate is halved"},
     ),
-    "linear": _lambda("The rate falls in a straight line over the run.", functions.Linear),
+    "linear": _lambda(
+        "The rate falls in a straight line over the run.", functions.Linear, total_steps=TOTAL
+    ),
     "linear_warmup": Choice(
         LambdaLR,
         "The same after a warm-up: the first steps of Adam are as long as its rate, whatever the"
         " gradient.",
-        lr_lambda=Choice(functions.Linear, warmup_steps=20),
+        lr_lambda=Choice(functions.Linear, total_steps=TOTAL, warmup_steps=20),
     ),
     "plateau": Choice(
         ReduceLROnPlateau,
         "The rate falls where valid/log_likelihood stays; it takes a step at each evaluation.",
+        mode="max",
+        factor=0.5,
+        patience=5,
     ),
     "wsd": Choice(
         LambdaLR,
         "Warm-up, stable, decay: the rate rises, stays, and falls at the end (Hu et al. 2024).",
-        lr_lambda=Choice(functions.WarmupStableDecay, warmup_steps=20),
+        lr_lambda=Choice(functions.WarmupStableDecay, total_steps=TOTAL, warmup_steps=20),
     ),
 }
 
