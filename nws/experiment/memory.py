@@ -47,7 +47,9 @@ def row_bytes(sizes: Sequence[int], batch: int, config: DictConfig) -> float:
 
     On a CPU the rows of a batch come in parts, but those of a data point together.
     """
-    samples = max(float(config.algorithm.samples), float(config.algorithm.get("dreams") or 0))
+    samples = max(
+        float(config.algorithm.get("samples", 1)), float(config.algorithm.get("dreams") or 0)
+    )
     natural = config.metric.get("_target_") is not None
     points = batch if natural else 1
     rows = FLOAT * points * samples * sum(sizes)

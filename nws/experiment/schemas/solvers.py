@@ -30,7 +30,7 @@ class ShermanMorrison(Direct):
     """Rows folded in."""
 
     target = "nws.natural.solvers.sherman_morrison"
-    block: Count = Field(32, description="rows folded in at once; 1 is the rank-one formula")
+    block: Count = Field(1, description="rows folded in at once; 1 is the rank-one formula")
     forgetting: float = Field(
         0.0,
         ge=0,
@@ -113,6 +113,6 @@ SOLVERS: dict[str, Choice | str] = {
         ConjugateGradient,
         "Matrix-free preconditioned conjugate gradient, the fastest nearly everywhere.",
     ),
-    "sherman_morrison": Choice(ShermanMorrison, "Fold the rows into the inverses: m n d^2."),
+    "sherman_morrison": Choice(ShermanMorrison, "Fold the rows into the inverses: m n d^2.", block=32),
     "woodbury": Choice(Woodbury, "n x n systems instead of d x d, for few rows: n^2 d + m n^3/3."),
 }
