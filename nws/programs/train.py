@@ -23,7 +23,6 @@ from nws.experiment.build import (
     unused_options,
     without_exact,
 )
-from nws.experiment.composition import check_command
 from nws.experiment.configuration import CONF, resolve_paths, to_dict
 from nws.experiment.hardware import pick_device
 from nws.experiment.loggers import Outputs
@@ -95,11 +94,9 @@ def main(config: DictConfig) -> float:
     Returns the best validation log-likelihood, which hydra/sweeper=optuna maximizes.
     """
     job = Job()
-    with job.errors_for_people():
-        automatic = config.resume == "auto"
-        start = starting_point(config, job.hydra)
+    with job.errors_for_people(), starting_point(config, job.hydra) as start:
         state, stopped, terminal = start.state, None, job.terminal(start.config)
-        if automatic and state is not None and start.run.is_finished():
+        if state is not None and start.finished:
             terminal.line("finished already: step {step} of {total_steps}".format(**state))
             job.best = float(state["best"])
         else:
@@ -120,5 +117,4 @@ def run() -> None:
             print(help_text([word for word in given if word[0] != "-" and "=" not in word]))
             return
         sys.argv[1:] = rewrite_arguments(given, CONF)
-        check_command(sys.argv[1:], CONF)
         main()

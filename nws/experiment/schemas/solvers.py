@@ -113,6 +113,8 @@ SOLVERS: dict[str, Choice | str] = {
         ConjugateGradient,
         "Matrix-free preconditioned conjugate gradient, the fastest nearly everywhere.",
     ),
-    "sherman_morrison": Choice(ShermanMorrison, "Fold the rows into the inverses: m n d^2.", block=32),
+    "sherman_morrison": Choice(
+        ShermanMorrison, "Fold the rows into the inverses: m n d^2.", block=32
+    ),
     "woodbury": Choice(Woodbury, "n x n systems instead of d x d, for few rows: n^2 d + m n^3/3."),
 }
