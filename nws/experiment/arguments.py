@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nws.errors import UserError
+from nws.experiment.composition import check_command
 from nws.experiment.configuration import GROUPS
 from nws.experiment.directory import RunDirectory, open_run
 from nws.experiment.resume import left_state
@@ -39,12 +40,14 @@ OLD_KEYS = {
 def rewrite_arguments(arguments: list[str], conf: Path) -> list[str]:
     """Return the arguments that Hydra reads in place of the user's; `conf` has config.yaml.
 
-    Raises `UserError` where a value names no file, a plugin is missing, or RUN is no run.
+    Raises `UserError` where a plugin is missing, RUN is no run, or options are wrong.
     """
     arguments = rename_old_keys(arguments, conf)
     check_choices(arguments)
     arguments = use_our_settings(arguments)
-    return find_unfinished_run(resume_run(arguments), conf)
+    arguments = resume_run(arguments)
+    check_command(arguments, conf)
+    return find_unfinished_run(arguments, conf)
 
 
 def rename_old_keys(arguments: list[str], conf: Path) -> list[str]:
@@ -112,6 +115,9 @@ def resume_run(arguments: list[str]) -> list[str]:
     if {"-m", "--multirun"} & set(arguments):
         raise UserError("resume=RUN takes one run; resume=auto goes on with a sweep (-m)")
     run, _ = open_run(value.strip("'\""))
+    for key in ("hydra.run.dir", "hydra.sweep.dir"):
+        if key in given:
+            raise UserError(f"a resumed run stays in {run.path}, got {given[key]}; leave it out")
     run.settle_config()
     choices = run.saved_choices().items()
     groups = [f"{name}={choice}" for name, choice in choices if name not in given]

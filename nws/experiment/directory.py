@@ -14,6 +14,8 @@ from nws.experiment.lock import RunLock
 from nws.experiment.pretrained import lay_out
 from nws.files import write_atomically
 
+DELETE = "put back a good copy, or delete the file to do without it"
+
 
 class RunDirectory:
     """The files that a run leaves behind."""
@@ -79,8 +81,11 @@ class RunDirectory:
 
     def saved_choices(self) -> dict[str, str]:
         """Return the choice of each group that the run was composed from."""
-        saved: Any = OmegaConf.load(self.choices) if self.choices.is_file() else {}
-        return dict(saved)
+        saved = load_yaml(self.choices) if self.choices.is_file() else {}
+        wrong = [name for name, choice in saved.items() if not isinstance(choice, str)]
+        if wrong:
+            raise UserError(f"{self.choices} is damaged: {wrong[0]} is no choice; {DELETE}")
+        return saved
 
     def last_state(self) -> dict[str, Any] | None:
         """Return the last checkpoint, None where the run has not come to one.
@@ -139,6 +144,18 @@ def open_run(path: str | Path) -> tuple[RunDirectory, DictConfig]:
         raise UserError(f"{run.config} should hold the configuration of a run, it does not")
     OmegaConf.set_struct(config, True)
     return run, config
+
+
+def load_yaml(path: Path) -> dict[str, Any]:
+    """Return what a file of ours says, keys and values; `UserError` where it is damaged."""
+    try:
+        content: Any = OmegaConf.to_container(OmegaConf.load(path))
+    except Exception as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{path} is damaged: {reason}; {DELETE}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is damaged: it has no keys and values; {DELETE}")
+    return {str(key): value for key, value in content.items()}
 
 
 def find_runs(folder: str | Path) -> list[Path]:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ANSWERS = ("stop", "warn", "back_off")
 MAX_BACK_OFFS = 3  # halvings of the learning rate
 COINS = 1.5  # times the nats of a fair coin a pixel: far below
 LARGE = 1e4  # of a parameter: the units below it are certain, whatever else they see
@@ -58,7 +57,7 @@ class DivergenceCheck:
 
     Args:
         learner: With the machine that is trained, and the metrics, whose damping may be the cause.
-        answer: One of `ANSWERS`.
+        answer: trainer.on_divergence.
     """
 
     def __init__(self, learner: WakeSleep, answer: str = "stop") -> None:

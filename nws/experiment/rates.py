@@ -1,6 +1,5 @@
 """The learning rates of the two networks: one, or one for each; and how a run goes on with them."""
 
-import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +9,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from nws.errors import UserError
 from nws.models import HelmholtzMachine
 
 #: What optimizers of torch gather for each number of a parameter.
@@ -42,9 +40,6 @@ def parameter_groups(
         machine: Whose parameters are trained.
         options: Of the optimizer. `generator_lr` and `recognition_lr` are taken out of them; where
             both come to the same rate, this becomes `lr`.
-
-    Raises:
-        UserError: For a rate that is not a number of at least 0.
     """
     rates = [_rate(name, options) for name in ("generator_lr", "recognition_lr")]
     # The top layer has only biases, so its weight is empty.
@@ -67,11 +62,6 @@ def _rate(name: str, options: dict[str, Any]) -> Any:
     rate = options.pop(name, None)
     if rate is None:
         return options.get("lr")
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < math.inf:
-        raise UserError(
-            f"optimizer.{name} must be a number of at least 0, or null for optimizer.lr,"
-            f" got {rate!r}"
-        )
     return rate
 
 

@@ -14,13 +14,12 @@ from nws.experiment.configuration import flatten_config, resolve_paths
 from nws.experiment.directory import RunDirectory, is_end, open_run
 from nws.experiment.metrics_file import restore_metrics
 from nws.experiment.provenance import note_finished
+from nws.experiment.validation import check_configuration
 from nws.files import remove_abandoned
 
-#: What a resumed run keeps, with the options of its data: its place in the draws depends on it.
-FIXED = (
-    "seed", "name", "algorithm.name", "trainer.batch_size", "model.units", "model.visible",
-    "data.name",
-)  # fmt: skip
+#: What a resumed run keeps: its place in the draws depends on it, or only a start takes it.
+FIXED = ("seed", "name", "trainer.batch_size")
+FIXED_GROUPS = ("algorithm", "model", "data")
 #: What a run shows of itself: two runs that differ in it alone are the same.
 SHOWN = ("resume", "progress", "verbosity")
 #: Options of the data that may change: where the files are.
@@ -57,6 +56,8 @@ def starting_point(config: DictConfig, hydra_config: HydraConf) -> Iterator[Star
         UserError: There is a run already, there is none, or it is of another configuration.
     """
     run = RunDirectory(Path(hydra_config.runtime.output_dir))
+    if config.get("resume") in (None, "auto"):
+        check_configuration(config)
     patience, state = 0.0, None
     if config.resume == "auto":
         patience, state = PATIENCE, left_state(run, config)
@@ -100,7 +101,10 @@ def _owned_start(run: RunDirectory, config: DictConfig, hydra_config: HydraConf)
     as_before = {f"{name}={choice}" for name, choice in run.saved_choices().items()}
     overrides = [text for text in hydra_config.overrides.task if text not in as_before]
     changed = {override_key(text).split(".")[0] for text in overrides}
+    if "_target_" not in (saved.get("algorithm") or {"_target_": ""}):
+        raise UserError("this run is of version 0.1, which can be looked at but not gone on with")
     resumed = override(saved, config, overrides)
+    check_configuration(resumed)
     return Start(run, resumed, run.last_state(), changed, again=True)
 
 
@@ -132,7 +136,9 @@ def override(saved: DictConfig, composed: DictConfig, overrides: list[str]) -> D
 def _changed_option(key: str, saved: DictConfig, composed: DictConfig) -> str | None:
     """Return the first option, at, above or below a key, that is fixed and would change."""
     select = OmegaConf.select
-    options = [f"data.{option}" for option in select(composed, "data") or ()]
+    groups = [(group, select(composed, group) or {}) for group in FIXED_GROUPS]
+    options = [f"{group}.{option}" for group, section in groups for option in section]
+    options.sort(key=lambda option: option.endswith("._target_"))
     for name in (*FIXED, *options):
         outer, inner = sorted([f"{name}.", f"{key}."])
         differs = select(composed, name) != select(saved, name)

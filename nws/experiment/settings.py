@@ -1,44 +1,11 @@
-"""The options of the `trainer` group."""
+"""The options of the `trainer` group, and the steps that they come to."""
 
-import math
-from dataclasses import dataclass
-
-from nws.errors import UserError, positive_int
 from nws.experiment.batches import steps_per_epoch
-from nws.experiment.divergence import ANSWERS
+from nws.experiment.schemas.run import Trainer
 
 
-@dataclass(frozen=True)
-class TrainerSettings:
-    """The `trainer` group; conf/config.yaml says what each option means."""
-
-    epochs: float
-    batch_size: int
-    evaluate_every: float
-    images_every: float
-    check_every: int
-    evaluation_samples: int
-    evaluation_points: int | None
-    # Runs of earlier versions lack what has a default.
-    patience: int | None = None
-    noise_batches: int | None = None
-    on_divergence: str = "stop"
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "evaluate_every", "images_every"):
-            value = getattr(self, name)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not 0 < value < math.inf:
-                raise UserError(f"trainer.{name} must be a number of epochs above 0, got {value!r}")
-        if self.on_divergence not in ANSWERS:
-            choices, found = ", ".join(ANSWERS), repr(self.on_divergence)
-            raise UserError(f"trainer.on_divergence must be one of {choices}, got {found}")
-        optional = ("evaluation_points", "patience", "noise_batches")
-        for name in ("batch_size", "check_every", "evaluation_samples", *optional):
-            value = getattr(self, name)
-            if value is not None or name not in optional:  # 32.0 becomes 32
-                least = 2 if name == "noise_batches" else 1
-                object.__setattr__(self, name, positive_int(f"trainer.{name}", value, least))
+class TrainerSettings(Trainer):
+    """The `trainer` group; its schema says what each option means."""
 
     def steps_per_epoch(self, images: int) -> int:
         """Return the whole batches in a pass over the training images."""

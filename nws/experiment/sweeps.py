@@ -12,7 +12,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,9 +24,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nws.errors import Diverged
+from nws.errors import Diverged, UserError
 from nws.experiment.boundary import end_program, errors_for_people, explain
-from nws.experiment.directory import RunDirectory
+from nws.experiment.directory import DELETE, RunDirectory, load_yaml
 from nws.experiment.invocation import command_line
 from nws.experiment.lock import Taken
 from nws.experiment.signals import Shield, StopSignals, announce, end_with, lower_shield
@@ -77,8 +77,11 @@ def sweep_directory(parent: str, time: str, resume: str | None, overrides: DictC
 def read_record(directory: Path) -> dict[str, Any]:
     """Return what the sweep.yaml of a directory says, {} without: overrides, command, varies."""
     path = directory / "sweep.yaml"
-    record: Any = OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
-    return dict(record)
+    record = load_yaml(path) if path.is_file() else {}
+    for key, value in record.items():
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise UserError(f"{path} is damaged: {key} must be a list of texts; {DELETE}")
+    return record
 
 
 def sweep_of(run: Path) -> tuple[Path | None, list[str]]:
@@ -169,6 +172,15 @@ def in_process(launcher: DictConfig) -> bool:
     return str(launcher._target_).endswith(".BasicLauncher")
 
 
+def remove_empty(directory: Path) -> None:
+    """Remove a directory that holds nothing, and those above it, up to the working directory."""
+    here = Path.cwd()
+    with suppress(OSError):  # one that holds something
+        while directory != here and here in directory.parents:
+            directory.rmdir()
+            directory = directory.parent
+
+
 class Job:
     """One run of train.py as Hydra sees it: by itself, or a job of a sweep."""
 
@@ -247,9 +259,8 @@ class Job:
                 if isinstance(error, Diverged) and searches:
                     return
                 raise CompactHydraException(f"error: {message}") from None
-            try:
-                directory.rmdir()
-            except OSError:  # it is not empty
+            remove_empty(directory)
+            if directory.exists():
                 log.info("error: %s", message)  # for the log file
             print(f"error: {message}", file=sys.stderr)
             sys.exit(status)

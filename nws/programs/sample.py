@@ -31,6 +31,7 @@ from nws.experiment.images import (
 )
 from nws.experiment.loading import LoadedRun, load_run
 from nws.experiment.loggers import WANDB, Outputs
+from nws.experiment.memory import FLOAT, check_fits
 from nws.experiment.seeds import check_seed
 from nws.files import check_writable
 from nws.models import sampling
@@ -288,6 +289,16 @@ def add_to_wandb(
     logger.finish({}, "finished" if run.is_finished() else "stopped")
 
 
+def check_room(
+    arguments: argparse.Namespace, machine: HelmholtzMachine, device: torch.device
+) -> None:
+    """Refuse more images than fit into memory; those of a data set are never too many."""
+    if arguments.what not in ("reconstruct", "inpaint"):
+        kept = arguments.steps if arguments.what in ("chain", "walk") else 1  # frames
+        states = arguments.count * (sum(machine.sizes) + machine.sizes[0] * float(kept))
+        check_fits(FLOAT * states, device, f"--count {arguments.count}", "lower it")
+
+
 def main() -> None:
     arguments = read_arguments()
     check_taken(arguments)
@@ -297,6 +308,7 @@ def main() -> None:
     source = arguments.checkpoint, arguments.weights, device
     loaded = load_run(arguments.run, *source)
     run, config, machine = loaded.directory, loaded.config, loaded.machine
+    check_room(arguments, machine, device)
     gibbs = is_bidirectional(config) if arguments.chain == "auto" else arguments.chain == "gibbs"
     if arguments.binary and machine.units[0].support is None:
         raise UserError("--binary needs units that are binary, those of this run's pixels are not")

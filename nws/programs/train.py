@@ -12,12 +12,13 @@ from omegaconf import DictConfig
 
 from nws.analysis.summaries import print_sweep
 from nws.experiment.arguments import rewrite_arguments
-from nws.experiment.build import build_data, unused_options
+from nws.experiment.build import build_data, unused_options, without_exact
 from nws.experiment.checkpoints import from_checkpoint
-from nws.experiment.configuration import CONF, check_groups, construct, resolve_paths, to_dict
+from nws.experiment.configuration import CONF, resolve_paths, to_dict
 from nws.experiment.facts import facts, summary
 from nws.experiment.hardware import pick_device
 from nws.experiment.loggers import Outputs
+from nws.experiment.memory import check_memory
 from nws.experiment.options import help_text
 from nws.experiment.panels import show_end, show_start, start_record
 from nws.experiment.parts import build_parts
@@ -34,13 +35,14 @@ log = logging.getLogger(__name__)
 def build_trainer(start: Start, choices: dict[str, str]) -> Trainer:
     """Build everything that a run's configuration names, and go on from its checkpoint."""
     config = start.config
-    check_groups(config)
     resolve_paths(config)
     device = pick_device(config.device)
-    settings = construct(TrainerSettings, "trainer", **to_dict(config.trainer))
+    settings = TrainerSettings(**to_dict(config.trainer))
     data = build_data(config, device)
+    check_memory(config, data, device)
     make = partial(build_parts, config, data, settings.total_steps(len(data.train)))
     trainer = Trainer(settings, data, make, Outputs(start.run, config, choices))
+    trainer.data = without_exact(data, trainer.machine)
     if start.state is not None:
         with from_checkpoint(start.run.last, "going on from it"):
             trainer.load_state_dict(start.state, start.changed)
