@@ -141,6 +141,12 @@ def _lowest(
     if log and lowest <= 0:
         found = f"{column} goes down to {lowest:g}"
         raise UserError(f"a logarithmic axis needs values above 0, {found}; leave --log out")
+    _check_ends(log, ymin, ymax)
+    return lowest if log else -np.inf
+
+
+def _check_ends(log: bool, ymin: float | None, ymax: float | None) -> None:
+    """Raise `UserError` for ends of the y axis that cannot be drawn."""
     for name, end in {"--ymin": ymin, "--ymax": ymax}.items():
         if end is not None and not abs(end) < FAR:
             raise UserError(f"{name} must be a number that can be drawn, got {end:g}")
@@ -148,7 +154,6 @@ def _lowest(
         raise UserError(f"--ymin must be below --ymax, got {ymin:g} and {ymax:g}")
     if log and ymin is not None and ymin <= 0:
         raise UserError(f"--ymin must be above 0 on a logarithmic axis, got {ymin:g}")
-    return lowest if log else -np.inf
 
 
 def _line(axes: Axes, band: Band, floor: float, label: str | None = None) -> None:

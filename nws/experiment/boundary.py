@@ -80,7 +80,9 @@ def explain(error: Exception, log: Path | None = None) -> tuple[str, int]:
     memory = out_of_memory(error)
     if memory:
         return f"{memory}; {LOWER}", 1
-    if isinstance(error, OSError) and error.filename is not None:
+    if isinstance(error, OSError):  # of a file, a disk or a network
+        if error.filename is None:
+            return f"{error.strerror or error}; the system refused, look at disk and network", 1
         what = f"{error.filename}: {error.strerror or error}"
         return f"{what}; look at whether it is there, and may be read and written", 1
     reason = (str(error).strip() or "no message").splitlines()[0]

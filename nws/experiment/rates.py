@@ -129,10 +129,15 @@ def _check_gathered(optimizer: Optimizer, saved: dict[str, Any]) -> None:
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     for number, parameter in zip(numbers, parameters, strict=True):
         for name, each in saved["state"].get(number, {}).items():
-            shape = tuple(parameter.shape) if name in ELEMENTWISE else ()
-            if name not in (*ELEMENTWISE, "step") or each is None:
-                continue
-            plain = isinstance(each, Tensor) and each.layout == parameter.layout
-            is_step = name == "step" and type(each) in (int, float)
-            if not (is_step or (plain and tuple(each.shape) == shape and not each.is_complex())):
-                raise ValueError(f"{name} of the optimizer should be a tensor of shape {shape}")
+            if not _fits(name, each, parameter):
+                raise ValueError(f"{name} of the optimizer does not fit its parameter")
+
+
+def _fits(name: str, value: Any, parameter: Tensor) -> bool:
+    """Return whether what an optimizer has gathered under a name has the shape that it should."""
+    if name not in (*ELEMENTWISE, "step") or value is None:
+        return True
+    if not isinstance(value, Tensor):
+        return name == "step" and type(value) in (int, float)
+    shape = parameter.shape if name in ELEMENTWISE else ()
+    return tuple(value.shape) == tuple(shape) and value.layout == parameter.layout

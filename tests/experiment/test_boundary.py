@@ -91,6 +91,7 @@ def test_a_sweep_goes_on_after_a_job_with_a_defect(
         ),
         (MemoryError(), "there is not enough memory; lower"),
         (FileNotFoundError(2, "No such file or directory", "/x/y"), "/x/y: No such file"),
+        (OSError(28, "No space left on device"), "No space left on device; the system refused"),
     ],
 )  # fmt: skip
 def test_errors_that_are_no_defects(error: Exception, message: str) -> None:

@@ -73,7 +73,7 @@ class Trial:
     def read_bytes(self, file: Path, few: int, action: Callable[[], object]) -> None:
         """Read many broken versions of a file, and in the end the good one."""
         good = file.read_bytes()
-        for name, content in corpus.broken_bytes(good, 60 * few if self.long else few, self.rng):
+        for name, content in corpus.broken_bytes(good, 20 * few if self.long else few, self.rng):
             file.write_bytes(content)
             self.read(f"{file.name}, {name}", action)
         file.write_bytes(good)
@@ -300,7 +300,7 @@ def test_checkpoints_of_other_bytes(trial: Trial, run: Path) -> None:
     """No byte can change without a `UserError`, unless it is none of the contents."""
     file = run / "checkpoints" / "best.pt"
     content, before = file.read_bytes(), load_run(run, device="cpu").machine.state_dict()
-    for name, broken in corpus.broken_bytes(content, 3000 if trial.long else 60, trial.rng):
+    for name, broken in corpus.broken_bytes(content, 1000 if trial.long else 60, trial.rng):
         file.write_bytes(broken)
         if trial.read(name, lambda: load_run(run, device="cpu")):
             after = load_run(run, device="cpu").machine.state_dict()
@@ -310,11 +310,11 @@ def test_checkpoints_of_other_bytes(trial: Trial, run: Path) -> None:
 def test_checkpoints_of_other_values(trial: Trial, run: Path) -> None:
     file = run / "checkpoints" / "last.pt"
     state = torch.load(file, weights_only=True)
-    action, count = keep_metrics(run), None if trial.long else 20
+    action, count = keep_metrics(run), 400 if trial.long else 20
     versions = [(f"version {each}", state | {"version": each}) for each in (99, -1, "1", 1.5)]
     for name, broken in [
         *corpus.broken_values(state, count, trial.rng),
-        *corpus.broken_tensors(state, trial.rng, None if trial.long else 2),
+        *corpus.broken_tensors(state, trial.rng, 20 if trial.long else 2),
         *[(f"version {name}", each) for name, each in versions],
     ]:
         torch.save(broken, file)
@@ -345,7 +345,7 @@ def test_exported_machines(trial: Trial, run: Path, tmp_path: Path) -> None:
     file = tmp_path / "small" / "checkpoints" / "best.pt"
     state = torch.load(file, weights_only=True)
     for name, broken in [
-        *corpus.broken_values(state, None if trial.long else 40, trial.rng),
+        *corpus.broken_values(state, 200 if trial.long else 40, trial.rng),
         *corpus.broken_tensors(state, trial.rng, None if trial.long else 3),
     ]:
         torch.save(broken, file)
@@ -354,7 +354,7 @@ def test_exported_machines(trial: Trial, run: Path, tmp_path: Path) -> None:
 
 def broken_json(trial: Trial, file: Path, action: Callable[[], object]) -> None:
     good, value = file.read_bytes(), json.loads(file.read_text())
-    for name, broken in corpus.broken_values(value, 900 if trial.long else 60, trial.rng):
+    for name, broken in corpus.broken_values(value, 400 if trial.long else 60, trial.rng):
         file.write_text(json.dumps(broken))
         trial.read(f"{file.name}, {name}", action)
     file.write_text("[" * 100_000)
