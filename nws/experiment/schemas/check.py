@@ -51,7 +51,7 @@ def _check_named(key: str, options: Options, spec: Group, schemas: Schemas) -> I
         yield Problem(f"{key}._target_", str(error))
         return
     schema = _schema_of(function, target, schemas)
-    own = {name: value for name, value in options.items() if name not in SPECIAL}
+    own = _own_options(key, options)
     if schema is not None:
         yield from check_values(schema, own, key)
         yield from _check_partial(key, options, schema)
@@ -60,6 +60,12 @@ def _check_named(key: str, options: Options, spec: Group, schemas: Schemas) -> I
     yield from _check_signature(key, own, spec, function, schema)
     for name, value in own.items():
         yield from _check_part(f"{key}.{name}", value, schema, name)
+
+
+def _own_options(key: str, options: Options) -> Options:
+    """Return the options that a class gets; a metric's memory of 1 is what any has anyway."""
+    aside = {*SPECIAL, *["memory"] * (key == "metric" and options.get("memory") == 1)}
+    return {name: value for name, value in options.items() if name not in aside}
 
 
 def _default_target(group: str, options: Options) -> object:
@@ -151,9 +157,6 @@ def _check_signature(
 ) -> Iterator[Problem]:  # fmt: skip
     """Yield options that a class does not take, and those that it needs and does not get."""
     parameters = _parameters(function)
-    if key == "metric" and options.get("memory") == 1:  # what a class without memory has anyway
-        options = dict(options)
-        del options["memory"]
     if schema is not None and not schema.others:
         yield from check_names(key, options, schema.model_fields)
     elif parameters is not None:
