@@ -25,6 +25,8 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 from scipy.io import savemat
 
+pytest_plugins = ["simulated_cuda"]  # --simulated-cuda
+
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
 

@@ -32,13 +32,18 @@ class DivergenceCheck:
         for network in machine.networks:
             self.layers += [f"{network.name} layer {each}" for each in range(len(network.layers))]
         device = next(machine.parameters()).device
+        self._step = torch.zeros((), dtype=torch.long, device=device)  # counted from 1
         # For each layer the first step of a loss that is not finite.
         self._first_bad = torch.full((len(self.layers),), -1, device=device)
 
-    def note(self, layer_losses: Tensor, step: int) -> None:
-        """Take in one step's losses, one a layer. It does not wait for the device."""
+    def start_step(self, step: int) -> None:
+        """Take the next losses as those of a step, counted from 1."""
+        self._step.fill_(step)
+
+    def note(self, layer_losses: Tensor) -> None:
+        """Take in a step's losses, one a layer. It does not wait for the device."""
         bad = ~layer_losses.isfinite() & (self._first_bad < 0)
-        self._first_bad.masked_fill_(bad, step)
+        torch.where(bad, self._step, self._first_bad, out=self._first_bad)
 
     def check(self, step: int, rates: object, kept: str) -> None:
         """Raise `Diverged` where a loss or, at this `step`, a parameter is not finite.
@@ -120,7 +125,7 @@ def noise_scales(learner: WakeSleep, batches: Batches, step: int, count: int) ->
     """
     rng = torch.Generator(learner.rng.device).manual_seed(EVALUATION_SEED)
     size = max(1, batches.size // 2)
-    ahead = [batches.at(step + each, rng)[0] for each in range(count)]
+    ahead = [batches.at(step + each, rng)[0].clone() for each in range(count)]
     halves = [half for batch in ahead for half in batch.split(size)[:2]]
     noise = gradient_noise(learner.machine, learner.rule, halves, rng, step)
     return {f"noise_scale/{name}": each.scale for name, each in noise.items()}

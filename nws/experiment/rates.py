@@ -98,3 +98,17 @@ def restore(
         saved["param_groups"] = optimizer.state_dict()["param_groups"]
     if state["optimizer_class"] == type(optimizer).__name__:
         optimizer.load_state_dict(saved)
+        _bring_numbers_back(optimizer)
+
+
+def _bring_numbers_back(optimizer: Optimizer) -> None:
+    """Keep on the CPU what an optimizer reads in each step.
+
+    Loading a state moves NAdam's `mu_product` to the device of the parameters. Unless the step is
+    `capturable`, the host reads it: on a GPU it would wait for each of them.
+    """
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            own = optimizer.state[parameter]
+            if "mu_product" in own and not group.get("capturable"):
+                own["mu_product"] = own["mu_product"].cpu()

@@ -21,6 +21,7 @@ class TrainerSettings:
     # Runs of earlier versions lack what has a default.
     patience: int | None = None
     noise_batches: int | None = None
+    matmul_precision: str = "highest"
 
     def __post_init__(self) -> None:
         for name in ("epochs", "evaluate_every", "images_every"):
@@ -28,6 +29,12 @@ class TrainerSettings:
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if not number or not 0 < value < math.inf:
                 raise UserError(f"trainer.{name} must be a number of epochs above 0, got {value!r}")
+        precisions = ("highest", "high")
+        if self.matmul_precision not in precisions:
+            raise UserError(
+                f"trainer.matmul_precision must be one of {', '.join(precisions)},"
+                f" got {self.matmul_precision!r}"
+            )
         optional = ("evaluation_points", "patience", "noise_batches")
         for name in ("batch_size", "check_every", "evaluation_samples", *optional):
             value = getattr(self, name)

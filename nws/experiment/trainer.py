@@ -26,7 +26,7 @@ from nws.experiment.checks import (
     warn_of_a_bad_end,
 )
 from nws.experiment.directory import load_parameters
-from nws.experiment.hardware import peak_memory
+from nws.experiment.hardware import matmul_precision, peak_memory
 from nws.experiment.images import progress_pictures
 from nws.experiment.loggers import MetricsFile, Outputs
 from nws.experiment.rates import Scheduler, are_apart, learning_rates, restore
@@ -111,7 +111,8 @@ class Trainer:
         self.terminal = terminal or self.terminal
         stop = stop or StopSignals()
         self._note()
-        with self.terminal.training(self.step, self.total_steps, self.settings.epochs):
+        bar = self.terminal.training(self.step, self.total_steps, self.settings.epochs)
+        with bar, matmul_precision(self.settings.matmul_precision):
             if self.step == 0 and stop.caught is None:
                 self.terminal.row(self.outputs.row(self._row()))
             while not self.finished and stop.caught is None:
@@ -155,6 +156,7 @@ class Trainer:
         for metric in self.learner.metrics:
             metric.learning_rate.fill_(rates[metric.network.upward])
         self.learner.start_step(self.step)
+        self.divergence.start_step(self.step + 1)
         batches = self.batches.at(self.step, self.learner.rng)
         self.optimizer.step(partial(self._loss, *batches))  # type: ignore[arg-type]
         self.learner.after_step()
@@ -173,7 +175,7 @@ class Trainer:
         result = self.learner.step(x, other)
         self.sums += result.statistics
         self.count += 1
-        self.divergence.note(result.layer_losses, self.step + 1)
+        self.divergence.note(result.layer_losses)
         return result.layer_losses.sum()
 
     def _is_due(self, epochs: float) -> bool:
@@ -182,6 +184,8 @@ class Trainer:
         return self.step % every == 0 or self.step == self.total_steps
 
     def _check(self) -> None:
+        for metric in self.learner.metrics:
+            metric.check()
         kept = f"{self.outputs.run.last} (step {self.saved_step}) is the last good checkpoint"
         if self.saved_step is None:
             kept = "no checkpoint was written yet"

@@ -94,10 +94,13 @@ def find_basis(
 def _eigenpairs(matrix: Tensor, rows: Tensor, name: str) -> tuple[Tensor, Tensor]:
     try:
         values, vectors = torch.linalg.eigh(matrix)
-    except torch.linalg.LinAlgError as error:
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:  # LinAlgError, or on CUDA what cuSOLVER says
         n, d = len(rows), rows.shape[1] + 1
+        reason = str(error).splitlines()[0]
         raise UserError(
-            f"{name}: the covariance of n={n} rows of d={d} parents has no eigenbasis ({error});"
+            f"{name}: the covariance of n={n} rows of d={d} parents has no eigenbasis ({reason});"
             " lower optimizer.lr"
         ) from error
     return values, vectors
@@ -107,7 +110,9 @@ def _main_directions(rows: Tensor, rank: int) -> Tensor:
     """Orthonormal columns (d, r) near the r largest eigenvectors of rows^T rows."""
     n, d = rows.shape
     if rank >= min(n, d):  # exact: the space of the rows, or everything
-        return torch.linalg.qr(rows.T)[0] if n < d else torch.eye(d).to(rows)
+        if n < d:
+            return torch.linalg.qr(rows.T)[0]
+        return torch.eye(d, dtype=rows.dtype, device=rows.device)
     vectors = torch.linalg.qr(rows.T[:, :: n // rank][:, :rank])[0]
     for _ in range(4):
         vectors = torch.linalg.qr(rows.T @ (rows @ vectors))[0]
@@ -143,8 +148,8 @@ class SharedInverse:
         for row, basis in zip(values, bases, strict=True):
             row[1 : 1 + len(basis.values)] = basis.values
         self._widths = list(widths)
-        counts, numbers = torch.tensor(self._widths), torch.arange(len(bases))
-        self._layer = numbers.repeat_interleave(counts).to(like.device)  # of each unit
+        parts = [like.new_full((m,), i, dtype=torch.long) for i, m in enumerate(self._widths)]
+        self._layer = torch.cat(parts)  # of each unit
         self._values = values[self._layer]
         self._products = like.new_zeros(len(bases), columns)
         self._along = like.new_zeros(len(self._layer), columns)
