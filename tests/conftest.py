@@ -258,7 +258,7 @@ def metrics(run: Path, start: bool = False) -> list[dict[str, str]]:
 
 
 def checkpoint(run: Path, name: str = "last.pt") -> dict[str, Any]:
-    state = torch.load(run / "checkpoints" / name, weights_only=True)
+    state = torch.load(run / "checkpoints" / name, map_location="cpu", weights_only=True)
     return {key: value for key, value in state.items() if key not in ("seconds", "wandb_id")}
 
 

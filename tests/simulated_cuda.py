@@ -241,8 +241,7 @@ def _check_generator(generator: Any, device: Any) -> None:
     expected = torch.device(device).type
     if generator is not None and generator.device.type != expected:
         raise RuntimeError(
-            f"Expected a '{expected}' device type for generator but found"
-            f" '{generator.device.type}'"
+            f"Expected a '{expected}' device type for generator but found '{generator.device.type}'"
         )
 
 
