@@ -6,7 +6,7 @@ ON_DEVICE := tests/test_simulated_cuda.py $(addprefix tests/experiment/test_, \
 	averaging.py build.py checkpoints.py divergence.py unlabeled_commands.py waits.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test lint format docs benchmark clean
+.PHONY: help install train test faults lint format docs benchmark clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -26,6 +26,9 @@ test: .venv/installed lint  ## lint, type-check and test, then the tests of devi
 	$(BIN)/python -m pytest
 	$(BIN)/python -m pytest --simulated-cuda -k cuda tests/learning tests/models tests/natural
 	$(BIN)/python -m pytest --simulated-cuda $(ON_DEVICE)
+
+faults: .venv/installed  ## hundreds of kills and bad inputs with a fresh seed (NWS_FAULTS_SEED repeats one); an hour
+	$(BIN)/python -m pytest tests/faults --faults-long -s
 
 lint: .venv/installed  ## ruff (lint and format) and mypy
 	$(BIN)/ruff check .

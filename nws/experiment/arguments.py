@@ -112,6 +112,7 @@ def resume_run(arguments: list[str]) -> list[str]:
     if {"-m", "--multirun"} & set(arguments):
         raise UserError("resume=RUN takes one run; resume=auto goes on with a sweep (-m)")
     run, _ = open_run(value.strip("'\""))
+    run.settle_config()
     choices = run.saved_choices().items()
     groups = [f"{name}={choice}" for name, choice in choices if name not in given]
     others = [argument for argument in arguments if argument != given["resume"]]

@@ -3,6 +3,7 @@
 A checkpoint is a dictionary of tensors and plain values, written atomically, read without code.
 """
 
+import contextlib
 import io
 import os
 import shutil
@@ -14,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from nws.errors import UserError
+from nws.experiment.lock import RunLock
 from nws.experiment.pretrained import lay_out
 from nws.files import write_atomically
 
@@ -29,49 +31,102 @@ class RunDirectory:
         self.last = path / "checkpoints" / "last.pt"
         self.best = path / "checkpoints" / "best.pt"
         self.images = path / "images"
+        self.lock = RunLock(path)
 
     def check_free(self) -> None:
-        """Raise `UserError` where the directory holds a run: two runs would mix their files."""
-        if self.config.parent.exists():
+        """Raise `UserError` where the directory holds a run: two runs would mix their files.
+
+        What a killed start left, before it wrote config.yaml, is no run.
+        """
+        elsewhere = "give another hydra.run.dir or hydra.sweep.dir"
+        if self.config.exists():
             raise UserError(
                 f"{self.path} holds a run already, nothing was changed; go on with it by"
-                f" resume={self.path}, or give another hydra.run.dir or hydra.sweep.dir"
+                f" resume={self.path}, or {elsewhere}"
+            )
+        if self.last.exists() or self.best.exists():
+            raise UserError(
+                f"{self.path} holds checkpoints of a run without its .hydra/config.yaml, nothing"
+                f" was changed; move them away, or {elsewhere}"
             )
 
     def claim(self, config: DictConfig, choices: dict[str, str], again: bool) -> None:
-        """Take the directory for one run, unless it starts `again`, and write the configuration.
+        """Take the directory for one run, unless it starts `again`: write the configuration.
 
-        Of several that start at once, one succeeds.
+        From the moment that config.yaml is there, the directory holds a run. The process must have
+        the `lock`, so that of several that start at once one succeeds.
         """
         if not again:
-            try:
-                self.config.parent.mkdir(parents=True)
-            except FileExistsError:
-                self.check_free()
+            self.check_free()
+        with contextlib.suppress(OSError):
+            self.best.unlink()  # of a start that came no further
         try:
-            self.save_config(config, choices)
+            self.save_config(config_texts(config, choices))
         except UserError:
-            if not again:  # the directory holds no run
+            if not self.config.exists():  # the directory holds no run
                 shutil.rmtree(self.config.parent, ignore_errors=True)
             raise
 
-    def save_config(self, config: DictConfig, choices: dict[str, str]) -> None:
-        """Write the resolved configuration, and the choice of each group that it came from."""
-        write_atomically(self.choices, OmegaConf.to_yaml(choices).encode())
-        write_atomically(self.config, OmegaConf.to_yaml(config, resolve=True).encode())
+    def save_config(self, texts: dict[str, str]) -> None:
+        """Write what `config_texts` returns. config.yaml comes last, as it makes the run."""
+        write_atomically(self.choices, texts["choices"].encode())
+        write_atomically(self.config, texts["config"].encode())
+
+    def settle_config(self) -> None:
+        """Write the configuration of last.pt again, where a kill came between the two.
+
+        A configuration that was edited since stays.
+        """
+        with contextlib.suppress(UserError, OSError, ValueError, KeyError, TypeError):
+            texts = load_checkpoint(self.last).get("configuration") or {}
+            if texts and self.config.read_text() == texts["before"] != texts["config"]:
+                self.save_config(texts)
 
     def saved_choices(self) -> dict[str, str]:
         """Return the choice of each group that the run was composed from."""
         saved: Any = OmegaConf.load(self.choices) if self.choices.is_file() else {}
         return dict(saved)
 
+    def last_state(self) -> dict[str, Any] | None:
+        """Return the last checkpoint, None where the run has not come to one.
+
+        Raises:
+            UserError: The checkpoint is damaged; or it is gone, though the run had come further.
+        """
+        if self.last.is_file():
+            return load_checkpoint(self.last)
+        if not self.best.is_file():
+            return None
+        rows = 0  # after that of step 0; the first one is written before best.pt, and that before
+        with contextlib.suppress(OSError):
+            rows = len(self.metrics.read_text(errors="replace").splitlines()) - 2
+        if rows != 1:
+            raise UserError(
+                f"expected a checkpoint at {self.last}, found none, though the run was further;"
+                " copies by nws export have none. Where best.pt is of the run itself, copy it"
+                " there to go on from it, or start a new run elsewhere"
+            )
+        return None
+
     def is_finished(self) -> bool:
         """Return whether last.pt is that of a run's end; False where it is damaged."""
         try:
-            state = load_checkpoint(self.last)
-            return bool(state.get("finished", state["step"] >= state["total_steps"]))
+            return is_end(self.last_state())
         except UserError:
             return False
+
+
+def is_end(state: dict[str, Any] | None) -> bool:
+    """Return whether a checkpoint is that of a run's end."""
+    if state is None:
+        return False
+    return bool(state.get("finished", state["step"] >= state["total_steps"]))
+
+
+def config_texts(config: DictConfig, choices: dict[str, str]) -> dict[str, str]:
+    """Return config.yaml, resolved, and choices.yaml: the choices of groups that it came from."""
+    resolved = OmegaConf.to_yaml(config, resolve=True)
+    return {"config": resolved, "choices": OmegaConf.to_yaml(choices)}
 
 
 def open_run(path: str | Path) -> tuple[RunDirectory, DictConfig]:

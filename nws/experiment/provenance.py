@@ -22,7 +22,7 @@ import torch
 from nws.errors import Diverged, UserError
 from nws.experiment.git import Code, code_of_this_process
 from nws.experiment.hardware import device_name
-from nws.files import write_atomically
+from nws.files import process_lives, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -47,22 +47,24 @@ def read_provenance(run: str | Path) -> Facts:
         return {}
     if not isinstance(record, dict):
         return {}
-    if record.get("state") == "running" and not _lives(record):
+    if record.get("state") == "running" and not process_lives(
+        record.get("host"), record.get("pid")
+    ):
         record["state"] = "failed"
     return record
 
 
-def _lives(record: Facts) -> bool:
-    """Return whether the process of a record may be alive; True where it is of another host."""
-    if record.get("host") != socket.gethostname() or not isinstance(record.get("pid"), int):
-        return True
-    try:
-        os.kill(record["pid"], 0)  # the signal 0 only asks
-    except ProcessLookupError:
-        return False
-    except OSError:  # of another user
-        return True
-    return True
+def note_finished(run: Path, step: int) -> None:
+    """Note that a run has come to its end, which its process was killed before it could.
+
+    Args:
+        run: The run directory.
+        step: Its last one.
+    """
+    record = read_provenance(run)
+    if record.get("state") == "failed" and record.get("ended") is None:
+        record |= {"state": "finished", "steps": step, "ended": now()}
+        write_atomically(run / FILE, _json(record))
 
 
 def surroundings(device: torch.device) -> Facts:
@@ -133,7 +135,7 @@ class Provenance:
         if "peak_memory_bytes" in facts:
             facts["peak_memory_bytes"] = max(self._peak, facts["peak_memory_bytes"])
         self.record |= facts
-        write_atomically(self.run / FILE, (json.dumps(self.record, indent=2) + "\n").encode())
+        write_atomically(self.run / FILE, _json(self.record))
 
     @contextmanager
     def ended_by(self, outcome: Callable[[], Facts]) -> Iterator[None]:
@@ -191,6 +193,10 @@ class Provenance:
 def now() -> str:
     """Return the time, as ISO 8601 with the offset of the time zone."""
     return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def _json(record: Facts) -> bytes:
+    return (json.dumps(record, indent=2) + "\n").encode()
 
 
 def _finite(value: Any) -> Any:

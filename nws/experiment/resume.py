@@ -1,5 +1,7 @@
 """Going on with a run: where it starts, what may change, and how two configurations differ."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from nws.errors import UserError
 from nws.experiment.configuration import flatten_config, resolve_paths
-from nws.experiment.directory import RunDirectory, load_checkpoint, open_run
+from nws.experiment.directory import RunDirectory, is_end, open_run
+from nws.experiment.metrics_file import restore_metrics
+from nws.experiment.provenance import note_finished
+from nws.files import remove_abandoned
 
 #: What a resumed run keeps, with the options of its data: its place in the draws depends on it.
 FIXED = (
@@ -24,6 +29,8 @@ FREE = ("data.root", "data.path", "data.shape")
 #: What does nothing by itself: it chooses the values of other options.
 CHOOSERS = ("experiment", "debug", "natural_metric", "tuned")
 
+PATIENCE = 5.0  # seconds that resume=auto waits for a process that is just ending
+
 
 @dataclass(frozen=True)
 class Start:
@@ -34,23 +41,67 @@ class Start:
     state: dict[str, Any] | None = None  # the last checkpoint; None for a new run
     changed: set[str] = field(default_factory=set)  # groups with overrides, which win over `state`
     again: bool = False  # whether the directory is of this run already
+    finished: bool = False  # what resume=auto has nothing to do with
 
 
-def starting_point(config: DictConfig, hydra_config: HydraConf) -> Start:
-    """Return what the option `resume` of a composed configuration stands for."""
+@contextmanager
+def starting_point(config: DictConfig, hydra_config: HydraConf) -> Iterator[Start]:
+    """Give what the option `resume` of a composed configuration stands for.
+
+    This process is the owner of the run's directory meanwhile: it has its lock, and has removed
+    what killed processes left, before it reads what it goes on with. A finished run may be in a
+    folder that cannot be written to.
+
+    Raises:
+        Taken: Another process trains there.
+        UserError: There is a run already, there is none, or it is of another configuration.
+    """
     run = RunDirectory(Path(hydra_config.runtime.output_dir))
+    patience, state = 0.0, None
+    if config.resume == "auto":
+        patience, state = PATIENCE, left_state(run, config)
+    elif config.resume is not None:
+        run, _ = open_run(config.resume)
+    try:
+        try:
+            start = _take(run, config, hydra_config, patience)
+        except UserError:
+            if not is_end(state):
+                raise
+            start = Start(run, config, state, finished=True)
+        yield start
+    finally:
+        run.lock.release()
+
+
+def _take(run: RunDirectory, config: DictConfig, hydra_config: HydraConf, patience: float) -> Start:
+    """Become the owner of a directory. Return where its run starts, after a kill too."""
+    run.lock.acquire(patience)
+    remove_abandoned(run.path, below=True)
+    run.settle_config()
+    start = _owned_start(run, config, hydra_config)
+    if start.state is not None:  # what a kill, or a loss, left behind the checkpoint
+        restore_metrics(run.metrics, start.state["step"], start.state.get("rows"))
+        if is_end(start.state):
+            note_finished(run.path, start.state["step"])
+    return start
+
+
+def _owned_start(run: RunDirectory, config: DictConfig, hydra_config: HydraConf) -> Start:
+    """Return where a run starts whose directory is this process's."""
     if config.resume == "auto":
         again, state = run.config.is_file(), left_state(run, config)
         config.resume = None
-        return Start(run, config, state, again=again)
+        return Start(run, config, state, again=again, finished=is_end(state))
     if config.resume is None:
         run.check_free()
         return Start(run, config)
-    run, saved = open_run(config.resume)
+    saved = open_run(run.path)[1]
     as_before = {f"{name}={choice}" for name, choice in run.saved_choices().items()}
     overrides = [text for text in hydra_config.overrides.task if text not in as_before]
     changed = {override_key(text).split(".")[0] for text in overrides}
-    return Start(run, override(saved, config, overrides), load_checkpoint(run.last), changed)
+    resumed = override(saved, config, overrides)
+    return Start(run, resumed, run.last_state(), changed, again=True)
 
 
 def override_key(text: str) -> str:
@@ -101,7 +152,7 @@ def left_state(run: RunDirectory, config: DictConfig) -> dict[str, Any] | None:
             f"{run.path} holds a run of another configuration: {key} is {found} there, and {asked}"
             " is asked for; nothing was changed. Give the options of that run, or another directory"
         )
-    return load_checkpoint(run.last) if run.last.is_file() else None
+    return run.last_state()
 
 
 def first_difference(config: DictConfig, saved: DictConfig) -> tuple[str, str, str] | None:

@@ -27,9 +27,10 @@ from omegaconf.errors import OmegaConfBaseException
 from nws.errors import Diverged, UserError
 from nws.experiment.directory import RunDirectory
 from nws.experiment.invocation import command_line
-from nws.experiment.signals import Shield, StopSignals, announce, lower_shield
+from nws.experiment.lock import Taken
+from nws.experiment.signals import Shield, StopSignals, announce, end_with, lower_shield
 from nws.experiment.terminal import Terminal, short_path, silence_warnings, write_line
-from nws.files import write_atomically
+from nws.files import make_folder, remove_abandoned, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ CHATTY = (
     "hydra._internal.core_plugins.basic_launcher", "hydra_plugins.hydra_joblib_launcher", "alembic",
 )  # fmt: skip
 STOPPED = "stopped"  # the file that keeps the jobs of a sweep from starting
+PARENT = "NWS_SWEEP_PROCESS"  # the variable by which workers know the process of their sweep
 
 
 def sweep_name(name: str, data: str, algorithm: str, overrides: Sequence[str]) -> str:
@@ -108,14 +110,27 @@ class Sweep(Callback):
     signals = StopSignals(lambda number: Sweep._stop(number))
     shield = Shield()
 
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Make the run's directory. Hydra would answer a full disk with a traceback."""
+        with _errors_at_the_start():
+            make_folder(Path(config.hydra.run.dir))
+
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Note the sweep's directory and command, and take over the stopping signals."""
+        with _errors_at_the_start():
+            make_folder(Path(config.hydra.sweep.dir))
+            self._start(config)
+
+    def _start(self, config: DictConfig) -> None:
         Sweep.directory = directory = Path(config.hydra.sweep.dir).resolve()
         terminal = Terminal(config.verbosity)
         silenced = CHATTY if terminal.speaks else (*CHATTY, "hydra", "hydra_plugins", "optuna")
         for name in silenced:
             logging.getLogger(name).setLevel(logging.WARNING)
-        (directory / STOPPED).unlink(missing_ok=True)
+        os.environ[PARENT] = str(os.getpid())
+        remove_abandoned(directory)
+        if (directory / STOPPED).exists():
+            (directory / STOPPED).unlink()
         record = directory / "sweep.yaml"
         if config.resume == "auto":
             what = "going on with the sweep" if record.exists() else "a new sweep"
@@ -146,6 +161,15 @@ class Sweep(Callback):
             sys.stderr = io.StringIO()  # see `stopped_jobs_unreported`
 
 
+@contextmanager
+def _errors_at_the_start() -> Iterator[None]:
+    """End the program with one message; of an error in a callback Hydra makes a warning."""
+    try:
+        yield
+    except UserError as error:
+        sys.exit(f"error: {error}")
+
+
 def in_process(launcher: DictConfig) -> bool:
     """Return whether a launcher runs the jobs one after the other in its own process."""
     return str(launcher._target_).endswith(".BasicLauncher")
@@ -165,6 +189,11 @@ class Job:
             for name, choice in self.hydra.runtime.choices.items()
             if not name.startswith("hydra/") and name not in ("experiment", "debug") and choice
         }
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the job takes part in what was started before: resume=auto."""
+        return any(text.lstrip("+") == "resume=auto" for text in self.hydra.overrides.task)
 
     @property
     def shares_output(self) -> bool:
@@ -210,15 +239,18 @@ class Job:
                 yield
         except (UserError, OmegaConfBaseException) as error:
             if self.sweep:
+                searches = "direction" in self.hydra.sweeper  # Optuna's, which wants a result
+                if isinstance(error, Taken) and not searches and self.goes_on:
+                    write_line(f"job {self.hydra.job.num} is left out: {error}")
+                    return
                 log.error(error)
-                if isinstance(error, Diverged) and "direction" in self.hydra.sweeper:  # Optuna's
+                if isinstance(error, Diverged) and searches:
                     return
                 raise CompactHydraException(f"error: {error}") from None
-            directory = Path(self.hydra.runtime.output_dir)
-            if any(directory.iterdir()):
+            try:
+                Path(self.hydra.runtime.output_dir).rmdir()
+            except OSError:  # it is not empty
                 log.info("error: %s", error)  # for the log file
-            else:
-                directory.rmdir()
             sys.exit(f"error: {error}")
 
     @contextmanager
@@ -228,6 +260,8 @@ class Job:
             yield
             return
         try:
+            if self.shares_output:
+                end_with(int(os.environ[PARENT]))
             if (Path(self.hydra.sweep.dir) / STOPPED).exists():
                 raise CompactHydraException("not started: the sweep was stopped; use resume=auto")
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -28,7 +28,8 @@ from nws.experiment.checks import (
 from nws.experiment.directory import load_parameters
 from nws.experiment.hardware import matmul_precision, peak_memory
 from nws.experiment.images import progress_pictures
-from nws.experiment.loggers import MetricsFile, Outputs
+from nws.experiment.loggers import Outputs
+from nws.experiment.metrics_file import restore_metrics
 from nws.experiment.rates import Scheduler, are_apart, learning_rates, restore
 from nws.experiment.seeds import derive_seed
 from nws.experiment.settings import TrainerSettings
@@ -113,7 +114,7 @@ class Trainer:
         self._note()
         bar = self.terminal.training(self.step, self.total_steps, self.settings.epochs)
         with bar, matmul_precision(self.settings.matmul_precision):
-            if self.step == 0 and stop.caught is None:
+            if self.step == 0 and not self.outputs.metrics.rows and stop.caught is None:
                 self.terminal.row(self.outputs.row(self._row()))
             while not self.finished and stop.caught is None:
                 self._train_until_due(stop)
@@ -304,7 +305,8 @@ class Trainer:
                 " be continued"
             )
             self.learner.rng.manual_seed(derive_seed(self.seed, 1, self.step))
-        self.outputs.metrics = MetricsFile(self.outputs.run.metrics, self.step)
+        rows = state.get("rows")
+        self.outputs.metrics = restore_metrics(self.outputs.run.metrics, self.step, rows)
 
     def _load_optimizer(self, state: dict[str, Any], changed: set[str]) -> None:
         """Restore both; with new options, or another number of steps, the schedule from step 0."""

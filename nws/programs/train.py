@@ -91,11 +91,9 @@ def main(config: DictConfig) -> float:
     Returns the best validation log-likelihood, which hydra/sweeper=optuna maximizes.
     """
     job = Job()
-    with job.errors_for_people():
-        automatic = config.resume == "auto"
-        start = starting_point(config, job.hydra)
+    with job.errors_for_people(), starting_point(config, job.hydra) as start:
         state, stopped, terminal = start.state, None, job.terminal(start.config)
-        if automatic and state is not None and start.run.is_finished():
+        if state is not None and start.finished:
             terminal.line("finished already: step {step} of {total_steps}".format(**state))
             job.best = float(state["best"])
         else:

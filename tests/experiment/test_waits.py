@@ -72,7 +72,7 @@ PLAIN += [
         "sherman_morrison",
         "sherman_morrison solver.forgetting=0.9",
         "minres solver.tolerance=0 solver.iterations=3",
-    )  # fmt: skip
+    )
 ]
 
 
