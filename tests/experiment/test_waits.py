@@ -13,11 +13,12 @@ import hydra
 import pytest
 import torch
 from conftest import CONF
+from omegaconf import OmegaConf
 from simulated_cuda import Device, simulated_cuda
 
 from nws.errors import UserError
 from nws.experiment.directory import RunDirectory
-from nws.experiment.resume import Start
+from nws.experiment.resume import Start, first_difference
 from nws.experiment.trainer import Trainer
 from nws.natural import UnitFisher
 from nws.natural.metrics import Kronecker
@@ -141,6 +142,34 @@ def test_a_step_finds_everything_where_the_last_one_did(tmp_path: Path) -> None:
     for _ in range(3):
         trained._step()
     assert places() == first and len(set(first)) > 10
+
+
+def test_a_run_of_before_the_precision_was_an_option_goes_on() -> None:
+    shared = {"data": {"name": "digits"}}
+    config = OmegaConf.create({"trainer": {"matmul_precision": "highest"}} | shared)
+    saved = OmegaConf.create({"trainer": {}} | shared)
+    assert first_difference(config, saved) is None
+    config.trainer.matmul_precision = "high"  # the control
+    found = first_difference(config, saved)
+    assert found is not None and found[0] == "trainer.matmul_precision"
+
+
+@pytest.mark.parametrize("precision", ["highest", "high"])
+def test_the_precision_is_that_of_the_run_alone(precision: str, tmp_path: Path) -> None:
+    trained = trainer(tmp_path, f"trainer.matmul_precision={precision}", "device=cpu")
+    seen = []
+    trained._train_until_due = lambda stop: (
+        seen.append(  # type: ignore[method-assign]
+            torch.get_float32_matmul_precision()
+        )
+        or setattr(trained, "step", trained.total_steps)
+    )
+    trained._write_what_is_due = trained._row = dict  # type: ignore[assignment,method-assign]
+    trained.outputs.row = lambda row: []  # type: ignore[method-assign]
+    trained.fit()
+    assert seen == [precision] and torch.get_float32_matmul_precision() == "highest"
+    with pytest.raises(UserError, match="must be one of highest, high, got 'medium'"):
+        trainer(tmp_path, "trainer.matmul_precision=medium")
 
 
 # --- errors ---------------------------------------------------------------------------------------
