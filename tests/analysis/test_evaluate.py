@@ -91,8 +91,8 @@ def test_figures_are_those_of_enumeration(command: Command, sweep: Path) -> None
 def test_draws_are_a_function_of_seed_and_chunk(command: Command, sweep: Path) -> None:
     """Every data point's sum from the generator of its chunk, as nws/analysis/sums.py says."""
     run = sweep / "rws"
-    few = (*FEW, "--device", "cpu", "--batch", "5", "--seed", "3")
-    assert command(EVALUATE, str(run), *few).code == 0
+    few = (*FEW, "--device", "cpu", "--batch", "5", "--seed")
+    assert command(EVALUATE, str(run), *few, "3").code == 0
     loaded = load_run(run, device=CPU)
     data, machine = loaded.data, loaded.machine
     parts = []
@@ -103,8 +103,8 @@ def test_draws_are_a_function_of_seed_and_chunk(command: Command, sweep: Path) -
     same, other = sweep / "a" / "copy", sweep / "b"
     shutil.copytree(run, same, ignore=shutil.ignore_patterns("evaluation.json"))
     shutil.copytree(run, other, ignore=shutil.ignore_patterns("evaluation.json"))
-    assert command(EVALUATE, str(same), *FEW, "--batch", "5", "--seed", "3").code == 0
-    assert command(EVALUATE, str(other), *FEW, "--batch", "5", "--seed", "4").code == 0
+    assert command(EVALUATE, str(same), *few, "3").code == 0
+    assert command(EVALUATE, str(other), *few, "4").code == 0
     assert rows(same) == rows(run)
     assert rows(other)[0]["log_likelihood"] != rows(run)[0]["log_likelihood"]
 
