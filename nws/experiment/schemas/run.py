@@ -61,6 +61,10 @@ class Trainer(Schema):
         description="batches that show the gradients' noise scale at evaluations; null: none is"
         " logged",
     )
+    matmul_precision: Literal["highest", "high"] = Field(
+        "highest",
+        description="of float32 products: highest, or high (TF32 on a GPU: faster, about 3 digits)",
+    )
     on_divergence: Literal["stop", "warn", "back_off"] = Field(
         "stop",
         description="where numbers are not finite; warn: go on while parameters are; back_off: to"

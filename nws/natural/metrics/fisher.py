@@ -65,6 +65,12 @@ class Fisher:
         """(F_j + alpha I)^{-1} g_j, (m, d) for each layer."""
         return [solver.solve(g) for solver, g in zip(self.solvers, gradients, strict=True)]
 
+    def check(self) -> None:
+        """Raise `UserError` for what a solver has found on a device since (synchronises there)."""
+        for solver in self.solvers:
+            if hasattr(solver, "check"):
+                solver.check()
+
     def report(self) -> dict[str, float]:
         """The largest number of iterations and the worst residual of any layer."""
         reports: list[dict[str, float]]
