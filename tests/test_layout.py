@@ -36,7 +36,7 @@ NEVER = {
 MAX_FUNCTION = 40  # lines, without the docstring
 MAX_BRANCHES = 10
 MAX_FILE = 350
-MAX_TRAIN = 119  # lines of nws/programs/train.py
+MAX_TRAIN = 120  # lines of nws/programs/train.py
 MAX_COLUMNS = 100
 MAX_CG = 45  # lines of the pure function cg, with its docstring
 

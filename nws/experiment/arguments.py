@@ -1,15 +1,18 @@
 """The one place that rewrites the command line before Hydra reads it."""
 
 import importlib.util
+import logging
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import hydra
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from nws import distributed
 from nws.errors import UserError
 from nws.experiment.configuration import GROUPS
 from nws.experiment.directory import RunDirectory, open_run
@@ -45,6 +48,50 @@ def rewrite_arguments(arguments: list[str], conf: Path) -> list[str]:
     check_choices(arguments)
     arguments = use_our_settings(arguments)
     return find_unfinished_run(resume_run(arguments), conf)
+
+
+def agree_on_arguments(arguments: list[str], conf: Path) -> list[str]:
+    """Meet the other processes of the run, if any, and return what `rewrite_arguments` does.
+
+    Of several processes the first one does it for all, and alone speaks from here on. They get the
+    directory of the run as well, whose name has the time in it.
+    """
+    distributed.start()
+    if distributed.size() == 1:
+        return rewrite_arguments(arguments, conf)
+    rewritten = None
+    if distributed.is_first():
+        rewritten = rewrite_arguments(arguments, conf)
+        composed = compose(rewritten, conf)
+        if composed is None:  # as Hydra will say in this process alone
+            distributed.send(None)
+            return rewritten
+        if {"-m", "--multirun"} & set(arguments) or _is_multirun(composed):
+            raise UserError(
+                "a sweep (-m) starts its runs by itself, and torchrun starts the processes of one"
+                " run; start run after run by torchrun, or the sweep without it, on SLURM with"
+                " hydra/launcher=slurm_nodes for several processes a run"
+            )
+        rewritten.append(f"hydra.run.dir={_quote(Path(composed.hydra.run.dir))}")
+    else:
+        logging.disable()
+    rewritten = distributed.send(rewritten)
+    if rewritten is None:
+        sys.exit(1)
+    return list(rewritten)
+
+
+def _is_multirun(composed: DictConfig) -> bool:
+    return getattr(composed.hydra.mode, "name", None) == "MULTIRUN"
+
+
+def compose(arguments: list[str], conf: Path) -> DictConfig | None:
+    """Return the configuration that Hydra composes; None where it cannot, which it says itself."""
+    try:
+        with hydra.initialize_config_dir(str(conf), job_name="train", version_base="1.3"):
+            return hydra.compose("config", arguments, return_hydra_config=True)
+    except (HydraException, OmegaConfBaseException):
+        return None
 
 
 def rename_old_keys(arguments: list[str], conf: Path) -> list[str]:
@@ -131,15 +178,11 @@ def find_unfinished_run(arguments: list[str], conf: Path) -> list[str]:
     directed = any(text.startswith(("-", "hydra.run.dir=")) for text in arguments)
     if directed or "resume=auto" not in arguments:
         return arguments
-    try:
-        with hydra.initialize_config_dir(str(conf), job_name="train", version_base="1.3"):
-            config = hydra.compose("config", arguments, return_hydra_config=True)
-        if config.hydra.mode is not None and config.hydra.mode.name == "MULTIRUN":
-            return arguments
-        parent = Path(config.hydra.run.dir).parent
-        config = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    except (HydraException, OmegaConfBaseException):  # Hydra composes again and says what is wrong
+    composed = compose(arguments, conf)
+    if composed is None or _is_multirun(composed):
         return arguments
+    parent = Path(composed.hydra.run.dir).parent
+    config = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
     terminal = Terminal(config.verbosity)
     for file in sorted(parent.glob("*/.hydra/config.yaml"), reverse=True):
         run = RunDirectory(file.parent.parent.resolve())

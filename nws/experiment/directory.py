@@ -13,6 +13,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
+from nws import distributed
 from nws.errors import UserError
 from nws.experiment.pretrained import lay_out
 from nws.files import write_atomically
@@ -41,8 +42,12 @@ class RunDirectory:
     def claim(self, config: DictConfig, choices: dict[str, str], again: bool) -> None:
         """Take the directory for one run, unless it starts `again`, and write the configuration.
 
-        Of several that start at once, one succeeds.
+        Of several runs that start at once, one succeeds. Of the processes of one run the first
+        one does this, once all of them have looked at the directory.
         """
+        distributed.wait()
+        if not distributed.is_first():
+            return
         if not again:
             try:
                 self.config.parent.mkdir(parents=True)

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 
 from omegaconf import DictConfig, OmegaConf
 
+from nws import distributed
 from nws.errors import UserError
 from nws.experiment.checks import Row
 from nws.experiment.configuration import instantiate, to_dict
@@ -46,8 +47,10 @@ class MetricsFile:
                 ) from error
 
     def write(self, row: Row) -> None:
-        """Add a row."""
+        """Add a row. Of several processes the first one writes the file."""
         self.rows.append(row)
+        if not distributed.is_first():
+            return
         newest_first = reversed(self.rows)  # the row of step 0 has no columns of training
         columns = list(dict.fromkeys(name for each in newest_first for name in each))
         text = io.StringIO(newline="")
@@ -136,6 +139,8 @@ def build_logger(config: DictConfig) -> Guard:
     """Return the logger that the group `logger` names; `UserError` where it cannot be made."""
     options = {"_target_": WANDB} | to_dict(config.logger)  # runs of earlier versions had no other
     target = options["_target_"]
+    if not distributed.is_first():  # one of several processes shows the run
+        return Guard(None)
     if target is None:
         if len(options) > 1:
             given = ", ".join(sorted(options.keys() - {"_target_"}))
@@ -237,7 +242,12 @@ class Outputs:
             self.logger.images(f"images/{name}", path, step)
 
     def checkpoint(self, state: dict[str, Any], best: bool) -> None:
-        """Write last.pt, and best.pt too where the state is the best so far."""
+        """Write last.pt, and best.pt too where the state is the best so far.
+
+        Of several processes the first one does.
+        """
+        if not distributed.is_first():
+            return
         state["wandb_id"] = self.wandb_id
         for path in [self.run.best] * best + [self.run.last]:
             save_checkpoint(path, state)

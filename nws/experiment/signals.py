@@ -8,6 +8,8 @@ from multiprocessing import resource_tracker
 from types import FrameType
 from typing import Any
 
+from nws import distributed
+
 
 class StopSignals:
     """Answers stopping signals by an action, from `install` to `restore` or in a `with` block.
@@ -50,6 +52,46 @@ class StopSignals:
         self.action(number)
 
     __enter__, __exit__ = install, restore
+
+
+class AgreedStop:
+    """A stop that all processes of a run see at the same step; of one process, its signals.
+
+    What a process caught goes with every sum of a step (`nws.distributed.raise_flag`), so agreeing
+    costs nothing more.
+
+    Args:
+        stop: The signals of this process.
+
+    Attributes:
+        caught: The number of the signal; None where none came to any process.
+    """
+
+    def __init__(self, stop: StopSignals) -> None:
+        self._stop = stop
+        self._agreed = False
+
+    @property
+    def caught(self) -> int | None:
+        if distributed.size() == 1 or not self._agreed:
+            return self._stop.caught if distributed.size() == 1 else None
+        return self._stop.caught or signal.SIGTERM
+
+    def announce(self) -> None:
+        """Let the sums of the next step say what came to this process."""
+        distributed.raise_flag(self._stop.caught or 0)
+
+    def read(self) -> None:
+        """See what the last sum said (waits for the device)."""
+        self._agreed |= distributed.flag() > 0
+
+    def ask(self) -> int | None:
+        """Ask all processes; return the number of a signal, if one came."""
+        if distributed.size() > 1 and not self._agreed:
+            self.announce()
+            distributed.wait()
+            self.read()
+        return self.caught
 
 
 class Shield:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -24,6 +24,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from nws import distributed
 from nws.errors import Diverged, UserError
 from nws.experiment.directory import RunDirectory
 from nws.experiment.invocation import command_line
@@ -184,6 +185,8 @@ class Job:
         verbosity = config.get("verbosity", "normal")  # runs of version 0.2 have none
         if verbosity == "quiet":
             silence_warnings()
+        if not distributed.is_first():  # one of several processes speaks
+            return Terminal("quiet", False)
         name = str(self.hydra.job.num) if self.shares_output else None
         return Terminal(verbosity, config.progress, name)
 
@@ -217,9 +220,9 @@ class Job:
             directory = Path(self.hydra.runtime.output_dir)
             if any(directory.iterdir()):
                 log.info("error: %s", error)  # for the log file
-            else:
+            elif distributed.is_first():
                 directory.rmdir()
-            sys.exit(f"error: {error}")
+            exit_with(error)
 
     @contextmanager
     def _interrupts(self) -> Iterator[None]:
@@ -240,15 +243,22 @@ class Job:
 
     def end(self, run: RunDirectory, stopped: int | None) -> None:
         """Print the run's directory, and end the program or the job where a signal stopped it."""
-        if stopped is not None and not self.sweep and not run.is_finished():
+        unfinished = stopped is not None and not self.sweep and not run.is_finished()
+        if unfinished and distributed.is_first():
             command = command_line("train", f"resume={run.path}")
             write_line(f"stopped by signal {stopped}; go on with\n  {command}")
-        write_line(run.path)
+        if distributed.is_first():
+            write_line(run.path)
         if stopped is not None and self.in_worker:
             raise CompactHydraException(f"stopped by signal {stopped}")
         if stopped is not None:
             Sweep.caught = stopped
             sys.exit(128 + stopped)
+
+
+def exit_with(error: Exception) -> NoReturn:
+    """End the program with a message for people. Of several processes one says why."""
+    sys.exit(f"error: {error}" if distributed.speaks_first() else 1)
 
 
 @contextmanager
@@ -273,7 +283,7 @@ def program(arguments: Sequence[str], report: Callable[[Path], None]) -> Iterato
         with stopped_jobs_unreported():
             yield
     except UserError as error:
-        sys.exit(f"error: {error}")
+        exit_with(error)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         Sweep.caught = signal.SIGINT

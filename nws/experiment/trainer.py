@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from nws import distributed
 from nws.data import Dataset
 from nws.errors import UserError
 from nws.experiment.averaging import Average
@@ -32,7 +33,7 @@ from nws.experiment.loggers import MetricsFile, Outputs
 from nws.experiment.rates import Scheduler, are_apart, learning_rates, restore
 from nws.experiment.seeds import derive_seed
 from nws.experiment.settings import TrainerSettings
-from nws.experiment.signals import StopSignals
+from nws.experiment.signals import AgreedStop, StopSignals
 from nws.experiment.terminal import Terminal
 from nws.learning.step import STATISTICS, WakeSleep
 from nws.models import HelmholtzMachine
@@ -109,30 +110,35 @@ class Trainer:
         where numbers are not finite, `UserError` where a file cannot be written.
         """
         self.terminal = terminal or self.terminal
-        stop = stop or StopSignals()
+        agreed = AgreedStop(stop or StopSignals())
         self._note()
         with self.terminal.training(self.step, self.total_steps, self.settings.epochs):
-            if self.step == 0 and stop.caught is None:
+            if self.step == 0 and agreed.ask() is None:
                 self.terminal.row(self.outputs.row(self._row()))
-            while not self.finished and stop.caught is None:
-                self._train_until_due(stop)
+            while not self.finished and agreed.ask() is None:
+                self._train_until_due(agreed)
                 self._check()
                 self._write_what_is_due()
-            if stop.caught is not None and self.saved_step != self.step:
+            caught = agreed.ask()
+            if caught is not None and self.saved_step != self.step:
                 self._save(best=False)
-            return stop.caught
+            return caught
 
-    def _train_until_due(self, stop: StopSignals) -> None:
+    def _train_until_due(self, stop: AgreedStop) -> None:
         """Take steps up to the next evaluation or image, the end, or a signal."""
         started, due = time.perf_counter(), False
         while not due and stop.caught is None:
+            stop.announce()
             try:
                 self._step()
             except UserError:  # a solver's, of rows that it cannot use
                 self._check()  # the reason, where numbers are not finite
                 raise
-            if self.step % self.settings.check_every == 0:
+            checks = self.step % self.settings.check_every == 0
+            if checks:
                 self._check()
+            if checks or self.device.type == "cpu":
+                stop.read()
             self.terminal.step(self.step, self.step / self.steps_per_epoch, self._bound)
             intervals = (self.settings.evaluate_every, self.settings.images_every)
             due = any(map(self._is_due, intervals))
@@ -143,7 +149,7 @@ class Trainer:
     def _write_what_is_due(self) -> None:
         """Evaluate, draw pictures, and write both; a checkpoint comes last, when all is written."""
         row = self._row() if self._is_due(self.settings.evaluate_every) else None
-        if self._is_due(self.settings.images_every):
+        if self._is_due(self.settings.images_every) and distributed.is_first():
             pictures = progress_pictures(self.machine, self.data, EVALUATION_SEED)
             self.outputs.images(pictures, self.step, row)
         if row is not None:
@@ -238,7 +244,7 @@ class Trainer:
         """Return the columns of an evaluation of a machine, with a bar."""
         samples, points = self.settings.evaluation_samples, self.settings.evaluation_points
         with self.terminal.evaluation(what) as show:
-            return validate(machine, self.data, samples, points, show)
+            return validate(machine, self.data, samples, points, show, self.settings.streams)
 
     def _train_means(self) -> Row:
         """Return the training columns: means since the last row. Start the sums of the next."""

@@ -73,7 +73,7 @@ class Part:
         each: Rows for each data point.
     """
 
-    rng: "torch.Generator | Streams"
+    rng: torch.Generator | Streams | None
     points: int
     each: int = 1
 
@@ -110,13 +110,12 @@ class Part:
             out: Its own rows, (rows, ..).
         """
         here = slice(self.own.start * self.each, self.own.stop * self.each)
-        single = not isinstance(self.rng, Streams)
-        generators = [self.rng] if single else self.rng.blocks()
-        count = 1 if single else self.rng.count
-        for block, rng in enumerate(generators):
+        streams = self.rng if isinstance(self.rng, Streams) else None
+        count = 1 if streams is None else streams.count
+        for block, rng in enumerate([self.rng] if streams is None else streams.blocks()):
             first, last = (self.each * (self.points * edge // count) for edge in (block, block + 1))
             low, high = max(first, here.start), min(last, here.stop)
-            if (low >= high and not single) or first == last:
+            if streams is not None and low >= high:
                 continue
             inside = slice(low - here.start, max(low, high) - here.start)
             if (low, high) == (first, last):

@@ -11,7 +11,7 @@ import torch
 from omegaconf import DictConfig
 
 from nws.analysis.summaries import print_sweep
-from nws.experiment.arguments import rewrite_arguments
+from nws.experiment.arguments import agree_on_arguments
 from nws.experiment.build import (
     build_average,
     build_data,
@@ -51,7 +51,8 @@ def build_trainer(start: Start, choices: dict[str, str]) -> Trainer:
     rule = build_rule(config, total_steps)
     machine = build_machine(config, data).to(device)
     rng = torch.Generator(device).manual_seed(derive_seed(config.seed, 1))
-    learner = WakeSleep(machine, rule, rng, build_metrics(config, total_steps, machine))
+    metrics = build_metrics(config, total_steps, machine)
+    learner = WakeSleep(machine, rule, rng, metrics, settings.streams)
     optimizer = build_optimizer(config, total_steps, machine)
     scheduler = build_scheduler(config, total_steps, optimizer)
     average = build_average(config, total_steps, machine)
@@ -115,5 +116,5 @@ def run() -> None:
         if {"-h", "--help"} & set(given):
             print(help_text([word for word in given if word[0] != "-" and "=" not in word]))
             return
-        sys.argv[1:] = rewrite_arguments(given, CONF)
+        sys.argv[1:] = agree_on_arguments(given, CONF)
         main()
