@@ -9,7 +9,7 @@ Symbols: W processes, of which this one has the number r from 0.
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -36,7 +36,7 @@ class Processes(NamedTuple):
 
 
 _here = Processes()
-_raised = 0.0  # what this process adds to the flag that goes with every sum
+_watched: Callable[[], float] = lambda: 0.0  # this process's part of the flag of every sum
 _seen: Tensor | None = None  # the flag of the last sum
 
 
@@ -86,10 +86,10 @@ def start(environment: dict[str, str] | None = None, timeout: float = TIMEOUT) -
 
 def stop() -> None:
     """Leave the others. What follows is of one process alone."""
-    global _here, _raised, _seen
+    global _here, _watched, _seen
     if _here.size > 1:
         distributed.destroy_process_group()
-    _here, _raised, _seen = Processes(), 0.0, None
+    _here, _watched, _seen = Processes(), lambda: 0.0, None
 
 
 def rank() -> int:
@@ -138,13 +138,13 @@ def share(count: int) -> slice:
 def sum_(tensors: Sequence[Tensor]) -> None:
     """Replace tensors by their sums over the processes: one all-reduce of one buffer.
 
-    One number goes with them, the flag (see `raise_flag`).
+    One number goes with them, the flag (see `watch`).
     """
     global _seen
     if _here.size == 1:
         return
     like = tensors[0] if tensors else torch.zeros(1)
-    flag = like.new_full((1,), _raised)
+    flag = like.new_full((1,), _watched())
     buffer = torch.cat([*(each.flatten() for each in tensors), flag])
     _try(distributed.all_reduce, buffer)
     parts = buffer.split([*(each.numel() for each in tensors), 1])
@@ -192,8 +192,7 @@ def gather(parts: Sequence[Tensor], places: Sequence[Sequence[int]]) -> list[Ten
     buffer = own.new_empty(_here.size * length)
     _try(distributed.all_gather_into_tensor, buffer, own)
     pieces = [
-        row[: sum(each)].split(each)
-        for row, each in zip(buffer.split(length), sizes, strict=True)
+        row[: sum(each)].split(each) for row, each in zip(buffer.split(length), sizes, strict=True)
     ]
     return [
         torch.cat([piece[number] for piece in pieces]).view(-1, *part.shape[1:])
@@ -215,10 +214,10 @@ def wait() -> None:
     sum_([])
 
 
-def raise_flag(number: float) -> None:
-    """Let every sum from now on add this number to the flag that goes with it."""
-    global _raised
-    _raised = number
+def watch(number: Callable[[], float]) -> None:
+    """Let every sum from now on carry such numbers of all processes: their sum is the flag."""
+    global _watched
+    _watched = number
 
 
 def flag() -> float:

@@ -57,8 +57,8 @@ class StopSignals:
 class AgreedStop:
     """A stop that all processes of a run see at the same step; of one process, its signals.
 
-    What a process caught goes with every sum of a step (`nws.distributed.raise_flag`), so agreeing
-    costs nothing more.
+    What a process caught goes with every sum of a step (`nws.distributed.watch`), so agreeing costs
+    nothing more.
 
     Args:
         stop: The signals of this process.
@@ -70,16 +70,13 @@ class AgreedStop:
     def __init__(self, stop: StopSignals) -> None:
         self._stop = stop
         self._agreed = False
+        distributed.watch(lambda: stop.caught or 0)
 
     @property
     def caught(self) -> int | None:
-        if distributed.size() == 1 or not self._agreed:
-            return self._stop.caught if distributed.size() == 1 else None
-        return self._stop.caught or signal.SIGTERM
-
-    def announce(self) -> None:
-        """Let the sums of the next step say what came to this process."""
-        distributed.raise_flag(self._stop.caught or 0)
+        if distributed.size() == 1:
+            return self._stop.caught
+        return (self._stop.caught or signal.SIGTERM) if self._agreed else None
 
     def read(self) -> None:
         """See what the last sum said (waits for the device)."""
@@ -88,7 +85,6 @@ class AgreedStop:
     def ask(self) -> int | None:
         """Ask all processes; return the number of a signal, if one came."""
         if distributed.size() > 1 and not self._agreed:
-            self.announce()
             distributed.wait()
             self.read()
         return self.caught

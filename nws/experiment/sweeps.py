@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -29,7 +29,7 @@ from nws.errors import Diverged, UserError
 from nws.experiment.directory import RunDirectory
 from nws.experiment.invocation import command_line
 from nws.experiment.signals import Shield, StopSignals, announce, lower_shield
-from nws.experiment.terminal import Terminal, short_path, silence_warnings, write_line
+from nws.experiment.terminal import Terminal, exit_with, short_path, silence_warnings, write_line
 from nws.files import write_atomically
 
 log = logging.getLogger(__name__)
@@ -254,11 +254,6 @@ class Job:
         if stopped is not None:
             Sweep.caught = stopped
             sys.exit(128 + stopped)
-
-
-def exit_with(error: Exception) -> NoReturn:
-    """End the program with a message for people. Of several processes one says why."""
-    sys.exit(f"error: {error}" if distributed.speaks_first() else 1)
 
 
 @contextmanager

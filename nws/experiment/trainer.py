@@ -128,7 +128,6 @@ class Trainer:
         """Take steps up to the next evaluation or image, the end, or a signal."""
         started, due = time.perf_counter(), False
         while not due and stop.caught is None:
-            stop.announce()
             try:
                 self._step()
             except UserError:  # a solver's, of rows that it cannot use

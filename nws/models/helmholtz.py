@@ -17,7 +17,6 @@ from nws.models.belief_network import BeliefNetwork, Edge, check_sizes
 from nws.models.noise import Part
 from nws.models.units import NAMED, Units, check_units, find_units
 
-
 Rng = torch.Generator | Part | None  # of draws: a generator, or what a process draws of a phase
 
 
@@ -237,8 +236,8 @@ class HelmholtzMachine(nn.Module):
         hidden = sum(self.sizes[1:])
         widths = (values.shape[1], hidden) * 2
         logits_and_means = (like.new_empty(rows, width) for width in widths)
-        part = rng if isinstance(rng, Part) else None
-        return Trace(self.sizes, self.units, samples, values, states, *logits_and_means, part)
+        trace = Trace(self.sizes, self.units, samples, values, states, *logits_and_means)
+        return replace(trace, part=rng) if isinstance(rng, Part) else trace
 
     def _sample(self, trace: Trace, network: BeliefNetwork, rng: Rng) -> None:
         """Draw the units that a network explains, parents first."""

@@ -1,4 +1,4 @@
-"""Uniform noise, the largest part of a step that is no matrix product, and who draws which of it."""
+"""Uniform noise, the largest part of a step that is no matrix product, and who draws it."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -110,12 +110,15 @@ class Part:
             out: Its own rows, (rows, ..).
         """
         here = slice(self.own.start * self.each, self.own.stop * self.each)
-        streams = self.rng if isinstance(self.rng, Streams) else None
-        count = 1 if streams is None else streams.count
-        for block, rng in enumerate([self.rng] if streams is None else streams.blocks()):
+        generators: Iterator[torch.Generator | None]
+        if isinstance(self.rng, Streams):
+            count, generators = self.rng.count, self.rng.blocks()
+        else:
+            count, generators = 1, iter([self.rng])
+        for block, rng in enumerate(generators):
             first, last = (self.each * (self.points * edge // count) for edge in (block, block + 1))
             low, high = max(first, here.start), min(last, here.stop)
-            if streams is not None and low >= high:
+            if low >= high and count > 1:
                 continue
             inside = slice(low - here.start, max(low, high) - here.start)
             if (low, high) == (first, last):

@@ -130,8 +130,8 @@ class ConjugateGradient:
         assert operator is not None
         limit = LIMIT if self.iterations is None else self.iterations * factor
         if self.tolerance:
-            target, largest = self.tolerance * gradient.norm(dim=1), over_units(operator, distributed.largest)
-            return UntilResidual(target, length, limit, largest)
+            target = self.tolerance * gradient.norm(dim=1)
+            return UntilResidual(target, length, limit, over_units(operator, distributed.largest))
         if self.iterations is not None:
             return Iterations(limit)
         if self._count:
