@@ -124,6 +124,19 @@ def test_a_run_that_diverged_loses() -> None:
     rows = [{"epoch": epoch, "valid_loss": 1.0, "valid_error": 5.0} for epoch in range(3)]
     assert score({"epochs": 2, "rows": rows}) == pytest.approx(5.001)
     assert score({"epochs": 3, "rows": rows}) == math.inf
+    worse = [*rows[:-1], rows[-1] | {"valid_loss": 1.1}]  # than the untrained network
+    assert score({"epochs": 2, "rows": worse}) == math.inf
+
+
+def test_a_search_whose_start_diverges_looks_for_a_calmer_one() -> None:
+    class Steep(Valley):
+        def get(self, settings: Settings) -> dict[str, Any]:
+            run = super().get(settings)
+            return run if settings.lr < 0.2 else {**run, "rows": run["rows"][:1]}
+
+    best, tried = search(Steep(), "same")  # type: ignore[arg-type]
+    assert METHODS["same"].lr > 0.2 > best.lr
+    assert score(tried[0]) == math.inf and math.isfinite(score(tried[-1]))
 
 
 def test_labels_are_read_and_damage_is_reported(tmp_path: Path) -> None:

@@ -47,12 +47,13 @@ class Runs:
 def score(run: Run) -> float:
     """What a search lowers: the validation error, or loss, of the last epochs; inf if it diverged.
 
-    Equal errors are told apart by a thousandth of the loss.
+    A run has diverged too where its loss ends above that of the untrained network. Equal errors are
+    told apart by a thousandth of the loss.
     """
     rows = run["rows"]
-    if rows[-1]["epoch"] < run["epochs"]:
-        return math.inf
     last = rows[1:][-AVERAGED:]
+    if rows[-1]["epoch"] < run["epochs"] or last[-1]["valid_loss"] > rows[0]["valid_loss"]:
+        return math.inf
     losses = sum(row["valid_loss"] for row in last) / len(last)
     if "valid_error" not in last[0]:
         return losses
