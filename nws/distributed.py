@@ -9,7 +9,8 @@ Symbols: W processes, of which this one has the number r from 0.
 
 import os
 import socket
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from torch.distributed.rendezvous import rendezvous
 from nws.errors import UserError
 
 TIMEOUT = 600.0  # seconds that a process waits for another one that lives
+PATIENCE = 2.0  # seconds that the first one stays at its end, for others to ask whether it spoke
 LOST = (
     "another process of this run has ended, or cannot be reached, so this one ends too; the run"
     " goes on from its last checkpoint by resume=RUN or resume=auto, with any number of processes"
@@ -36,7 +38,7 @@ class Processes(NamedTuple):
 
 
 _here = Processes()
-_watched: Callable[[], float] = lambda: 0.0  # this process's part of the flag of every sum
+_watched: Callable[[], float] | None = None  # makes this process's part of the flag of every sum
 _seen: Tensor | None = None  # the flag of the last sum
 
 
@@ -68,6 +70,7 @@ def start(environment: dict[str, str] | None = None, timeout: float = TIMEOUT) -
     wait = timedelta(seconds=timeout)
     try:
         store, rank, size = next(rendezvous("env://", timeout=wait))
+        store = distributed.PrefixStore(f"nws/{_attempt(values)}", store)
         distributed.init_process_group(
             "cpu:gloo,cuda:nccl" if cuda else "gloo",
             store=store, rank=rank, world_size=size, timeout=wait,
@@ -84,12 +87,22 @@ def start(environment: dict[str, str] | None = None, timeout: float = TIMEOUT) -
     return _here
 
 
+def _attempt(values: Mapping[str, str]) -> str:
+    """The number of this start by torchrun, whose store has the keys of earlier ones on one host.
+
+    On several hosts it need not be the same everywhere, and torchrun's rendezvous (c10d) makes a
+    new store each time.
+    """
+    several = values.get("GROUP_WORLD_SIZE", "1") != "1"
+    return "0" if several else values.get("TORCHELASTIC_RESTART_COUNT", "0")
+
+
 def stop() -> None:
     """Leave the others. What follows is of one process alone."""
     global _here, _watched, _seen
     if _here.size > 1:
         distributed.destroy_process_group()
-    _here, _watched, _seen = Processes(), lambda: 0.0, None
+    _here, _watched, _seen = Processes(), None, None
 
 
 def rank() -> int:
@@ -112,9 +125,20 @@ def speaks_first() -> bool:
     if _here.size == 1:
         return True
     try:
-        return int(_here.store.add("nws/speaks", 1)) == 1
-    except RuntimeError:  # the store went with the first process
+        count = int(_here.store.add("speaks", 1))
+        until = time.monotonic() + PATIENCE
+        while is_first() and _holds_store() and time.monotonic() < until:
+            if int(_here.store.add("speaks", 0)) == _here.size:
+                break
+            time.sleep(0.02)
+    except RuntimeError:  # the store went with the first process, which died
         return True
+    return count == 1
+
+
+def _holds_store() -> bool:
+    """Whether the store goes when the first process does; torchrun's own stays."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
 
 
 def bounds(count: int) -> list[int]:
@@ -144,7 +168,7 @@ def sum_(tensors: Sequence[Tensor]) -> None:
     if _here.size == 1:
         return
     like = tensors[0] if tensors else torch.zeros(1)
-    flag = like.new_full((1,), _watched())
+    flag = like.new_full((1,), 0.0 if _watched is None else _watched())
     buffer = torch.cat([*(each.flatten() for each in tensors), flag])
     _try(distributed.all_reduce, buffer)
     parts = buffer.split([*(each.numel() for each in tensors), 1])

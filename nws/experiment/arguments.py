@@ -24,8 +24,11 @@ PLUGINS = {
     "hydra/launcher=joblib": "hydra_joblib_launcher",
     "hydra/launcher=submitit_slurm": "hydra_submitit_launcher",
     "hydra/launcher=submitit_local": "hydra_submitit_launcher",
+    "hydra/launcher=slurm_nodes": "hydra_submitit_launcher",
     "hydra/sweeper=optuna": "hydra_optuna_sweeper",
 }
+#: Those that need the commands of SLURM; the second one has several processes a run.
+ON_SLURM = ("hydra/launcher=submitit_slurm", "hydra/launcher=slurm_nodes")
 #: Our settings of a plugin, in conf/hydra/. Hydra allows no second file of the plugin's own name.
 SETTINGS = {
     "hydra/launcher=submitit_slurm": "hydra/launcher=slurm",
@@ -62,11 +65,12 @@ def agree_on_arguments(arguments: list[str], conf: Path) -> list[str]:
     rewritten = None
     if distributed.is_first():
         rewritten = rewrite_arguments(arguments, conf)
-        composed = compose(rewritten, conf)
-        if composed is None:  # as Hydra will say in this process alone
+        asked = {"-m", "--multirun"} & set(arguments)
+        composed = None if asked else compose(rewritten, conf)
+        if composed is None and not asked:  # as Hydra will say, in this process alone
             distributed.send(None)
             return rewritten
-        if {"-m", "--multirun"} & set(arguments) or _is_multirun(composed):
+        if composed is None or _is_multirun(composed):
             raise UserError(
                 "a sweep (-m) starts its runs by itself, and torchrun starts the processes of one"
                 " run; start run after run by torchrun, or the sweep without it, on SLURM with"
@@ -142,7 +146,7 @@ def use_our_settings(arguments: list[str]) -> list[str]:
             name = package.replace("_", "-")
             raise UserError(f"{text} needs {name}: pip install {name}")
         cluster = shutil.which("sbatch") and shutil.which("srun")
-        if text == "hydra/launcher=submitit_slurm" and not cluster:
+        if text in ON_SLURM and not cluster:
             raise UserError(f"{text} needs the commands sbatch and srun of SLURM, found none here")
     return [SETTINGS.get(text, text) for text in arguments]
 

@@ -233,6 +233,7 @@ class Job:
         try:
             if (Path(self.hydra.sweep.dir) / STOPPED).exists():
                 raise CompactHydraException("not started: the sweep was stopped; use resume=auto")
+            meet_tasks()
             signal.signal(signal.SIGINT, signal.default_int_handler)
             lower_shield()
             yield
@@ -256,6 +257,17 @@ class Job:
             sys.exit(128 + stopped)
 
 
+def meet_tasks() -> None:
+    """Meet the other tasks of a job of SLURM, where it has several: they train one run."""
+    if int(os.environ.get("SLURM_NTASKS", 1)) > 1:
+        from submitit.helpers import TorchDistributedEnvironment
+
+        TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
+        distributed.start()
+        if not distributed.is_first():  # one of several processes speaks
+            logging.disable()
+
+
 @contextmanager
 def stopped_jobs_unreported() -> Iterator[None]:
     """Drop what Hydra writes to stderr once the sweep was stopped: to it, a stopped job failed."""
@@ -277,6 +289,7 @@ def program(arguments: Sequence[str], report: Callable[[Path], None]) -> Iterato
     try:
         with stopped_jobs_unreported():
             yield
+        distributed.stop()
     except UserError as error:
         exit_with(error)
     except KeyboardInterrupt:
