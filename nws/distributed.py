@@ -120,25 +120,36 @@ def is_first() -> bool:
     return _here.rank == 0
 
 
-def speaks_first() -> bool:
-    """Whether no other process has asked this before: of several that end, one says why."""
+def speaks_first(silent: bool = False) -> bool:
+    """Whether no other process that ends has asked this before: one of them says why.
+
+    To be asked by a process that ends before its time, and by a `silent` one too.
+    """
     if _here.size == 1:
         return True
     try:
-        count = int(_here.store.add("speaks", 1))
-        until = time.monotonic() + PATIENCE
-        while is_first() and _holds_store() and time.monotonic() < until:
-            if int(_here.store.add("speaks", 0)) == _here.size:
-                break
-            time.sleep(0.02)
-    except RuntimeError:  # the store went with the first process, which died
-        return True
+        count = 0 if silent else int(_here.store.add("speaks", 1))
+        ended = int(_here.store.add("ended", 1))
+        if is_first() and _holds_store():
+            _leave(ended)
+    except RuntimeError:  # the store went with the first process, which was killed
+        return not silent
     return count == 1
 
 
 def _holds_store() -> bool:
-    """Whether the store goes when the first process does; torchrun's own stays."""
+    """Whether the store goes when this process does; torchrun's own stays."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+
+
+def _leave(ended: int) -> None:
+    """Let the others notice that this process ends, and keep the store until they have asked."""
+    if not torch.cuda.is_available():  # nccl would wait for them
+        distributed.destroy_process_group()
+    until = time.monotonic() + PATIENCE
+    while ended < _here.size and time.monotonic() < until:
+        time.sleep(0.02)
+        ended = int(_here.store.add("ended", 0))
 
 
 def bounds(count: int) -> list[int]:

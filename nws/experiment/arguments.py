@@ -62,27 +62,38 @@ def agree_on_arguments(arguments: list[str], conf: Path) -> list[str]:
     distributed.start()
     if distributed.size() == 1:
         return rewrite_arguments(arguments, conf)
-    rewritten = None
-    if distributed.is_first():
-        rewritten = rewrite_arguments(arguments, conf)
-        asked = {"-m", "--multirun"} & set(arguments)
-        composed = None if asked else compose(rewritten, conf)
-        if composed is None and not asked:  # as Hydra will say, in this process alone
-            distributed.send(None)
-            return rewritten
-        if composed is None or _is_multirun(composed):
-            raise UserError(
-                "a sweep (-m) starts its runs by itself, and torchrun starts the processes of one"
-                " run; start run after run by torchrun, or the sweep without it, on SLURM with"
-                " hydra/launcher=slurm_nodes for several processes a run"
-            )
-        rewritten.append(f"hydra.run.dir={_quote(Path(composed.hydra.run.dir))}")
-    else:
+    if not distributed.is_first():
         logging.disable()
-    rewritten = distributed.send(rewritten)
-    if rewritten is None:
-        sys.exit(1)
-    return list(rewritten)
+        sent = distributed.send(None)
+        if sent is None:
+            distributed.speaks_first(silent=True)
+            sys.exit(1)
+        return list(sent)
+    sent = None
+    try:
+        rewritten = rewrite_arguments(arguments, conf)
+        sent = _with_directory(rewritten, conf)
+    finally:
+        distributed.send(sent)
+    return rewritten if sent is None else sent
+
+
+def _with_directory(arguments: list[str], conf: Path) -> list[str] | None:
+    """Return the arguments with the run's directory; None where Hydra will say what is wrong.
+
+    Raises `UserError` for a sweep.
+    """
+    asked = {"-m", "--multirun"} & set(arguments)
+    composed = None if asked else compose(arguments, conf)
+    if asked or (composed is not None and _is_multirun(composed)):
+        raise UserError(
+            "a sweep (-m) starts its runs by itself, and torchrun starts the processes of one run;"
+            " start run after run by torchrun, or the sweep without it, on SLURM with"
+            " hydra/launcher=slurm_nodes for several processes a run"
+        )
+    if composed is None:
+        return None
+    return [*arguments, f"hydra.run.dir={_quote(Path(composed.hydra.run.dir))}"]
 
 
 def _is_multirun(composed: DictConfig) -> bool:

@@ -16,6 +16,7 @@ from conftest import ROOT, SMALL, Command, Outcome, checkpoint, complete, flatte
 from hydra.core.global_hydra import GlobalHydra
 from processes import together
 
+from nws.errors import UserError
 from nws.experiment.provenance import read_provenance
 from nws.learning import WakeSleep
 
@@ -211,12 +212,21 @@ def test_mistakes_have_one_message(processes: Any, tmp_path: Path) -> None:
         ("trainer.batch_size=1",): "trainer.batch_size must be at least the number of processes",
         ("-m", "seed=0,1"): "torchrun starts the processes of one run",
         ("algorithm.samples=0",): "algorithm.samples must be a whole number",
+        ("resume=nowhere",): "does not exist",
     }
     for arguments, reason in cases.items():
         results, outcome = processes("train.py", *SMALL, *arguments)
         assert [code for code, _ in results] == [1, 1]
         assert reason in outcome.message()
     assert not list(tmp_path.rglob("*.pt"))
+
+    def fail() -> None:
+        raise UserError("a mistake that one process alone sees")
+
+    for rank in (0, 1):
+        results, outcome = processes("train.py", *SMALL, fault=at_step(2, rank, fail))
+        assert [code for code, _ in results] == [1, 1]
+        assert "a mistake that one process alone sees" in outcome.message()
 
 
 DYING = """
