@@ -1,4 +1,4 @@
-"""Time nws on this machine: a training step, the solvers, one large layer, or its peers.
+"""Time nws on this machine: a step, the solvers, one large layer, its peers, several processes.
 
 Every figure is a median over repeats in one process. What is compared takes turns: a busy machine
 slows all of it alike, so the ratios are what to read. Needs only torch, rich and nws;
@@ -24,8 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.peers import pyro_step, torch_step
+from benchmarks.processes import benchmark_processes
 from benchmarks.solvers import SOLVERS, Row, benchmark_solvers, interleaved, reference
 
+from nws import distributed
 from nws.analysis.tables import print_table
 from nws.errors import UserError
 from nws.experiment.hardware import device_name
@@ -100,7 +102,7 @@ def make_learner(
         rows = RowOptions(max_rows=arguments.max_rows)
         damping = arguments.damping
         metrics = [NaturalMetric(n, make(), Damping(damping), rows) for n in machine.networks]
-    return WakeSleep(machine, rule, draws, metrics), images()
+    return WakeSleep(machine, rule, draws, metrics, arguments.streams), images()
 
 
 def make_optimizer(name: str, machine: HelmholtzMachine, rate: float = RATE) -> Optimizer:
@@ -255,7 +257,7 @@ def numbers(text: str) -> list[int]:
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Time nws on this machine.")
     add = parser.add_argument
-    add("what", choices=["step", "peers", "solvers", "scale"])
+    add("what", choices=["step", "peers", "solvers", "scale", "processes"])
     add("--device", default="cpu", help="cpu or cuda (default cpu)")
     add("--dtype", default="float32", choices=["float32", "float64"])
     add("--threads", type=int, help="CPU threads (default: torch's)")
@@ -273,6 +275,8 @@ def read_arguments() -> argparse.Namespace:
     add("--accuracy", type=float, default=1e-2, help=aim)
     add("--rank", type=int, default=15, help="of pcg's preconditioner (default 15)")
     add("--visible", type=numbers, default=[784, 2304, 4096, 9216], help="sizes for scale")
+    add("--streams", type=int, default=1, help="of processes (default 1)")
+    add("--predict", type=numbers, help="numbers of GPUs, for the model of processes alone")
     add("--json", action="store_true", help="print one JSON object and nothing else")
     arguments = parser.parse_args()
     options = {"rank": arguments.rank, "accuracy": arguments.accuracy}
@@ -296,11 +300,14 @@ def main() -> None:
     arguments = read_arguments()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    benchmarks = {
+    benchmarks: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
         "step": benchmark_step, "peers": benchmark_peers, "solvers": benchmark_solvers,
         "scale": benchmark_scale,
+        "processes": partial(benchmark_processes, make=make_learner, full_step=full_step),
     }  # fmt: skip
     rows = benchmarks[arguments.what](arguments)
+    if not distributed.is_first():
+        return
     device, threads = device_name(arguments.device), torch.get_num_threads()
     if arguments.json:
         report = {"device": device, "dtype": arguments.dtype, "threads": threads, "rows": rows}

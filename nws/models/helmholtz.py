@@ -235,9 +235,12 @@ class HelmholtzMachine(nn.Module):
         states = torch.empty_like(values) if encoded else values
         hidden = sum(self.sizes[1:])
         widths = (values.shape[1], hidden) * 2
-        logits_and_means = (like.new_empty(rows, width) for width in widths)
-        trace = Trace(self.sizes, self.units, samples, values, states, *logits_and_means)
-        return replace(trace, part=rng) if isinstance(rng, Part) else trace
+        p_logits, q_logits, p_means, q_means = (like.new_empty(rows, width) for width in widths)
+        part = rng if isinstance(rng, Part) else None
+        return Trace(
+            self.sizes, self.units, samples, values, states,
+            p_logits, q_logits, p_means, q_means, part,
+        )  # fmt: skip
 
     def _sample(self, trace: Trace, network: BeliefNetwork, rng: Rng) -> None:
         """Draw the units that a network explains, parents first."""
