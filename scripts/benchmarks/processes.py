@@ -18,7 +18,7 @@ from benchmarks.solvers import Row
 from nws import distributed
 from nws.errors import UserError
 from nws.learning import Rule, WakeSleep
-from nws.models import HelmholtzMachine
+from nws.models import BeliefNetwork, HelmholtzMachine
 
 ITERATIONS = 3  # of the exact metric's solver
 RANK = 15  # of the Kronecker metric
@@ -44,31 +44,39 @@ NODES = Rates(link=25e9, latency=60e-6)  # 8 hosts with 8 devices each
 
 def payload(
     machine: HelmholtzMachine, rule: Rule, metric: str | None, batch: int,
-    max_rows: int | None = 64,
+    max_rows: int | None = None,
 ) -> list[float]:  # fmt: skip
     """Bytes of the summed buffers of a step, and of the joined ones, in one process.
 
-    `max_rows` is that of the Kronecker metric.
+    `max_rows` is that of the metric.
     """
-    size = next(machine.parameters()).element_size()
-    parameters = sum(each.numel() for each in machine.parameters())
     layers = sum(len(network.layers) for network in machine.networks)
-    summed, joined = parameters + layers + 4 + 1.0, 0.0
+    summed = sum(each.numel() for each in machine.parameters()) + layers + 4 + 1.0
+    joined = 0.0
     for network in machine.networks:
-        dreams = rule.samples if rule.dreams is None else rule.dreams
-        rows = batch * (rule.samples if network.upward else dreams)
-        edges = [edge for edge in network.edges if edge.parent is not None]
         if metric == "kronecker":
             summed += sum(machine.sizes) + sum(network.widths) + 2
-            for edge in edges:
-                here = batch if edge.parent == 0 else rows
-                joined += min(max_rows or here, here) * (edge.layer.weight.shape[1] + 1) / REFRESH
-        elif metric == "fisher":
-            for edge in edges:
-                here = batch if edge.parent == 0 else rows
-                joined += here * sum(edge.layer.weight.shape)
+        if metric == "fisher":  # the directions
             joined += sum(each.numel() for each in network.parameters())
+        for rows, parents, units in shapes(network, rule, batch):
+            numbers = {"kronecker": (parents + 1) / REFRESH, "fisher": parents + units}
+            joined += spaced(rows, max_rows) * numbers.get(metric or "", 0)
+    size = next(machine.parameters()).element_size()
     return [size * summed, size * joined]
+
+
+def shapes(network: BeliefNetwork, rule: Rule, batch: int) -> list[tuple[int, int, int]]:
+    """Rows, parents and units of the layers that have parents."""
+    dreams = rule.samples if rule.dreams is None else rule.dreams
+    each = rule.samples if network.upward else dreams
+    edges = [edge for edge in network.edges if edge.parent is not None]
+    sizes = [(edge.parent, *edge.layer.weight.shape) for edge in edges]
+    return [(batch if at == 0 else batch * each, parents, units) for at, units, parents in sizes]
+
+
+def spaced(rows: int, max_rows: int | None) -> int:
+    """How many evenly spaced rows there are."""
+    return rows if max_rows is None else -(-rows // -(-rows // max_rows))
 
 
 def flops(machine: HelmholtzMachine, rule: Rule, metric: str | None, batch: int) -> list[float]:
@@ -94,7 +102,8 @@ def predict(
 ) -> Row:  # fmt: skip
     """The step of several devices by the model, in milliseconds."""
     shared, own = flops(machine, rule, metric, batch)
-    summed, joined = payload(machine, rule, metric, batch)
+    max_rows = 64 if metric == "kronecker" else None  # as in conf/metric/
+    summed, joined = payload(machine, rule, metric, batch, max_rows)
     states = 2 * batch * rule.samples * sum(machine.sizes)  # of both phases
     parameters = sum(each.numel() for each in machine.parameters())
     noise = 4 * states / (processes if streams else 1)

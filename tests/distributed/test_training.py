@@ -12,9 +12,21 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT, SMALL, Command, Outcome, checkpoint, complete, flatten, metrics
+from conftest import (
+    ROOT,
+    SMALL,
+    TWO_STEPS,
+    Command,
+    Outcome,
+    checkpoint,
+    complete,
+    flatten,
+    metrics,
+)
+from documents import of
 from hydra.core.global_hydra import GlobalHydra
 from processes import together
+from torch.distributed.run import get_args_parser
 
 from nws.errors import UserError
 from nws.experiment.provenance import read_provenance
@@ -23,7 +35,6 @@ from nws.learning import WakeSleep
 CLOSE = 1e-5  # relative, of parameters and figures in float32 after 12 steps
 # 201 does not divide by 2, and neither do the layers of 5 and 3 units.
 OPTIONS = (*SMALL, "trainer.batch_size=201", "algorithm=nrws", "metric=fisher")
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2")
 
 
 def start(program: str, arguments: tuple[str, ...], fault: Any = None) -> tuple[Any, list[str]]:
@@ -227,6 +238,33 @@ def test_mistakes_have_one_message(processes: Any, tmp_path: Path) -> None:
         results, outcome = processes("train.py", *SMALL, fault=at_step(2, rank, fail))
         assert [code for code, _ in results] == [1, 1]
         assert "a mistake that one process alone sees" in outcome.message()
+
+
+@pytest.mark.parametrize("text", of("torchrun "))
+def test_commands_of_the_documentation(
+    processes: Any, command: Command, tmp_path: Path, text: str
+) -> None:
+    """As two processes, in a short form."""
+    words = text.split()
+    (place,) = (number for number, word in enumerate(words) if word.endswith(".py"))
+    launch, program, arguments = words[1:place], words[place], words[place + 1 :]
+    parser = get_args_parser()
+    known = parser.parse_args([*launch, program])
+    assert int(known.nproc_per_node) > 1
+    if "RUN" in arguments or "resume=RUN" in arguments:
+        run = command("train.py", *SMALL, "trainer.epochs=1", "hydra.run.dir=run").run
+        arguments = [each.replace("RUN", str(run)) for each in arguments]
+    if program == "train.py":
+        options = ("trainer.epochs=2", "logger=none") if "resume=" in arguments[0] else TWO_STEPS
+        results, outcome = processes("train.py", *arguments, *options)
+        assert outcome.run.is_dir() and ", 2 processes" in outcome.out
+    elif "evaluate" in program:
+        results, outcome = processes("evaluate.py", *arguments, "--samples", "2")
+        assert len(json.loads((run / "evaluation.json").read_text())) == 1
+    else:
+        assert program == "scripts/benchmark.py"  # tests/test_benchmark.py
+        return
+    assert [code for code, _ in results] == [0, 0], outcome.err
 
 
 DYING = """
