@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test lint format docs benchmark clean
+.PHONY: help install train test faults lint format docs benchmark clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -21,6 +21,9 @@ train: .venv/installed  ## train on the embedded default (handwritten digits, un
 
 test: .venv/installed lint  ## lint, type-check and test
 	$(BIN)/python -m pytest
+
+faults: .venv/installed  ## hundreds of kills and bad inputs with a fresh seed (NWS_FAULTS_SEED repeats one); an hour
+	$(BIN)/python -m pytest tests/faults --faults-long -s
 
 lint: .venv/installed  ## ruff (lint and format) and mypy
 	$(BIN)/ruff check .

@@ -3,7 +3,7 @@
 `python train.py --help` lists the groups. The program is nws/programs/train.py.
 """
 
-from nws.programs.train import run
+from nws.experiment.boundary import launch
 
 if __name__ == "__main__":
-    run()
+    launch("nws.programs.train")

@@ -4,20 +4,19 @@ natural gradient."""
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep
-from nws.models import (
-    BeliefNetwork,
-    HelmholtzMachine,
-    Layer,
-    Trace,
-    exact_log_likelihood,
-    log_likelihood,
-)
-from nws.natural import Damping, UnitFisher, natural_direction
-
 if TYPE_CHECKING:
     from nws.experiment.library import load_data, named_rule, natural_metrics
     from nws.experiment.loading import LoadedRun, load_run
+    from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep
+    from nws.models import (
+        BeliefNetwork,
+        HelmholtzMachine,
+        Layer,
+        Trace,
+        exact_log_likelihood,
+        log_likelihood,
+    )
+    from nws.natural import Damping, UnitFisher, natural_direction
 
 __version__ = "0.2.0"  # pyproject.toml reads it here
 
@@ -42,13 +41,24 @@ __all__ = [
     "natural_metrics",
 ]
 
-# Imported when they are first used: the others need torch alone.
-_LATER = dict.fromkeys(("load_data", "named_rule", "natural_metrics"), "nws.experiment.library")
-_LATER |= dict.fromkeys(("LoadedRun", "load_run"), "nws.experiment.loading")
+# Imported when they are first used: torch takes a second, and `nws --help` needs none of it.
+_LATER = {
+    "nws.experiment.library": ("load_data", "named_rule", "natural_metrics"),
+    "nws.experiment.loading": ("LoadedRun", "load_run"),
+    "nws.learning": ("NaturalMetric", "RowOptions", "Rule", "WakeSleep"),
+    "nws.models": (
+        "BeliefNetwork", "HelmholtzMachine", "Layer", "Trace", "exact_log_likelihood",
+        "log_likelihood",
+    ),
+    "nws.natural": ("Damping", "UnitFisher", "natural_direction"),
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """Return what is imported late, as Python asks for an attribute that is not there yet."""
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_LATER[name]), name)
+    if name in ("learning", "models", "natural"):
+        return importlib.import_module(f"nws.{name}")
+    for module, names in _LATER.items():
+        if name in names:
+            return getattr(importlib.import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

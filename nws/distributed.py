@@ -120,21 +120,17 @@ def is_first() -> bool:
     return _here.rank == 0
 
 
-def speaks_first(silent: bool = False) -> bool:
-    """Whether no other process that ends has asked this before: one of them says why.
-
-    To be asked by a process that ends before its time, and by a `silent` one too.
-    """
+def speaks_first() -> bool:
+    """Whether no other process that ends has asked this before: one of them says why."""
     if _here.size == 1:
         return True
     try:
-        count = 0 if silent else int(_here.store.add("speaks", 1))
         ended = int(_here.store.add("ended", 1))
         if is_first() and _holds_store():
             _leave(ended)
     except RuntimeError:  # the store went with the first process, which was killed
-        return not silent
-    return count == 1
+        return True
+    return ended == 1
 
 
 def _holds_store() -> bool:

@@ -29,7 +29,8 @@ from benchmarks.solvers import SOLVERS, Row, benchmark_solvers, interleaved, ref
 
 from nws import distributed
 from nws.analysis.tables import print_table
-from nws.errors import UserError
+from nws.errors import UserError, positive_int
+from nws.experiment.boundary import errors_for_people
 from nws.experiment.hardware import device_name
 from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep, tempered, uniform
 from nws.models import BeliefNetwork, HelmholtzMachine
@@ -279,6 +280,7 @@ def read_arguments() -> argparse.Namespace:
     add("--predict", type=numbers, help="numbers of GPUs, for the model of processes alone")
     add("--json", action="store_true", help="print one JSON object and nothing else")
     arguments = parser.parse_args()
+    check_numbers(arguments)
     options = {"rank": arguments.rank, "accuracy": arguments.accuracy}
     arguments.options = options if arguments.solver == "pcg" else {}
     if arguments.iterations and arguments.solver in ("pcg", "auto"):
@@ -288,6 +290,26 @@ def read_arguments() -> argparse.Namespace:
     check_names("--algorithms", arguments.algorithms, [*RULES, *(f"n{name}" for name in RULES)])
     check_names("--metrics", arguments.metrics, [*METRICS])
     return arguments
+
+
+def check_numbers(arguments: argparse.Namespace) -> None:
+    for name, least in {"repeats": 2, "batch": 1, "threads": 1, "max_rows": 1, "rank": 0}.items():
+        value = getattr(arguments, name)
+        if value is not None:
+            positive_int(f"--{name.replace('_', '-')}", value, least)
+    if arguments.iterations is not None:
+        positive_int("--iterations", arguments.iterations)
+    for name in ("layers", "visible"):
+        for size in getattr(arguments, name):
+            positive_int(f"--{name}", size)
+    if len(arguments.layers) < 2:
+        raise UserError(f"--layers needs two sizes or more, got {arguments.layers}")
+    for name, most in {"damping": 1e7, "accuracy": 1.0}.items():
+        if not 0 < getattr(arguments, name) <= most:
+            found = f"above 0 and at most {most:g}, got {getattr(arguments, name)}"
+            raise UserError(f"--{name} must be a number {found}")
+    if arguments.device.partition(":")[0] not in ("cpu", "cuda"):
+        raise UserError(f"--device must be cpu or cuda, got {arguments.device}")
 
 
 def check_names(option: str, found: list[str], names: list[str]) -> None:
@@ -319,7 +341,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with errors_for_people():
         main()
-    except UserError as error:
-        sys.exit(f"error: {error}")

@@ -1,6 +1,6 @@
 """The configurations of runs, side by side: `python scripts/diff.py RUN RUN`."""
 
-from nws.programs.diff import run
+from nws.experiment.boundary import launch
 
 if __name__ == "__main__":
-    run()
+    launch("nws.programs.diff")

@@ -1,6 +1,6 @@
 """Log-likelihoods of runs on held-out images: `python scripts/evaluate.py RUN...`."""
 
-from nws.programs.evaluate import run
+from nws.experiment.boundary import launch
 
 if __name__ == "__main__":
-    run()
+    launch("nws.programs.evaluate")

@@ -1,6 +1,6 @@
 """NaturalGradient beside SGD and Adam: `python scripts/natural_gradient.py TASK`."""
 
-from nws.programs.natural_gradient import run
+from nws.experiment.boundary import launch
 
 if __name__ == "__main__":
-    run()
+    launch("nws.programs.natural_gradient")

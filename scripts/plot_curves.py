@@ -1,6 +1,6 @@
 """Training curves of runs and sweeps: `python scripts/plot_curves.py RUN...`."""
 
-from nws.programs.plot_curves import run
+from nws.experiment.boundary import launch
 
 if __name__ == "__main__":
-    run()
+    launch("nws.programs.plot_curves")

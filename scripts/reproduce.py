@@ -1,6 +1,6 @@
 """A whole comparison by one command: `python scripts/reproduce.py WHAT`."""
 
-from nws.programs.reproduce import run
+from nws.experiment.boundary import launch
 
 if __name__ == "__main__":
-    run()
+    launch("nws.programs.reproduce")

@@ -1,6 +1,6 @@
 """The runs below folders, as a table: `python scripts/runs.py [DIR...]`."""
 
-from nws.programs.runs import run
+from nws.experiment.boundary import launch
 
 if __name__ == "__main__":
-    run()
+    launch("nws.programs.runs")

@@ -1,6 +1,6 @@
 """Draw images from a run: `python scripts/sample.py RUN [generate | inpaint | ...]`."""
 
-from nws.programs.sample import run
+from nws.experiment.boundary import launch
 
 if __name__ == "__main__":
-    run()
+    launch("nws.programs.sample")

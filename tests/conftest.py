@@ -56,6 +56,12 @@ TWO_STEPS = (
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--faults-long", action="store_true", help="tests/faults: all of it, with a fresh seed"
+    )
+
+
 def names(group: str) -> list[str]:
     """The choices of a group, those in folders of its folder too
     (experiment=fashion_mnist_sweep/exact_512).
@@ -257,7 +263,9 @@ def metrics(run: Path, start: bool = False) -> list[dict[str, str]]:
 
 def checkpoint(run: Path, name: str = "last.pt") -> dict[str, Any]:
     state = torch.load(run / "checkpoints" / name, weights_only=True)
-    return {key: value for key, value in state.items() if key not in ("seconds", "wandb_id")}
+    # No two runs share the seconds, which are in the rows too; a resumed run had a configuration.
+    unlike = ("seconds", "rows", "wandb_id", "configuration")
+    return {key: value for key, value in state.items() if key not in unlike}
 
 
 def complete(run: Path) -> bool:

@@ -142,4 +142,4 @@ def test_every_program_exists(program: str) -> None:
     module = __import__(module_of(program), fromlist=["run"])
     assert callable(module.run)
     script = ROOT / SCRIPTS[program]
-    assert f"from {module_of(program)} import run" in script.read_text()
+    assert f'launch("{module_of(program)}")' in script.read_text()

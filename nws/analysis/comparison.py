@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from nws.analysis.curves import with_column
-from nws.analysis.evaluation import EARLY, Row, is_of, is_resolved, read_rows
+from nws.analysis.evaluation import EARLY, NEEDED, Row, is_of, is_resolved, read_rows
 from nws.analysis.figures import draw, save
 from nws.analysis.runs import Run, read_run
 from nws.analysis.tables import markdown
@@ -94,6 +94,7 @@ class Comparison:
         """The row of a run's evaluation.json for this table; the test part may be smaller."""
         wanted = {"split": "test", "samples": self.samples, "checkpoint": "best", "seed": 0}
         rows = [row for row in read_rows(path) if is_of(row, wanted | EARLY)]
+        rows = [row for row in rows if {*NEEDED, "data_points"} <= {*row}]
         rows = [row for row in rows if row["data_points"] <= (self.images or math.inf)]
         return max(rows, key=lambda row: int(row["data_points"]), default=None)
 

@@ -15,12 +15,26 @@ from nws import distributed
 from nws.analysis.runs import is_bidirectional
 from nws.analysis.sums import Show, Sums
 from nws.errors import UserError, positive_int
+from nws.experiment import kinds
 from nws.experiment.loading import load_run
+from nws.experiment.seeds import check_seed
 from nws.files import write_atomically
 from nws.models.helmholtz import HelmholtzMachine
 from nws.models.likelihood import MAX_ELEMENTS, TRUSTED_ESS, Z_SAMPLES, resolves, rows_at_once
 
 Row = dict[str, Any]  # one entry of evaluation.json
+#: What the values of a row are.
+KINDS = {
+    **dict.fromkeys(("log_likelihood", "bits_per_dimension", "ess"), kinds.number),
+    **dict.fromkeys(("log_p_star", "log_z"), kinds.number),
+    **dict.fromkeys(("samples", "data_points", "batch", "seed", "z_samples"), kinds.whole),
+    **dict.fromkeys(("split", "checkpoint", "weights"), kinds.text),
+    **{
+        f"{name}standard_error": kinds.maybe(kinds.number) for name in ("", "log_p_star_", "log_z_")
+    },
+}
+#: What every row has that says a log-likelihood.
+NEEDED = ("log_likelihood", "standard_error", "bits_per_dimension", "ess", "samples")
 EARLY: Row = {"weights": "plain"}  # what rows of earlier versions do not say
 
 
@@ -42,6 +56,7 @@ class Request:
         for name in ("samples", "seed", "z_samples", "data_points", "batch"):
             if (value := getattr(self, name)) is not None:
                 positive_int(f"--{name.replace('_', '-')}", value, minimum=int(name != "seed"))
+        check_seed("--seed", self.seed)
 
 
 def evaluate(
@@ -72,7 +87,7 @@ def evaluate(
     del asked["p_star"], asked["z_samples"]  # a row with log p* answers a request without
     key = asked | {"step": loaded.state["step"], "fingerprint": fingerprint(machine, images)}
     for row in [] if again else rows:
-        if is_of(row, key) and z_samples in (0, row.get("z_samples")):
+        if is_of(row, key) and {*NEEDED} <= {*row} and z_samples in (0, row.get("z_samples")):
             return row, True
     if not os.access(run.path, os.W_OK):
         place = f"{run.path}, where evaluation.json belongs, cannot be written to"
@@ -122,9 +137,12 @@ def read_rows(path: Path) -> list[Row]:
     """The rows of a run's evaluation.json, if any; `UserError` where it is no list of rows."""
     file = path / "evaluation.json"
     try:
-        rows = json.loads(file.read_text()) if file.is_file() else []
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        rows = kinds.read_json(file) if file.is_file() else []
+        if not isinstance(rows, list) or not all(map(kinds.mapping, rows)):
             raise ValueError("it holds something else")
+        wrong = [wrong for row in rows if (wrong := kinds.misfit(row, KINDS))]
+        if wrong:
+            raise ValueError(wrong[0])
     except (OSError, ValueError) as error:
         raise UserError(
             f"{file} is not the list that evaluate.py writes ({error}); move it away and run again"

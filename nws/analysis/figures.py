@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.mathtext import MathTextParser
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from nws.analysis.curves import Band, Scale, by_epochs, count, interpolate, scale
@@ -25,6 +26,7 @@ DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 LINES = cycler(linestyle=DASHES) * cycler(color=COLOURS)  # all colours first
 WIDTH, HEIGHT = 6.8, 2.9  # inches, with a legend of one line
 ONE_LINE = 0.2  # inches, of the legend
+FAR = 1e30  # beyond it an axis has no room for its ticks
 MAX_COLUMNS, MAX_LABEL = 4, 100  # columns of the legend, letters in a line of it
 
 #: what a column is called on the y axis; others go by their own names
@@ -69,18 +71,33 @@ def draw(
         figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
         for name, text in labels(groups, found).items():
-            _line(left, bands[name], floor, label=textwrap.fill(text, MAX_LABEL))
+            _line(left, bands[name], floor, label=drawable(textwrap.fill(text, MAX_LABEL)))
             _line(right, interpolate(groups[name], "seconds", column), floor)
-        left.set(xlabel="epochs", ylabel=y_label(runs, column))
+        left.set(xlabel="epochs", ylabel=drawable(y_label(runs, column)))
         right.set(xlabel="training seconds")
         for axes, axis in [(left, "y")] * log + [(left, "x"), (right, "x")] * log_x:
             axes.set(**{f"{axis}scale": "log"})
             decimal_ticks(getattr(axes, f"{axis}axis"))
         left.set_ylim(ymin, ymax)
         if title:
-            figure.suptitle(textwrap.fill(title, MAX_LABEL), fontsize=8.5)
+            figure.suptitle(drawable(textwrap.fill(title, MAX_LABEL)), fontsize=8.5)
         _add_legend(figure)
         return render(figure)
+
+
+def drawable(text: str) -> str:
+    """Return a text for a figure: as it is, or its dollar signs as such where it is no formula.
+
+    Example:
+        >>> drawable("5 seeds, x^2"), drawable(r"$\\nosuch{$") == r"\\$\\nosuch{\\$"
+        ('5 seeds, x^2', True)
+    """
+    try:
+        for line in text.splitlines():
+            MathTextParser("path").parse(line)
+    except ValueError:
+        return text.replace("$", r"\$")
+    return text
 
 
 def render(figure: Figure) -> dict[str, bytes]:
@@ -124,11 +141,19 @@ def _lowest(
     if log and lowest <= 0:
         found = f"{column} goes down to {lowest:g}"
         raise UserError(f"a logarithmic axis needs values above 0, {found}; leave --log out")
+    _check_ends(log, ymin, ymax)
+    return lowest if log else -np.inf
+
+
+def _check_ends(log: bool, ymin: float | None, ymax: float | None) -> None:
+    """Raise `UserError` for ends of the y axis that cannot be drawn."""
+    for name, end in {"--ymin": ymin, "--ymax": ymax}.items():
+        if end is not None and not abs(end) < FAR:
+            raise UserError(f"{name} must be a number that can be drawn, got {end:g}")
     if ymin is not None and ymax is not None and ymin >= ymax:
         raise UserError(f"--ymin must be below --ymax, got {ymin:g} and {ymax:g}")
     if log and ymin is not None and ymin <= 0:
         raise UserError(f"--ymin must be above 0 on a logarithmic axis, got {ymin:g}")
-    return lowest if log else -np.inf
 
 
 def _line(axes: Axes, band: Band, floor: float, label: str | None = None) -> None:
@@ -163,6 +188,8 @@ def decimal_ticks(axis: Axis) -> None:
 
 def save(files: dict[str, bytes], path: Path) -> list[Path]:
     """Write the files that `draw` returns, each with its own ending, and return their paths."""
+    if not path.name:
+        raise UserError("expected the name of a file to write, got an empty name; add a name")
     if path.suffix not in ("", ".png", ".svg"):
         raise UserError(f"a figure is written as .png and .svg, got {path.name}; end it in either")
     paths = [path.with_suffix(f".{kind}") for kind in files]

@@ -91,7 +91,8 @@ class Sums:
         """
         if partial is not None:
             with contextlib.suppress(Exception):  # one that cannot be read only costs time
-                self.sums = torch.load(partial, weights_only=True)
+                found = torch.load(partial, weights_only=True)
+                self.sums = found if self._fits(found) else []
         saved = time.monotonic()
         try:
             show(sum(self.sizes[: len(self.sums)]), sum(self.sizes))
@@ -104,6 +105,12 @@ class Sums:
         except BaseException:  # a stop, or an error that may not come again
             self._save(partial)
             raise
+
+    def _fits(self, found: list[Tensor]) -> bool:
+        """Whether these are the sums of the first chunks."""
+        shapes: list[tuple[int, ...]] = [(len(EXPONENTS), len(part)) for part in self.parts]
+        shapes += [(2,)] * len(self.dreams)
+        return [tuple(each.shape) for each in found] == shapes[: len(found)]
 
     def log_likelihood(self) -> LogLikelihood:
         """The importance-sampled log p(x), averaged over the images."""

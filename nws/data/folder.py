@@ -15,6 +15,7 @@ from nws.errors import UserError, positive_int
 
 PARTS = ("train", "valid", "test")
 ENDINGS = (".png", ".jpg", ".jpeg")
+MAX_PIXELS = 10**8  # of an image; more are promised by a damaged file alone
 
 
 def load_folder(
@@ -101,12 +102,19 @@ def _read(files: list[Path], size: tuple[int, int] | None) -> Tensor:
 
 def _read_one(file: Path) -> Tensor:
     """Return one image as grey bytes (H, W)."""
+    from PIL import Image
     from torchvision.io import ImageReadMode, decode_image, read_file
 
     try:
+        with Image.open(file) as header:  # which reads no pixels
+            width, height = header.size
+        if width * height > MAX_PIXELS:
+            raise RuntimeError(f"it promises {width}x{height} pixels")
         image = decode_image(read_file(str(file)), ImageReadMode.GRAY)[0]
-    except RuntimeError as error:
-        reason = str(error).splitlines()[0]
+    except MemoryError:
+        raise
+    except Exception as error:  # Pillow raises whatever it stumbles over
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(
             f"{file} cannot be read as a PNG or JPEG image ({reason}); replace it or take it away"
         ) from error

@@ -1,12 +1,12 @@
 """The classes of labelled data sets, which belief networks do without."""
 
-import gzip
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from nws.data.arrays import read_idx
 from nws.errors import UserError
 
 LABELS_MAGIC = 2049  # unsigned bytes (0x08) in one dimension (0x01)
@@ -41,12 +41,16 @@ def _read(folder: Path, part: str) -> Tensor:
             f"expected {files[0].name} (or the same as .gz) in {folder.resolve()}; put it there, or"
             " point the environment variable NWS_DATA_ROOT at a folder that has FashionMNIST/raw"
         )
-    try:
-        content = path.read_bytes()
-        content = gzip.decompress(content) if path.suffix == ".gz" else content
-    except (OSError, EOFError) as error:
-        raise UserError(f"{path} could not be read ({error}); replace it by a good copy") from error
-    magic, count = np.frombuffer(content[:HEADER_BYTES].ljust(HEADER_BYTES), ">u4").tolist()
-    if magic != LABELS_MAGIC or len(content) != HEADER_BYTES + count:
-        raise UserError(f"{path} is no file of labels, or is damaged; replace it by a good copy")
+    mend = "replace it by a good copy"
+    content, size, torn = read_idx(path, HEADER_BYTES, _promised, mend)
+    head = content[:HEADER_BYTES].ljust(HEADER_BYTES, b"\0")
+    magic, _ = np.frombuffer(head, ">u4").tolist()
+    if magic != LABELS_MAGIC or torn or size != _promised(head):
+        raise UserError(f"{path} is no file of labels, or is damaged; {mend}")
     return torch.from_numpy(np.frombuffer(content, np.uint8, offset=HEADER_BYTES).astype(np.int64))
+
+
+def _promised(head: bytes) -> int:
+    """Return the size of a file of labels, in bytes, by its header."""
+    magic, count = np.frombuffer(head, ">u4").tolist()
+    return HEADER_BYTES + count * (magic == LABELS_MAGIC)

@@ -3,7 +3,7 @@
 Symbols: N images of H x W pixels.
 """
 
-import zlib
+import math
 from http.client import HTTPException
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nws.data.arrays import read_idx
 from nws.data.dataset import RawImages
 from nws.errors import UserError
 
@@ -84,22 +85,18 @@ def find_in(folder: Path) -> str:
     return ", ".join(names) or "nothing"
 
 
+def _promised(head: bytes) -> int:
+    """Return the size of a file of images, in bytes, by its header."""
+    magic, *sizes = np.frombuffer(head, ">u4").tolist()
+    return HEADER_BYTES + math.prod(sizes) * (magic == IMAGES_MAGIC)
+
+
 def _read_idx(path: Path) -> Tensor:
     """Return the images of an idx file (packed as .gz or not), (N, H, W) uint8."""
-    unpacker = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)  # 16: a gzip header and checksum
-    packed = path.suffix == ".gz"
-    try:
-        content = path.read_bytes()
-        content = unpacker.decompress(content) if packed else content  # as far as it goes
-    except zlib.error as error:
-        raise UserError(
-            f"{path}: expected a gzip file, but its bytes do not unpack ({error}); {MEND}"
-        ) from error
-    except OSError as error:
-        raise UserError(f"{path} could not be read ({error}); check its permissions") from error
-    size, torn = len(content), packed and not unpacker.eof
-    magic, count, height, width = np.frombuffer(content[:HEADER_BYTES].ljust(16), ">u4").tolist()
-    pixels, expected = height * width, HEADER_BYTES + count * height * width
+    content, size, torn = read_idx(path, HEADER_BYTES, _promised, MEND)
+    head = content[:HEADER_BYTES].ljust(HEADER_BYTES, b"\0")
+    magic, count, height, width = np.frombuffer(head, ">u4").tolist()
+    pixels, expected = height * width, _promised(head)
     if size < HEADER_BYTES:
         problem = f": expected a header of {HEADER_BYTES} bytes, the file holds {size}"
     elif magic != IMAGES_MAGIC:

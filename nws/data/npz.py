@@ -5,13 +5,13 @@ Symbols: N images of D pixels, or of H x W pixels.
 
 import math
 import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from nws.data.arrays import read_npy, read_npz
 from nws.data.dataset import RawImages
 from nws.data.own import height_and_width, split_images
 from nws.errors import UserError
@@ -81,24 +81,25 @@ def _load_arrays(file: Path) -> dict[str, np.ndarray]:
     """Return the three arrays of a .npz file, or the one of a .npy file under the name `ALONE`."""
     if not file.is_file():
         raise UserError(f"data.path: expected a .npz or .npy file, found none at {file}")
-    packed = zipfile.is_zipfile(file)
-    with open(file, "rb") as content:
-        alone = content.read(6) == b"\x93NUMPY"
-    if not packed and not alone:
-        raise UserError(
-            f"{file}: expected a .npz or .npy file, got something else; use numpy.savez, or"
-            " numpy.save"
-        )
     try:
-        if alone:
-            return {ALONE: np.load(file, allow_pickle=False)}
-        with np.load(file, allow_pickle=False) as archive:  # a pickle could run code
-            arrays = {part: archive[part] for part in PARTS if part in archive}
-            came = ", ".join(archive.files) or "nothing"
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        with open(file, "rb") as content:
+            if content.read(6) == b"\x93NUMPY":
+                return {ALONE: read_npy(file)}
+        if not zipfile.is_zipfile(file):
+            raise UserError(
+                f"{file}: expected a .npz or .npy file, got something else; use numpy.savez, or"
+                " numpy.save"
+            )
+        arrays, names = read_npz(file, PARTS)
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:  # zipfile and numpy raise whatever they stumble over
+        reason = str(error) or type(error).__name__
         raise UserError(
-            f"{file}: expected plain arrays of numbers, but reading failed: {error}"
+            f"{file}: expected plain arrays of numbers, but reading failed: {reason};"
+            " write it again by numpy.savez or numpy.save, or take a good copy"
         ) from error
+    came = ", ".join(names) or "nothing"
     missing = ", ".join(part for part in PARTS if part not in arrays)
     if missing:
         raise UserError(

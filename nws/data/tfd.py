@@ -5,6 +5,7 @@ Symbols: N images of H x W pixels. Source: Susskind, Anderson & Hinton 2010, UTM
 
 import hashlib
 import logging
+import math
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nws.data.arrays import RATIO, check_memory
 from nws.data.dataset import RawImages
 from nws.data.mnist import find_in
 from nws.data.own import resize
@@ -111,8 +113,14 @@ def _load_mat(file: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     from scipy.io import loadmat, whosmat
 
     try:
+        sizes = {name: math.prod(shape) for name, shape, _ in whosmat(file)}
+        came, largest = ", ".join(sizes) or "nothing", max(sizes.values(), default=0)
+        if largest > RATIO * file.stat().st_size:
+            raise ValueError(f"its header promises an array of {largest:,} numbers")
+        check_memory(file, largest)
         found = loadmat(file, variable_names=names)
-        came = ", ".join(name for name, *_ in whosmat(file)) or "nothing"
+    except (UserError, MemoryError):
+        raise
     except NotImplementedError:  # scipy's answer to HDF5
         raise UserError(
             f"{file}: expected a MATLAB file of version 7 or before, got version 7.3 (HDF5);"

@@ -4,7 +4,6 @@ import importlib.util
 import logging
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import hydra
@@ -14,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nws import distributed
 from nws.errors import UserError
+from nws.experiment.composition import check_command
 from nws.experiment.configuration import GROUPS
 from nws.experiment.directory import RunDirectory, open_run
 from nws.experiment.resume import left_state
@@ -34,6 +34,11 @@ SETTINGS = {
     "hydra/launcher=submitit_slurm": "hydra/launcher=slurm",
     "hydra/sweeper=optuna": "hydra/sweeper=search",
 }
+SWEPT = (
+    "a sweep (-m) starts its runs by itself, and torchrun starts the processes of one run; start"
+    " run after run by torchrun, or the sweep without it, on SLURM with hydra/launcher=slurm_nodes"
+    " for several processes a run"
+)
 #: Keys of earlier versions, and what they are called now.
 OLD_KEYS = {
     "metric.kind": "metric",
@@ -45,12 +50,14 @@ OLD_KEYS = {
 def rewrite_arguments(arguments: list[str], conf: Path) -> list[str]:
     """Return the arguments that Hydra reads in place of the user's; `conf` has config.yaml.
 
-    Raises `UserError` where a value names no file, a plugin is missing, or RUN is no run.
+    Raises `UserError` where a plugin is missing, RUN is no run, or options are wrong.
     """
     arguments = rename_old_keys(arguments, conf)
     check_choices(arguments)
     arguments = use_our_settings(arguments)
-    return find_unfinished_run(resume_run(arguments), conf)
+    arguments = resume_run(arguments)
+    check_command(arguments, conf)
+    return find_unfinished_run(arguments, conf)
 
 
 def agree_on_arguments(arguments: list[str], conf: Path) -> list[str]:
@@ -64,36 +71,16 @@ def agree_on_arguments(arguments: list[str], conf: Path) -> list[str]:
         return rewrite_arguments(arguments, conf)
     if not distributed.is_first():
         logging.disable()
-        sent = distributed.send(None)
-        if sent is None:
-            distributed.speaks_first(silent=True)
-            sys.exit(1)
-        return list(sent)
-    sent = None
-    try:
-        rewritten = rewrite_arguments(arguments, conf)
-        sent = _with_directory(rewritten, conf)
-    finally:
-        distributed.send(sent)
-    return rewritten if sent is None else sent
-
-
-def _with_directory(arguments: list[str], conf: Path) -> list[str] | None:
-    """Return the arguments with the run's directory; None where Hydra will say what is wrong.
-
-    Raises `UserError` for a sweep.
-    """
-    asked = {"-m", "--multirun"} & set(arguments)
-    composed = None if asked else compose(arguments, conf)
-    if asked or (composed is not None and _is_multirun(composed)):
-        raise UserError(
-            "a sweep (-m) starts its runs by itself, and torchrun starts the processes of one run;"
-            " start run after run by torchrun, or the sweep without it, on SLURM with"
-            " hydra/launcher=slurm_nodes for several processes a run"
-        )
-    if composed is None:
-        return None
-    return [*arguments, f"hydra.run.dir={_quote(Path(composed.hydra.run.dir))}"]
+        return list(distributed.send(None))
+    if {"-m", "--multirun"} & set(arguments):
+        raise UserError(SWEPT)
+    rewritten = rewrite_arguments(arguments, conf)
+    composed = compose(rewritten, conf)
+    if composed is not None and _is_multirun(composed):
+        raise UserError(SWEPT)
+    if composed is not None:
+        rewritten.append(f"hydra.run.dir={_quote(Path(composed.hydra.run.dir))}")
+    return list(distributed.send(rewritten))
 
 
 def _is_multirun(composed: DictConfig) -> bool:
@@ -174,6 +161,10 @@ def resume_run(arguments: list[str]) -> list[str]:
     if {"-m", "--multirun"} & set(arguments):
         raise UserError("resume=RUN takes one run; resume=auto goes on with a sweep (-m)")
     run, _ = open_run(value.strip("'\""))
+    for key in ("hydra.run.dir", "hydra.sweep.dir"):
+        if key in given:
+            raise UserError(f"a resumed run stays in {run.path}, got {given[key]}; leave it out")
+    run.settle_config()
     choices = run.saved_choices().items()
     groups = [f"{name}={choice}" for name, choice in choices if name not in given]
     others = [argument for argument in arguments if argument != given["resume"]]

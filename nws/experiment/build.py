@@ -1,10 +1,11 @@
-"""Everything that is built from a run's configuration."""
+"""Everything that is built from a run's configuration, which was checked before."""
 
+import logging
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from functools import partial
-from inspect import Parameter, signature
+from inspect import signature
 from typing import Any
 
 import torch
@@ -16,14 +17,17 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from nws.data import Dataset, load_dataset
 from nws.errors import UserError
 from nws.experiment.averaging import Average
-from nws.experiment.configuration import construct, instantiate, locate, to_dict
+from nws.experiment.configuration import instantiate, locate, to_dict
 from nws.experiment.rates import parameter_groups
 from nws.experiment.resume import override_key
 from nws.experiment.seeds import derive_seed
 from nws.learning import NaturalMetric, RowOptions, Rule
 from nws.models import HelmholtzMachine, Units
+from nws.models.likelihood import can_enumerate
 from nws.models.units import find_units
 from nws.natural import Damping
+
+log = logging.getLogger(__name__)
 
 # What each of these groups makes.
 KINDS: dict[str, tuple[Any, str]] = {
@@ -51,31 +55,33 @@ def build_machine(config: DictConfig, data: Dataset | int) -> HelmholtzMachine:
         data: The data set; or the number of pixels, where parameters are loaded afterwards.
     """
     options = to_dict(config.model)
-    layers, seed = options.pop("layers"), config.seed
-    if not isinstance(layers, list):
-        raise UserError(f"model.layers must be a list of layer sizes as [200,100], got {layers!r}")
-    if type(seed) is not int or seed < 0:
-        raise UserError(f"seed must be a whole number of at least 0, got {seed!r}")
     for name in ("units", "visible"):
         if isinstance(options.get(name), dict):
             options[name] = instantiate(options[name])
     if options.get("visible_bias") == "data":
         options["visible_bias"] = _bias_of(data, options)
-    for name in ("weight_scale", "hidden_bias", "visible_bias"):
-        value = options.get(name, 0.0)
-        if isinstance(value, bool) or not isinstance(value, int | float | Tensor):
-            or_data = " or data" * (name == "visible_bias")
-            raise UserError(f"model.{name} must be a number{or_data}, got {value!r}")
-    rng = torch.Generator().manual_seed(derive_seed(seed, 0))
+    rng = torch.Generator().manual_seed(derive_seed(config.seed, 0))
     make = locate(options.pop("_target_", "nws.models.HelmholtzMachine"), "model")  # of version 0.1
     pixels = data if isinstance(data, int) else math.prod(data.shape)
-    return construct(make, "model", [pixels, *layers], rng=rng, **options)
+    made: HelmholtzMachine = make([pixels, *options.pop("layers")], rng=rng, **options)
+    return made
 
 
 def _bias_of(data: Dataset | int, options: dict[str, Any]) -> Tensor | float:
     """Return what model.visible_bias=data stands for; 0 where there is no data set."""
     visible = options.get("visible") or options.get("units", "binary")
     return 0.0 if isinstance(data, int) else mean_image_bias(data, find_units(visible))
+
+
+def without_exact(data: Dataset, machine: HelmholtzMachine) -> Dataset:
+    """Return a data set without its p_D where the machine has too many states to sum over."""
+    if data.distribution is None or can_enumerate(machine, len(data.distribution[0])):
+        return data
+    log.warning(
+        f"metrics.csv will not have exact/kl: layers {list(machine.sizes[1:])} have too many states"
+        " to sum over; model=toy has few enough"
+    )
+    return replace(data, distribution=None)
 
 
 def mean_image_bias(data: Dataset, units: Units) -> Tensor:
@@ -89,8 +95,6 @@ def mean_image_bias(data: Dataset, units: Units) -> Tensor:
 
 def build_rule(config: DictConfig, total_steps: int = 1) -> Rule:
     """Return the learning rule of the `algorithm` group."""
-    if "_target_" not in config.algorithm:
-        raise UserError("this run is of version 0.1, which can be looked at but not gone on with")
     rule: Rule = _build(config, "algorithm", total_steps)
     rule.try_step(total_steps - 1)  # a schedule that leaves its range is found here
     return rule
@@ -124,8 +128,7 @@ def build_metrics(
     names = [field.name for field in fields(RowOptions) if field.name in {*options} - {*own}]
     if options.get("memory") == 1 and "memory" not in own:
         del options["memory"]  # what a class of a user's own has anyway
-    rows = construct(RowOptions, "metric", **{name: options.pop(name) for name in names})
-    _check_own_options(options, own)
+    rows = RowOptions(**{name: options.pop(name) for name in names})
     extra = {}
     if takes_solver(config):
         extra["solver"] = partial(instantiate, config.solver, total_steps)
@@ -144,16 +147,6 @@ def build_metrics(
             damping.start_step(step)
         metrics.append(NaturalMetric(network, metric, damping, rows))
     return metrics
-
-
-def _check_own_options(options: dict[str, Any], own: Mapping[str, Parameter]) -> None:
-    """Raise `UserError` for options of a metric that are not among its class's own."""
-    foreign = [name for name in options if name != "_target_" and name not in own]
-    if foreign and not any(each.kind is Parameter.VAR_KEYWORD for each in own.values()):
-        raise UserError(
-            f"{options['_target_']} takes no {', '.join(f'metric.{name}' for name in foreign)};"
-            " with metric=fisher, a class of your own gets the options that you add and no others"
-        )
 
 
 def takes_solver(config: DictConfig) -> bool:

@@ -1,63 +1,21 @@
-"""What training is watched by: are all numbers finite, and how good is the machine?"""
+"""What a row of metrics.csv says: how good is the machine, and how noisy its gradients?"""
 
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from nws.data import Dataset
-from nws.errors import Diverged
 from nws.experiment.batches import Batches
 from nws.learning import WakeSleep
 from nws.learning.gradient_noise import gradient_noise
 from nws.models.helmholtz import HelmholtzMachine
 from nws.models.likelihood import kl_divergence, log_likelihood
 
-log = logging.getLogger(__name__)
-
 Row = dict[str, float]  # a row of metrics.csv
 
 EVALUATION_SEED = 0  # of validation and images: the same draws for every run, none of training's
-
-
-class DivergenceCheck:
-    """Finds the step and the layer where numbers stopped being finite."""
-
-    def __init__(self, machine: HelmholtzMachine) -> None:
-        self.machine = machine
-        self.layers: list[str] = []
-        for network in machine.networks:
-            self.layers += [f"{network.name} layer {each}" for each in range(len(network.layers))]
-        device = next(machine.parameters()).device
-        # For each layer the first step of a loss that is not finite.
-        self._first_bad = torch.full((len(self.layers),), -1, device=device)
-
-    def note(self, layer_losses: Tensor, step: int) -> None:
-        """Take in one step's losses, one a layer. It does not wait for the device."""
-        bad = ~layer_losses.isfinite() & (self._first_bad < 0)
-        self._first_bad.masked_fill_(bad, step)
-
-    def check(self, step: int, rates: object, kept: str) -> None:
-        """Raise `Diverged` where a loss or, at this `step`, a parameter is not finite.
-
-        The message names the first step and layer, the learning `rates`, and the checkpoint `kept`.
-        """
-        names, parameters = zip(*self.machine.named_parameters(), strict=True)
-        finite = torch.stack([parameter.isfinite().all() for parameter in parameters])
-        report = torch.cat([self._first_bad, finite.long()]).tolist()  # one synchronisation
-        losses = zip(report, self.layers, strict=False)
-        rest = zip(report[len(self.layers) :], names, strict=True)
-        bad = [(first, f"the loss of {layer}") for first, layer in losses if first >= 0]
-        bad += [(step, f"the parameter of {name}") for is_finite, name in rest if not is_finite]
-        if bad:
-            first, what = min(bad, key=lambda pair: pair[0])  # a loss before a parameter
-            raise Diverged(
-                f"step {first}: {what} is not finite, with a learning rate of {rates};"
-                f" lower optimizer.lr, or start from smaller weights (model.weight_scale); {kept}"
-            )
 
 
 class Likelihood(NamedTuple):
@@ -125,13 +83,3 @@ def noise_scales(learner: WakeSleep, batches: Batches, step: int, count: int) ->
     halves = [half for batch in ahead for half in batch.split(size)[:2]]
     noise = gradient_noise(learner.machine, learner.rule, halves, rng, step)
     return {f"noise_scale/{name}": each.scale for name, each in noise.items()}
-
-
-def warn_of_a_bad_end(machine: HelmholtzMachine, mean: float) -> None:
-    """Warn where a run on bits ends far below what a fair coin for each pixel reaches."""
-    coins = -math.log(2) * machine.sizes[0]
-    if machine.units[0].support == (0.0, 1.0) and mean < 1.5 * coins:
-        log.warning(
-            f"the run ended at {mean:.4g} nats, far below what a fair coin a pixel reaches"
-            f" ({coins:.1f}): lower optimizer.lr"
-        )

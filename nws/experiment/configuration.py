@@ -1,6 +1,5 @@
 """Sections of the configuration as dictionaries, and the objects that their `_target_` names."""
 
-import inspect
 import os
 import pkgutil
 import sys
@@ -31,20 +30,6 @@ KEYS = (
 )  # fmt: skip
 
 
-def check_groups(config: DictConfig) -> None:
-    """Raise `UserError` where a group is missing (~optimizer) or a key unknown (+epochs=3)."""
-    unknown = sorted(set(map(str, config)) - {*GROUPS, *KEYS})
-    if unknown:
-        raise UserError(
-            f"unknown keys {', '.join(unknown)}; there are {', '.join(KEYS)} and the groups"
-            f" {', '.join(GROUPS)}, for instance trainer.epochs=3"
-        )
-    for name in GROUPS:
-        found = OmegaConf.select(config, name)
-        if not (isinstance(found, DictConfig) or (name in LATER and found is None)):
-            raise UserError(f"the configuration needs a group of options {name}, got {found!r}")
-
-
 def resolve_paths(config: DictConfig) -> None:
     """Make the paths of the data absolute, so that a run works from any working directory."""
     for key in ("root", "path"):
@@ -66,15 +51,6 @@ def flatten_config(value: Any, prefix: str = "") -> dict[str, Any]:
     for name, each in value.items():
         flat |= flatten_config(each, f"{prefix}.{name}" if prefix else str(name))
     return flat
-
-
-def construct(make: Callable[..., Any], group: str, /, *arguments: Any, **options: Any) -> Any:
-    """Return make(*arguments, **options); `UserError` where an option of the group does not fit."""
-    try:
-        inspect.signature(make).bind(*arguments, **options)
-    except TypeError as error:
-        raise UserError(f"the options of {group} do not fit: {error}, got {[*options]}") from error
-    return make(*arguments, **options)
 
 
 def locate(target: object, group: str) -> Callable[..., Any]:

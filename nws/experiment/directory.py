@@ -1,22 +1,21 @@
-"""Run directories: their files, their checkpoints, opening one, finding all below a folder.
+"""Run directories: their files, opening one, finding all below a folder."""
 
-A checkpoint is a dictionary of tensors and plain values, written atomically, read without code.
-"""
-
-import io
+import contextlib
 import os
 import shutil
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig, OmegaConf
-from torch import nn
 
 from nws import distributed
 from nws.errors import UserError
+from nws.experiment.checkpoints import load_checkpoint
+from nws.experiment.lock import RunLock
 from nws.experiment.pretrained import lay_out
 from nws.files import write_atomically
+
+DELETE = "put back a good copy, or delete the file to do without it"
 
 
 class RunDirectory:
@@ -30,53 +29,108 @@ class RunDirectory:
         self.last = path / "checkpoints" / "last.pt"
         self.best = path / "checkpoints" / "best.pt"
         self.images = path / "images"
+        self.lock = RunLock(path)
 
     def check_free(self) -> None:
-        """Raise `UserError` where the directory holds a run: two runs would mix their files."""
-        if self.config.parent.exists():
+        """Raise `UserError` where the directory holds a run: two runs would mix their files.
+
+        What a killed start left, before it wrote config.yaml, is no run.
+        """
+        elsewhere = "give another hydra.run.dir or hydra.sweep.dir"
+        if self.config.exists():
             raise UserError(
                 f"{self.path} holds a run already, nothing was changed; go on with it by"
-                f" resume={self.path}, or give another hydra.run.dir or hydra.sweep.dir"
+                f" resume={self.path}, or {elsewhere}"
+            )
+        if self.last.exists() or self.best.exists():
+            raise UserError(
+                f"{self.path} holds checkpoints of a run without its .hydra/config.yaml, nothing"
+                f" was changed; move them away, or {elsewhere}"
             )
 
     def claim(self, config: DictConfig, choices: dict[str, str], again: bool) -> None:
-        """Take the directory for one run, unless it starts `again`, and write the configuration.
+        """Take the directory for one run, unless it starts `again`: write the configuration.
 
-        Of several runs that start at once, one succeeds. Of the processes of one run the first
-        one does this, once all of them have looked at the directory.
+        From the moment that config.yaml is there, the directory holds a run. The process must have
+        the `lock`, so that of several that start at once one succeeds. Of the processes of one run
+        the first one does this.
         """
-        distributed.wait()
         if not distributed.is_first():
             return
         if not again:
-            try:
-                self.config.parent.mkdir(parents=True)
-            except FileExistsError:
-                self.check_free()
+            self.check_free()
+        with contextlib.suppress(OSError):
+            self.best.unlink()  # of a start that came no further
         try:
-            self.save_config(config, choices)
+            self.save_config(config_texts(config, choices))
         except UserError:
-            if not again:  # the directory holds no run
+            if not self.config.exists():  # the directory holds no run
                 shutil.rmtree(self.config.parent, ignore_errors=True)
             raise
 
-    def save_config(self, config: DictConfig, choices: dict[str, str]) -> None:
-        """Write the resolved configuration, and the choice of each group that it came from."""
-        write_atomically(self.choices, OmegaConf.to_yaml(choices).encode())
-        write_atomically(self.config, OmegaConf.to_yaml(config, resolve=True).encode())
+    def save_config(self, texts: dict[str, str]) -> None:
+        """Write what `config_texts` returns. config.yaml comes last, as it makes the run."""
+        write_atomically(self.choices, texts["choices"].encode())
+        write_atomically(self.config, texts["config"].encode())
+
+    def settle_config(self) -> None:
+        """Write the configuration of last.pt again, where a kill came between the two.
+
+        A configuration that was edited since stays.
+        """
+        with contextlib.suppress(UserError, OSError, ValueError, KeyError, TypeError):
+            texts = load_checkpoint(self.last).get("configuration") or {}
+            if texts and self.config.read_text() == texts["before"] != texts["config"]:
+                self.save_config(texts)
 
     def saved_choices(self) -> dict[str, str]:
         """Return the choice of each group that the run was composed from."""
-        saved: Any = OmegaConf.load(self.choices) if self.choices.is_file() else {}
-        return dict(saved)
+        saved = load_yaml(self.choices) if self.choices.is_file() else {}
+        wrong = [name for name, choice in saved.items() if not isinstance(choice, str)]
+        if wrong:
+            raise UserError(f"{self.choices} is damaged: {wrong[0]} is no choice; {DELETE}")
+        return saved
+
+    def last_state(self) -> dict[str, Any] | None:
+        """Return the last checkpoint, None where the run has not come to one.
+
+        Raises:
+            UserError: The checkpoint is damaged; or it is gone, though the run had come further.
+        """
+        if self.last.is_file():
+            return load_checkpoint(self.last, resume=True)
+        if not self.best.is_file():
+            return None
+        rows = 0  # after that of step 0; the first one is written before best.pt, and that before
+        with contextlib.suppress(OSError):
+            rows = len(self.metrics.read_text(errors="replace").splitlines()) - 2
+        if rows != 1:
+            raise UserError(
+                f"expected a checkpoint at {self.last}, found none, though the run was further;"
+                " copies by nws export have none. Where best.pt is of the run itself, copy it"
+                " there to go on from it, or start a new run elsewhere"
+            )
+        return None
 
     def is_finished(self) -> bool:
         """Return whether last.pt is that of a run's end; False where it is damaged."""
         try:
-            state = load_checkpoint(self.last)
-            return bool(state.get("finished", state["step"] >= state["total_steps"]))
-        except UserError:
+            return is_end(load_checkpoint(self.last))
+        except (UserError, KeyError):  # of an exported machine
             return False
+
+
+def is_end(state: dict[str, Any] | None) -> bool:
+    """Return whether a checkpoint is that of a run's end."""
+    if state is None:
+        return False
+    return bool(state.get("finished", state["step"] >= state["total_steps"]))
+
+
+def config_texts(config: DictConfig, choices: dict[str, str]) -> dict[str, str]:
+    """Return config.yaml, resolved, and choices.yaml: the choices of groups that it came from."""
+    resolved = OmegaConf.to_yaml(config, resolve=True)
+    return {"config": resolved, "choices": OmegaConf.to_yaml(choices)}
 
 
 def open_run(path: str | Path) -> tuple[RunDirectory, DictConfig]:
@@ -96,6 +150,18 @@ def open_run(path: str | Path) -> tuple[RunDirectory, DictConfig]:
     return run, config
 
 
+def load_yaml(path: Path) -> dict[str, Any]:
+    """Return what a file of ours says, keys and values; `UserError` where it is damaged."""
+    try:
+        content: Any = OmegaConf.to_container(OmegaConf.load(path))
+    except Exception as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{path} is damaged: {reason}; {DELETE}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is damaged: it has no keys and values; {DELETE}")
+    return {str(key): value for key, value in content.items()}
+
+
 def find_runs(folder: str | Path) -> list[Path]:
     """Return the run at a path, or all runs below it, 2 before 10; `UserError` for none."""
     top = Path(folder).expanduser().resolve()
@@ -110,38 +176,3 @@ def find_runs(folder: str | Path) -> list[Path]:
     if not runs:
         raise UserError(f"{top} is not a run directory, and no run is below it")
     return runs
-
-
-def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint completely or not at all; `UserError` where the disk is full."""
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    write_atomically(path, buffer.getvalue())
-
-
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint onto the CPU; `UserError` where there is none or it is damaged."""
-    if not path.is_file():
-        raise UserError(f"expected a checkpoint at {path}, found none: the run has saved none yet")
-    try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        reason = str(error).split("\n")[0]
-        raise UserError(f"{path} is not a checkpoint of nws or is damaged: {reason}") from error
-    if not isinstance(state, dict) or "machine" not in state:
-        raise UserError(f"{path} is not a checkpoint of nws: expected parameters under 'machine'")
-    return state
-
-
-def load_parameters(module: nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
-    """Copy parameters from `path` into a module; `UserError` if of another architecture."""
-    here = {name: tuple(parameter.shape) for name, parameter in module.state_dict().items()}
-    there = {name: tuple(parameter.shape) for name, parameter in state.items()}
-    if here != there:
-        name = next(name for name in [*here, *there] if here.get(name) != there.get(name))
-        raise UserError(
-            f"{path} is of another architecture: {name} is {there.get(name, 'missing')} there and"
-            f" {here.get(name, 'missing')} in the configuration;"
-            " give the layers (model, data) that it was trained with"
-        )
-    module.load_state_dict(state)

@@ -7,10 +7,11 @@ import torch
 from omegaconf import OmegaConf
 
 from nws.errors import UserError
+from nws.experiment.checkpoints import load_parameters, save_checkpoint
 from nws.experiment.checks import EVALUATION_SEED
-from nws.experiment.directory import RunDirectory, load_parameters, save_checkpoint
+from nws.experiment.directory import RunDirectory
 from nws.experiment.loading import LoadedRun
-from nws.files import write_atomically
+from nws.files import check_folder, write_atomically
 from nws.models import HelmholtzMachine, log_likelihood
 
 #: Of the checkpoint: what sampling and evaluating read.
@@ -43,6 +44,7 @@ def export_run(run: LoadedRun, folder: Path) -> Exported:
     folder = folder.expanduser().resolve()
     if folder.exists():
         raise UserError(f"{folder} is there already, nothing was changed; name a new folder")
+    check_folder(folder)
     half = {name: each.half() for name, each in run.machine.state_dict().items()}
     if not all(bool(each.isfinite().all()) for each in half.values()):
         raise UserError(f"{run.directory.path}: a parameter is not finite in half precision")

@@ -16,6 +16,7 @@ from nws.errors import UserError
 from nws.experiment.build import build_data, build_metrics, build_rule
 from nws.experiment.configuration import CONF
 from nws.experiment.hardware import pick_device
+from nws.experiment.validation import check_configuration
 from nws.learning import NaturalMetric, Rule
 from nws.models import HelmholtzMachine
 
@@ -38,6 +39,7 @@ def load_data(name: str, device: str | torch.device = "auto", **options: Any) ->
     """
     config = _compose({"data": name})
     _set("data", config, options)
+    check_configuration(config, ("data",))
     return build_data(config, pick_device(device) if isinstance(device, str) else device)
 
 
@@ -90,6 +92,7 @@ def natural_metrics(
     config = _compose({"metric": metric, "solver": solver})
     _set("damping", config, {"value": damping})
     _set("metric", config, options)
+    check_configuration(config, ("metric", "solver", "damping"))
     return build_metrics(config, 1, machine)
 
 

@@ -11,9 +11,10 @@ from omegaconf import DictConfig
 from nws.data import Dataset
 from nws.errors import UserError
 from nws.experiment.build import build_data, build_machine
-from nws.experiment.configuration import check_groups
-from nws.experiment.directory import RunDirectory, load_checkpoint, load_parameters, open_run
+from nws.experiment.checkpoints import check_finite, load_checkpoint, load_parameters
+from nws.experiment.directory import RunDirectory, open_run
 from nws.experiment.hardware import pick_device
+from nws.experiment.validation import check_configuration
 from nws.models import HelmholtzMachine
 
 
@@ -45,6 +46,7 @@ class LoadedRun:
         Raises:
             UserError: Where its files are missing, or its images have another size by now.
         """
+        check_configuration(self.config, ("data",))
         data = build_data(self.config, self.device)
         pixels, visible = data.shape[0] * data.shape[1], self.machine.sizes[0]
         if pixels != visible:
@@ -88,11 +90,13 @@ def load_run(
             raise UserError(f"{name} must be {' or '.join(choices)}, got {value!r}")
     place = pick_device(device) if isinstance(device, str) else device
     run, config = open_run(path)
-    check_groups(config)
+    check_configuration(config, ("model",))
     file = run.best if checkpoint == "best" else run.last
     state = load_checkpoint(file)
     machine = build_machine(config, _visible_units(state["machine"], file))
-    load_parameters(machine, _parameters(state, weights, file), file)
+    parameters = _parameters(state, weights, file)
+    check_finite(parameters, file)
+    load_parameters(machine, parameters, file)
     return LoadedRun(run, config, machine.to(place), state)
 
 

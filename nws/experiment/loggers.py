@@ -1,9 +1,7 @@
 """What a run leaves behind: rows, images, checkpoints, in its directory and through a logger."""
 
-import csv
-import io
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -12,52 +10,19 @@ from omegaconf import DictConfig, OmegaConf
 
 from nws import distributed
 from nws.errors import UserError
+from nws.experiment.checkpoints import save_checkpoint
 from nws.experiment.checks import Row
 from nws.experiment.configuration import instantiate, to_dict
-from nws.experiment.directory import RunDirectory, save_checkpoint
+from nws.experiment.directory import RunDirectory, config_texts
 from nws.experiment.images import Picture, save_png
+from nws.experiment.metrics_file import MetricsFile
 from nws.experiment.provenance import Provenance
 from nws.experiment.sweeps import sweep_of
-from nws.files import write_atomically
 
 log = logging.getLogger(__name__)
 
 State = Literal["finished", "stopped", "failed", "diverged"]  # how a run ended
 WANDB = "nws.experiment.wandb_logger.WandbLogger"
-
-
-class MetricsFile:
-    """metrics.csv: a row for each evaluation. It is written again as a whole, so it is never torn.
-
-    A run that goes on keeps the rows up to `last_step`; it will write the later ones again.
-    """
-
-    def __init__(self, path: Path, last_step: int = 0) -> None:
-        self.path = path
-        self.rows: list[Mapping[str, Any]] = []
-        if last_step and path.is_file():
-            try:
-                with open(path, newline="") as file:
-                    rows = list(csv.DictReader(file))
-                self.rows = [row for row in rows if int(row["step"]) <= last_step]
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                raise UserError(
-                    f"{path} cannot be read: expected a column step of whole numbers ({error!r});"
-                    " move it away to go on"
-                ) from error
-
-    def write(self, row: Row) -> None:
-        """Add a row. Of several processes the first one writes the file."""
-        self.rows.append(row)
-        if not distributed.is_first():
-            return
-        newest_first = reversed(self.rows)  # the row of step 0 has no columns of training
-        columns = list(dict.fromkeys(name for each in newest_first for name in each))
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.rows)
-        write_atomically(self.path, text.getvalue().encode())
 
 
 @dataclass(frozen=True)
@@ -196,13 +161,16 @@ def row_parts(row: Row) -> list[str]:
 class Outputs:
     """The files of one run, and what its logger shows once `start_logger` was called.
 
-    The configuration, and the `choices` of groups that it came from, are written with each
-    checkpoint: config.yaml is always that of last.pt, also after a resume that failed.
+    The configuration, and the `choices` of groups that it came from, are written after each
+    checkpoint: config.yaml is always that of last.pt, also after a resume that failed. Checkpoints
+    have both, and the rows of metrics.csv, so that a kill between two files loses neither.
     """
 
     def __init__(self, run: RunDirectory, config: DictConfig, choices: dict[str, str]) -> None:
-        self.run, self.config, self.choices = run, config, choices
+        self.run, self.config = run, config
         self.metrics = MetricsFile(run.metrics)
+        before = run.config.read_text() if run.config.is_file() else ""
+        self._configuration = config_texts(config, choices) | {"before": before}
         self.logger = build_logger(config)
         self.wandb_id: str | None = None  # by which W&B goes on with the run
         self.provenance: Provenance | None = None
@@ -248,7 +216,8 @@ class Outputs:
         """
         if not distributed.is_first():
             return
-        state["wandb_id"] = self.wandb_id
+        state |= {"wandb_id": self.wandb_id, "rows": self.metrics.text()}
+        state["configuration"] = self._configuration
         for path in [self.run.best] * best + [self.run.last]:
             save_checkpoint(path, state)
-        self.run.save_config(self.config, self.choices)
+        self.run.save_config(self._configuration)

@@ -1,17 +1,25 @@
-"""What `--help` says of every option: its meaning, unit and default, from the comments of conf/."""
+"""What `--help` says of every option: its meaning, range and default, from the schemas."""
 
 import re
 import shutil
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
 
 from nws.errors import UserError
 from nws.experiment.configuration import CONF
 from nws.experiment.invocation import command_line
+from nws.experiment.schemas.algorithm import CHOICES as RULES
+from nws.experiment.schemas.choices import CHOICES
+from nws.experiment.schemas.run import RUN, TRAINER
+from nws.experiment.schemas.schema import Choice, expected
+from nws.experiment.schemas.writer import as_yaml
 
-LINE = re.compile(r"(?P<indent> *)(?P<key>\w+):(?: (?!#)(?P<value>.*?))?(?: # (?P<comment>.*))?$")
 WITHOUT_KEYS = (
     "natural_metric",
     "experiment",
@@ -35,87 +43,71 @@ nothing. --help GROUP prints one of the groups below.
 
 @dataclass(frozen=True)
 class Option:
-    """A key of a file of conf/, as the file describes it."""
+    """A key that a choice has."""
 
     key: str  # dotted, without its group
-    value: str  # the default, as it is written
+    value: str  # the default, as a file of conf/ has it
     meaning: str
+    takes: str  # what it may be, in words
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A file of a group of conf/."""
+class Described:
+    """A choice of a group, as help and documentation show it."""
 
     name: str
     about: str
-    options: tuple[Option, ...]
+    options: tuple[Option, ...] = ()
 
 
-def read_choice(path: Path, name: str, group: str = "") -> Choice:
-    """Read a file of conf/ by its lines.
-
-    A comment belongs to the key in its line, or to the next key. Those at the top are of the file.
-    Keys with an underscore in front (`_target_`) and the defaults list are left out.
-    """
-    lines = path.read_text().splitlines()
-    everywhere = lines[0].startswith("# @package")
-    lines = lines[everywhere:]
-    top = next((n for n, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    options = tuple(_options(lines[top:]))
-    if everywhere:  # keys of the group's own alone
-        inside = (each for each in options if each.key.startswith(f"{group}."))
-        options = tuple(
-            Option(each.key.removeprefix(f"{group}."), each.value, each.meaning) for each in inside
-        )
-    return Choice(name, _join(line[2:] for line in lines[:top]), options)
+def describe(name: str, choice: Choice | str) -> Described:
+    """Return what there is to say of a choice."""
+    if isinstance(choice, str):
+        (own,) = (each for each in describe(name, RULES[choice]).options if each.key == "name")
+        about = f"{choice} with the natural gradient: metric=kronecker and SGD."
+        return Described(name, about, (replace(own, value=name),))
+    return Described(name, choice.about, tuple(_options(choice)))
 
 
-def _options(lines: list[str]) -> Iterator[Option]:
-    above: list[str] = []  # comment lines that wait for their key
-    parents: list[tuple[int, str]] = []
-    for line in lines:
-        if line.lstrip().startswith("#"):
-            above.append(line.lstrip()[2:])
-            continue
-        match = LINE.match(line)
-        if match is None:  # an entry of the defaults list, or an empty line
-            above = []
-            continue
-        indent, key = len(match["indent"]), match["key"]
-        parents = [parent for parent in parents if parent[0] < indent]
-        path = ".".join([*(parent for _, parent in parents), key])
-        parents.append((indent, key))
-        comments, above = [match["comment"] or "", *above], []
-        value = (match["value"] or "").strip()
-        if not path.startswith(("_", "defaults", "hydra")) and "._" not in path:
-            yield Option(path, value, _join(comments))
+def _options(choice: Choice, prefix: str = "") -> Iterator[Option]:
+    for key, value in choice.values().items():
+        nested = isinstance(value, Choice)
+        assert choice.schema is not None
+        takes = expected(choice.schema.model_fields[key])
+        text = "" if nested else as_yaml(value)
+        yield Option(prefix + key, text, choice.meaning(key), takes)
+        if nested:
+            yield from _options(value, f"{prefix}{key}.")
 
 
-def _join(lines: Iterator[str] | list[str]) -> str:
-    """Join the lines of a comment; those that are indented stay lines of their own."""
-    text = ""
-    for line in filter(None, lines):
-        text += ("\n" if line.startswith(" ") else " ") + line.rstrip()
-    return text.strip()
-
-
-def groups() -> dict[str, list[Choice]]:
-    """Return the groups of conf/ and their choices; those of the plugins of Hydra aside."""
-    found: dict[str, list[Choice]] = {}
-    for path in sorted(CONF.glob("*/**/*.yaml")):
-        group = str(path.parent.relative_to(CONF))
-        if group.split("/")[0] in WITHOUT_KEYS:  # fashion_mnist_sweep/nrws_512 is a choice
-            group = group.split("/")[0]
-        if not group.startswith("hydra"):
-            name = str(path.relative_to(CONF / group).with_suffix(""))
-            found.setdefault(group, []).append(read_choice(path, name, group))
+def groups() -> dict[str, list[Described]]:
+    """Return the groups of conf/ and their choices; those of Hydra aside."""
+    found = {
+        group: [describe(name, choice) for name, choice in sorted(choices.items())]
+        for group, choices in CHOICES.items()
+    }
+    for group in WITHOUT_KEYS:
+        folder = CONF / group
+        names = {
+            str(path.relative_to(folder).with_suffix("")): path
+            for path in sorted(folder.rglob("*.yaml"))
+        }
+        found[group] = [Described(name, _about(path)) for name, path in names.items()]
     return found
+
+
+def _about(path: Path) -> str:
+    """Return the comment on top of a preset."""
+    lines = path.read_text().removeprefix("# @package _global_\n").splitlines()
+    return " ".join(line[2:] for line in takewhile(lambda line: line.startswith("#"), lines))
 
 
 def defaults() -> dict[str, str]:
     """Return the choice of each group that config.yaml makes."""
-    pairs = re.findall(r"^  - ([\w/]+): (\w+)", (CONF / "config.yaml").read_text(), re.MULTILINE)
-    return {group: choice for group, choice in pairs if choice != "null"}
+    listed: Any = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"))
+    listed = listed["defaults"]
+    pairs = [pair for each in listed if isinstance(each, dict) for pair in each.items()]
+    return {group: choice for group, choice in pairs if choice is not None}
 
 
 def help_text(asked: list[str], width: int | None = None) -> str:
@@ -129,11 +121,8 @@ def help_text(asked: list[str], width: int | None = None) -> str:
         UserError: For a word that is no group.
     """
     width = width or min(100, shutil.get_terminal_size().columns)
-    run = read_choice(CONF / "config.yaml", "config").options
-    trainer = [option for option in run if option.key.startswith("trainer.")]
-    rest = [option for option in run if not option.key.startswith("trainer")]
-    sections = {"run": ("The run", [Choice("", "", tuple(rest))])}
-    sections |= {"trainer": ("trainer", [Choice("", "", tuple(trainer))])}
+    sections = {"run": ("The run", [Described("", "", tuple(_options(RUN)))])}
+    sections |= {"trainer": ("trainer", [Described("", "", tuple(_options(TRAINER, "trainer.")))])}
     found = groups()
     order = sorted(found, key=lambda group: ORDER.index(group.split("/")[0]))
     sections |= {group: (group, found[group]) for group in order}
@@ -147,7 +136,7 @@ def help_text(asked: list[str], width: int | None = None) -> str:
     return "\n\n".join(parts)
 
 
-def _section(group: str, choices: list[Choice], width: int) -> Iterator[str]:
+def _section(group: str, choices: list[Described], width: int) -> Iterator[str]:
     if choices[0].name:
         yield from _choices(group, choices, width)
     else:
@@ -156,7 +145,7 @@ def _section(group: str, choices: list[Choice], width: int) -> Iterator[str]:
         yield from _keys(group, choices, width)
 
 
-def _choices(group: str, choices: list[Choice], width: int) -> Iterator[str]:
+def _choices(group: str, choices: list[Described], width: int) -> Iterator[str]:
     default = defaults().get(group)
     yield f"{group}=" + (f"   default: {default}" if default else "")
     for choice in choices:
@@ -167,7 +156,7 @@ def _choices(group: str, choices: list[Choice], width: int) -> Iterator[str]:
         yield from _wrap(name, choice.about, width, 15)
 
 
-def _keys(group: str, choices: list[Choice], width: int) -> Iterator[str]:
+def _keys(group: str, choices: list[Described], width: int) -> Iterator[str]:
     inner = group.replace("/", ".")
     keys = dict.fromkeys(option.key for choice in choices for option in choice.options)
     for key in keys:
@@ -175,11 +164,11 @@ def _keys(group: str, choices: list[Choice], width: int) -> Iterator[str]:
         if any(option.value for _, option in said):  # else only a place for others
             dotted = f"{inner}.{key}" if choices[0].name else key
             everywhere = len(said) == sum(bool(choice.options) for choice in choices)
-            yield from _wrap("  ", f"{dotted} = {_values(said, everywhere)}", width, 8)
+            yield from _wrap("  ", f"{dotted} = {values_of(said, everywhere)}", width, 8)
             yield from _meanings(said, width)
 
 
-def _values(said: list[tuple[str, Option]], everywhere: bool) -> str:
+def values_of(said: list[tuple[str, Option]], everywhere: bool) -> str:
     """Return the defaults of a key: `0.2`, or `50 (diagonal, kronecker), 1 (fisher)`."""
     if len(said) > 1 and all(name == option.value for name, option in said):
         return "(the name of the choice)"
@@ -194,8 +183,9 @@ def _values(said: list[tuple[str, Option]], everywhere: bool) -> str:
 def _meanings(said: list[tuple[str, Option]], width: int) -> Iterator[str]:
     found: dict[str, list[str]] = {}
     for name, option in said:
-        if option.meaning:
-            found.setdefault(option.meaning, []).append(name)
+        text, line, lines = option.meaning.partition("\n")
+        takes = "" if option.takes in text else f" ({option.takes})"
+        found.setdefault(text + takes + line + lines, []).append(name)
     for meaning, names in found.items():
         label = f"{', '.join(names)}: " if len(found) > 1 else ""
         yield from _wrap("      ", label + meaning, width, 6)

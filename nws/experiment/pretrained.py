@@ -6,6 +6,7 @@ from pathlib import Path
 
 from nws.errors import UserError
 from nws.experiment.terminal import write_line
+from nws.files import aside, remove_abandoned
 
 FOLDER = Path(__file__).resolve().parents[1] / "pretrained"
 
@@ -32,7 +33,8 @@ def lay_out(path: Path) -> Path:
     if path.name not in names():
         there = ", ".join(f"pretrained/{name}" for name in names())
         raise UserError(f"{path} does not exist; the machines that come with nws are {there}")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = aside(path)
+    remove_abandoned(path.parent)
     try:
         shutil.copytree(FOLDER / path.name, temporary)
         os.replace(temporary, path)

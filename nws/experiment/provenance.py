@@ -21,9 +21,10 @@ import torch
 
 from nws import distributed
 from nws.errors import Diverged, UserError
+from nws.experiment import kinds
 from nws.experiment.git import Code, code_of_this_process
 from nws.experiment.hardware import device_name
-from nws.files import write_atomically
+from nws.files import process_lives, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,23 @@ FILE = "provenance.json"
 MAX_DIFF = 500_000  # bytes of a diff that are kept
 
 Facts = dict[str, Any]
+#: What the values of provenance.json are; a file with others counts as damaged.
+KINDS = {
+    **dict.fromkeys(("command", "overrides"), kinds.texts),
+    **dict.fromkeys(("state", "version", "host", "processor", "device"), kinds.text),
+    **dict.fromkeys(("started", "ended", "experiment"), kinds.maybe(kinds.text)),
+    **dict.fromkeys(("steps", "total_steps", "peak_memory_bytes", "threads"), kinds.whole),
+    **dict.fromkeys(("ms_per_step", "best", "last"), kinds.maybe(kinds.number)),
+    **dict.fromkeys(("epochs", "training_seconds", "evaluation_seconds"), kinds.number),
+    "git": kinds.maybe(
+        lambda value: kinds.mapping(value) and {"commit", "changed", "diff"} <= {*value}
+    ),
+    "resumed": lambda value: isinstance(value, list) and all(map(kinds.mapping, value)),
+}
+
+
+#: Without these a record is as good as none for a run that goes on.
+NEEDED = ("command", "version", "git", "state", "resumed")
 
 
 def read_provenance(run: str | Path) -> Facts:
@@ -43,27 +61,29 @@ def read_provenance(run: str | Path) -> Facts:
         {}
     """
     try:
-        record = json.loads((Path(run) / FILE).read_text())
+        record = kinds.read_json(Path(run) / FILE)
     except (OSError, ValueError):
         return {}
-    if not isinstance(record, dict):
+    if not isinstance(record, dict) or kinds.misfit(record, KINDS):
         return {}
-    if record.get("state") == "running" and not _lives(record):
+    if record.get("state") == "running" and not process_lives(
+        record.get("host"), record.get("pid")
+    ):
         record["state"] = "failed"
     return record
 
 
-def _lives(record: Facts) -> bool:
-    """Return whether the process of a record may be alive; True where it is of another host."""
-    if record.get("host") != socket.gethostname() or not isinstance(record.get("pid"), int):
-        return True
-    try:
-        os.kill(record["pid"], 0)  # the signal 0 only asks
-    except ProcessLookupError:
-        return False
-    except OSError:  # of another user
-        return True
-    return True
+def note_finished(run: Path, step: int) -> None:
+    """Note that a run has come to its end, which its process was killed before it could.
+
+    Args:
+        run: The run directory.
+        step: Its last one.
+    """
+    record = read_provenance(run)
+    if record.get("state") == "failed" and record.get("ended") is None:
+        record |= {"state": "finished", "steps": step, "ended": now()}
+        write_atomically(run / FILE, _json(record))
 
 
 def surroundings(device: torch.device) -> Facts:
@@ -109,6 +129,7 @@ class Provenance:
         self.record: Facts = {}
         code = code_of_this_process()
         before = read_provenance(run) if step is not None else {}
+        before = before if {*NEEDED} <= before.keys() else {}
         self._evaluated: float = before.get("evaluation_seconds") or 0.0
         self._peak: int = before.get("peak_memory_bytes") or 0
         if step is None or not before:  # a run of version 0.2 has no record yet
@@ -136,7 +157,7 @@ class Provenance:
             facts["peak_memory_bytes"] = max(self._peak, facts["peak_memory_bytes"])
         self.record |= facts
         if distributed.is_first():
-            write_atomically(self.run / FILE, (json.dumps(self.record, indent=2) + "\n").encode())
+            write_atomically(self.run / FILE, _json(self.record))
 
     @contextmanager
     def ended_by(self, outcome: Callable[[], Facts]) -> Iterator[None]:
@@ -194,6 +215,10 @@ class Provenance:
 def now() -> str:
     """Return the time, as ISO 8601 with the offset of the time zone."""
     return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def _json(record: Facts) -> bytes:
+    return (json.dumps(record, indent=2) + "\n").encode()
 
 
 def _finite(value: Any) -> Any:

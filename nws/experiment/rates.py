@@ -1,15 +1,21 @@
 """The learning rates of the two networks: one, or one for each; and how a run goes on with them."""
 
-import math
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from nws.errors import UserError
 from nws.models import HelmholtzMachine
+
+#: What optimizers of torch gather for each number of a parameter.
+ELEMENTWISE = (
+    "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "momentum_buffer", "square_avg",
+    "grad_avg", "acc_delta", "sum", "prev", "step_size", "ax",
+)  # fmt: skip
 
 Scheduler = LRScheduler | ReduceLROnPlateau
 
@@ -34,9 +40,6 @@ def parameter_groups(
         machine: Whose parameters are trained.
         options: Of the optimizer. `generator_lr` and `recognition_lr` are taken out of them; where
             both come to the same rate, this becomes `lr`.
-
-    Raises:
-        UserError: For a rate that is not a number of at least 0.
     """
     rates = [_rate(name, options) for name in ("generator_lr", "recognition_lr")]
     # The top layer has only biases, so its weight is empty.
@@ -59,11 +62,6 @@ def _rate(name: str, options: dict[str, Any]) -> Any:
     rate = options.pop(name, None)
     if rate is None:
         return options.get("lr")
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < math.inf:
-        raise UserError(
-            f"optimizer.{name} must be a number of at least 0, or null for optimizer.lr,"
-            f" got {rate!r}"
-        )
     return rate
 
 
@@ -72,10 +70,26 @@ def are_apart(optimizer: Optimizer) -> bool:
     return len(optimizer.param_groups) > 1
 
 
-def learning_rates(optimizer: Optimizer) -> Rates:
-    """Return the present rates: of the first and of the last group of parameters."""
+def learning_rates(optimizer: Optimizer, factor: float = 1.0) -> Rates:
+    """Return the present rates, times a factor: of the first and of the last parameters."""
     groups = optimizer.param_groups
-    return Rates(groups[0]["lr"], groups[-1]["lr"])
+    return Rates(groups[0]["lr"] * factor, groups[-1]["lr"] * factor)
+
+
+@contextmanager
+def scaled(optimizer: Optimizer, factor: float) -> Iterator[None]:
+    """Multiply all rates for the step inside; a scheduler sees them as they are without."""
+    if factor == 1:
+        yield
+        return
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate * factor
+    try:
+        yield
+    finally:
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
 
 
 def restore(
@@ -89,7 +103,12 @@ def restore(
     """
     saved = dict(state["optimizer"])
     if steps is None:
-        scheduler.load_state_dict(state["scheduler"])
+        here, there = scheduler.state_dict(), state["scheduler"]
+        wrong = [name for name in there if callable(getattr(type(scheduler), name, None))]
+        wrong += [name for name in here if name[0] != "_" and name not in there]
+        if wrong:
+            raise ValueError(f"the scheduler's {wrong[0]} is missing or of another kind")
+        scheduler.load_state_dict(there)
     else:
         with warnings.catch_warnings():  # torch warns that the optimizer has not stepped
             warnings.simplefilter("ignore", UserWarning)
@@ -97,4 +116,28 @@ def restore(
                 scheduler.step()  # type: ignore[call-arg]
         saved["param_groups"] = optimizer.state_dict()["param_groups"]
     if state["optimizer_class"] == type(optimizer).__name__:
+        _check_gathered(optimizer, saved)
         optimizer.load_state_dict(saved)
+
+
+def _check_gathered(optimizer: Optimizer, saved: dict[str, Any]) -> None:
+    """Raise `ValueError` where what an optimizer has gathered has not the shape of its parameter.
+
+    The fused kernels of torch read and write beyond such a tensor.
+    """
+    numbers = [number for group in saved["param_groups"] for number in group["params"]]
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    for number, parameter in zip(numbers, parameters, strict=True):
+        for name, each in saved["state"].get(number, {}).items():
+            if not _fits(name, each, parameter):
+                raise ValueError(f"{name} of the optimizer does not fit its parameter")
+
+
+def _fits(name: str, value: Any, parameter: Tensor) -> bool:
+    """Return whether what an optimizer has gathered under a name has the shape that it should."""
+    if name not in (*ELEMENTWISE, "step") or value is None:
+        return True
+    if not isinstance(value, Tensor):
+        return name == "step" and type(value) in (int, float)
+    shape = parameter.shape if name in ELEMENTWISE else ()
+    return tuple(value.shape) == tuple(shape) and value.layout == parameter.layout

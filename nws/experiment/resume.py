@@ -1,5 +1,7 @@
 """Going on with a run: where it starts, what may change, and how two configurations differ."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -7,15 +9,18 @@ from typing import Any
 from hydra.conf import HydraConf
 from omegaconf import DictConfig, OmegaConf
 
+from nws import distributed
 from nws.errors import UserError
 from nws.experiment.configuration import flatten_config, resolve_paths
-from nws.experiment.directory import RunDirectory, load_checkpoint, open_run
+from nws.experiment.directory import RunDirectory, is_end, open_run
+from nws.experiment.metrics_file import restore_metrics
+from nws.experiment.provenance import note_finished
+from nws.experiment.validation import check_configuration
+from nws.files import remove_abandoned
 
-#: What a resumed run keeps, with the options of its data: its place in the draws depends on it.
-FIXED = (
-    "seed", "name", "algorithm.name", "trainer.batch_size", "model.units", "model.visible",
-    "data.name",
-)  # fmt: skip
+#: What a resumed run keeps: its place in the draws depends on it, or only a start takes it.
+FIXED = ("seed", "name", "trainer.batch_size")
+FIXED_GROUPS = ("algorithm", "model", "data")
 #: What a run shows of itself: two runs that differ in it alone are the same.
 SHOWN = ("resume", "progress", "verbosity")
 #: Options of the data that may change: where the files are.
@@ -23,6 +28,8 @@ FREE = ("data.root", "data.path", "data.shape")
 
 #: What does nothing by itself: it chooses the values of other options.
 CHOOSERS = ("experiment", "debug", "natural_metric", "tuned")
+
+PATIENCE = 5.0  # seconds that resume=auto waits for a process that is just ending
 
 
 @dataclass(frozen=True)
@@ -34,23 +41,81 @@ class Start:
     state: dict[str, Any] | None = None  # the last checkpoint; None for a new run
     changed: set[str] = field(default_factory=set)  # groups with overrides, which win over `state`
     again: bool = False  # whether the directory is of this run already
+    finished: bool = False  # what resume=auto has nothing to do with
 
 
-def starting_point(config: DictConfig, hydra_config: HydraConf) -> Start:
-    """Return what the option `resume` of a composed configuration stands for."""
+TOLD = ("config", "state", "changed", "again", "finished")  # after the directory
+
+
+@contextmanager
+def starting_point(config: DictConfig, hydra_config: HydraConf) -> Iterator[Start]:
+    """Give what the option `resume` of a composed configuration stands for.
+
+    This process is the owner of the run's directory meanwhile: it has its lock, and has removed
+    what killed processes left, before it reads what it goes on with. A finished run may be in a
+    folder that cannot be written to. Of several processes the first one is the owner, and tells
+    the others.
+
+    Raises:
+        Taken: Another process trains there.
+        UserError: There is a run already, there is none, or it is of another configuration.
+    """
+    if not distributed.is_first():
+        path, *others = distributed.send(None)
+        yield Start(RunDirectory(path), *others)
+        return
     run = RunDirectory(Path(hydra_config.runtime.output_dir))
+    if config.get("resume") in (None, "auto"):
+        check_configuration(config)
+    patience, state = 0.0, None
+    if config.resume == "auto":
+        patience, state = PATIENCE, left_state(run, config)
+    elif config.resume is not None:
+        run, _ = open_run(config.resume)
+    try:
+        try:
+            start = _take(run, config, hydra_config, patience)
+        except UserError:
+            if not is_end(state):
+                raise
+            start = Start(run, config, state, finished=True)
+        distributed.send((start.run.path, *(getattr(start, name) for name in TOLD)))
+        yield start
+    finally:
+        run.lock.release()
+
+
+def _take(run: RunDirectory, config: DictConfig, hydra_config: HydraConf, patience: float) -> Start:
+    """Become the owner of a directory. Return where its run starts, after a kill too."""
+    run.lock.acquire(patience)
+    remove_abandoned(run.path, below=True)
+    run.settle_config()
+    start = _owned_start(run, config, hydra_config)
+    if start.state is not None:  # what a kill, or a loss, left behind the checkpoint
+        restore_metrics(run.metrics, start.state["step"], start.state.get("rows"))
+        if is_end(start.state):
+            note_finished(run.path, start.state["step"])
+    return start
+
+
+def _owned_start(run: RunDirectory, config: DictConfig, hydra_config: HydraConf) -> Start:
+    """Return where a run starts whose directory is this process's."""
     if config.resume == "auto":
         again, state = run.config.is_file(), left_state(run, config)
         config.resume = None
-        return Start(run, config, state, again=again)
+        return Start(run, config, state, again=again, finished=is_end(state))
     if config.resume is None:
         run.check_free()
         return Start(run, config)
-    run, saved = open_run(config.resume)
+    saved = open_run(run.path)[1]
     as_before = {f"{name}={choice}" for name, choice in run.saved_choices().items()}
     overrides = [text for text in hydra_config.overrides.task if text not in as_before]
     changed = {override_key(text).split(".")[0] for text in overrides}
-    return Start(run, override(saved, config, overrides), load_checkpoint(run.last), changed)
+    if "_target_" not in (saved.get("algorithm") or {"_target_": ""}):
+        raise UserError("this run is of version 0.1, which can be looked at but not gone on with")
+    resumed = override(saved, config, overrides)
+    check_configuration(resumed)
+    return Start(run, resumed, run.last_state(), changed, again=True)
 
 
 def override_key(text: str) -> str:
@@ -81,7 +146,9 @@ def override(saved: DictConfig, composed: DictConfig, overrides: list[str]) -> D
 def _changed_option(key: str, saved: DictConfig, composed: DictConfig) -> str | None:
     """Return the first option, at, above or below a key, that is fixed and would change."""
     select = OmegaConf.select
-    options = [f"data.{option}" for option in select(composed, "data") or ()]
+    groups = [(group, select(composed, group) or {}) for group in FIXED_GROUPS]
+    options = [f"{group}.{option}" for group, section in groups for option in section]
+    options.sort(key=lambda option: option.endswith("._target_"))
     for name in (*FIXED, *options):
         outer, inner = sorted([f"{name}.", f"{key}."])
         differs = select(composed, name) != select(saved, name)
@@ -101,7 +168,7 @@ def left_state(run: RunDirectory, config: DictConfig) -> dict[str, Any] | None:
             f"{run.path} holds a run of another configuration: {key} is {found} there, and {asked}"
             " is asked for; nothing was changed. Give the options of that run, or another directory"
         )
-    return load_checkpoint(run.last) if run.last.is_file() else None
+    return run.last_state()
 
 
 def first_difference(config: DictConfig, saved: DictConfig) -> tuple[str, str, str] | None:

@@ -1,14 +1,19 @@
-"""Signals that ask a program to stop: SIGINT (Ctrl-C) and SIGTERM."""
+"""Signals that ask a program to stop, SIGINT (Ctrl-C) and SIGTERM; and workers without parent."""
 
+import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from multiprocessing import resource_tracker
 from types import FrameType
 from typing import Any
 
 from nws import distributed
+
+LOOK_EVERY = 0.25  # seconds between two looks at the parent
 
 
 class StopSignals:
@@ -119,6 +124,26 @@ class Shield:
 def lower_shield() -> None:
     """Let Ctrl-C through. One that came meanwhile comes now."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+@cache  # one watch is enough
+def end_with(parent: int) -> None:
+    """End this process as soon as its parent has ended, however that was: nobody waits for it.
+
+    A run ends as if it was killed. A stopped parent has not ended.
+
+    Args:
+        parent: The process id; that of this process itself has no effect.
+    """
+    if parent == os.getpid():
+        return
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(LOOK_EVERY)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="end_with_parent", daemon=True).start()
 
 
 def announce(what: str, number: int) -> None:

@@ -12,7 +12,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,11 +26,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nws import distributed
 from nws.errors import Diverged, UserError
-from nws.experiment.directory import RunDirectory
+from nws.experiment.boundary import end_program, errors_for_people, explain, say_error
+from nws.experiment.directory import DELETE, RunDirectory, load_yaml
 from nws.experiment.invocation import command_line
-from nws.experiment.signals import Shield, StopSignals, announce, lower_shield
-from nws.experiment.terminal import Terminal, exit_with, short_path, silence_warnings, write_line
-from nws.files import write_atomically
+from nws.experiment.lock import Taken
+from nws.experiment.signals import Shield, StopSignals, announce, end_with, lower_shield
+from nws.experiment.terminal import Terminal, short_path, silence_warnings, write_line
+from nws.files import make_folder, remove_abandoned, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +40,9 @@ log = logging.getLogger(__name__)
 CHATTY = (
     "hydra._internal.core_plugins.basic_launcher", "hydra_plugins.hydra_joblib_launcher", "alembic",
 )  # fmt: skip
+FULL_ERROR = "HYDRA_FULL_ERROR"  # the variable that lets errors pass through Hydra
 STOPPED = "stopped"  # the file that keeps the jobs of a sweep from starting
+PARENT = "NWS_SWEEP_PROCESS"  # the variable by which workers know the process of their sweep
 
 
 def sweep_name(name: str, data: str, algorithm: str, overrides: Sequence[str]) -> str:
@@ -74,8 +78,11 @@ def sweep_directory(parent: str, time: str, resume: str | None, overrides: DictC
 def read_record(directory: Path) -> dict[str, Any]:
     """Return what the sweep.yaml of a directory says, {} without: overrides, command, varies."""
     path = directory / "sweep.yaml"
-    record: Any = OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
-    return dict(record)
+    record = load_yaml(path) if path.is_file() else {}
+    for key, value in record.items():
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise UserError(f"{path} is damaged: {key} must be a list of texts; {DELETE}")
+    return record
 
 
 def sweep_of(run: Path) -> tuple[Path | None, list[str]]:
@@ -106,17 +113,31 @@ class Sweep(Callback):
     command: ClassVar[list[str]] = []  # that this process was started by
     directory: Path | None = None  # of the sweep that this process started
     caught: int | None = None  # the signal that stopped it
+    full_error: str | None = None  # the user's HYDRA_FULL_ERROR
     signals = StopSignals(lambda number: Sweep._stop(number))
     shield = Shield()
 
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Make the run's directory. Hydra would answer a full disk with a traceback."""
+        with errors_for_people():
+            make_folder(Path(config.hydra.run.dir))
+
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Note the sweep's directory and command, and take over the stopping signals."""
+        with errors_for_people():
+            make_folder(Path(config.hydra.sweep.dir))
+            self._start(config)
+
+    def _start(self, config: DictConfig) -> None:
         Sweep.directory = directory = Path(config.hydra.sweep.dir).resolve()
         terminal = Terminal(config.verbosity)
         silenced = CHATTY if terminal.speaks else (*CHATTY, "hydra", "hydra_plugins", "optuna")
         for name in silenced:
             logging.getLogger(name).setLevel(logging.WARNING)
-        (directory / STOPPED).unlink(missing_ok=True)
+        os.environ[PARENT] = str(os.getpid())
+        remove_abandoned(directory)
+        if (directory / STOPPED).exists():
+            (directory / STOPPED).unlink()
         record = directory / "sweep.yaml"
         if config.resume == "auto":
             what = "going on with the sweep" if record.exists() else "a new sweep"
@@ -143,13 +164,22 @@ class Sweep(Callback):
         if cls.directory is not None:
             (cls.directory / STOPPED).touch()
         announce("the sweep", number)
-        if not os.environ.get("HYDRA_FULL_ERROR"):
+        if not cls.full_error:
             sys.stderr = io.StringIO()  # see `stopped_jobs_unreported`
 
 
 def in_process(launcher: DictConfig) -> bool:
     """Return whether a launcher runs the jobs one after the other in its own process."""
     return str(launcher._target_).endswith(".BasicLauncher")
+
+
+def remove_empty(directory: Path) -> None:
+    """Remove a directory that holds nothing, and those above it, up to the working directory."""
+    here = Path.cwd()
+    with suppress(OSError):  # one that holds something
+        while directory != here and here in directory.parents:
+            directory.rmdir()
+            directory = directory.parent
 
 
 class Job:
@@ -166,6 +196,11 @@ class Job:
             for name, choice in self.hydra.runtime.choices.items()
             if not name.startswith("hydra/") and name not in ("experiment", "debug") and choice
         }
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the job takes part in what was started before: resume=auto."""
+        return any(text.lstrip("+") == "resume=auto" for text in self.hydra.overrides.task)
 
     @property
     def shares_output(self) -> bool:
@@ -202,7 +237,7 @@ class Job:
 
     @contextmanager
     def errors_for_people(self) -> Iterator[None]:
-        """Turn a user's error into one message, without a traceback.
+        """Turn an error into one message, without a traceback.
 
         It ends a single run, which then leaves no empty directory. In a sweep the other jobs go
         on, and Hydra repeats the message at the end. A search goes on after a run that diverged.
@@ -211,18 +246,28 @@ class Job:
         try:
             with self._interrupts():
                 yield
-        except (UserError, OmegaConfBaseException) as error:
-            if self.sweep:
-                log.error(error)
-                if isinstance(error, Diverged) and "direction" in self.hydra.sweeper:  # Optuna's
-                    return
-                raise CompactHydraException(f"error: {error}") from None
+        except CompactHydraException:  # of this class, which Hydra reports
+            raise
+        except BrokenPipeError as error:
+            end_program(error)
+        except Exception as error:
             directory = Path(self.hydra.runtime.output_dir)
-            if any(directory.iterdir()):
-                log.info("error: %s", error)  # for the log file
-            elif distributed.is_first():
-                directory.rmdir()
-            exit_with(error)
+            message, status = explain(error, directory / f"{self.hydra.job.name}.log")
+            if self.sweep:
+                searches = "direction" in self.hydra.sweeper  # Optuna's, which wants a result
+                if isinstance(error, Taken) and not searches and self.goes_on:
+                    write_line(f"job {self.hydra.job.num} is left out: {message}")
+                    return
+                log.error(message)
+                if isinstance(error, Diverged) and searches:
+                    return
+                raise CompactHydraException(f"error: {message}") from None
+            if distributed.is_first():
+                remove_empty(directory)
+            if directory.exists():
+                log.info("error: %s", message)  # for the log file
+            say_error(message)
+            sys.exit(status)
 
     @contextmanager
     def _interrupts(self) -> Iterator[None]:
@@ -231,6 +276,8 @@ class Job:
             yield
             return
         try:
+            if self.shares_output:
+                end_with(int(os.environ[PARENT]))
             if (Path(self.hydra.sweep.dir) / STOPPED).exists():
                 raise CompactHydraException("not started: the sweep was stopped; use resume=auto")
             meet_tasks()
@@ -279,6 +326,25 @@ def stopped_jobs_unreported() -> Iterator[None]:
 
 
 @contextmanager
+def hydra_errors_for_people() -> Iterator[None]:
+    """Print Hydra's own errors as it does. Others it would print as tracebacks: they pass."""
+    Sweep.full_error = os.environ.get(FULL_ERROR)
+    os.environ[FULL_ERROR] = "1"  # errors pass through Hydra
+    try:
+        yield
+    except CompactHydraException as error:
+        if Sweep.full_error:
+            raise
+        cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else None
+        print(*filter(None, (error, cause)), sep="\n", file=sys.stderr)
+        sys.exit(1)
+    finally:
+        del os.environ[FULL_ERROR]
+        if Sweep.full_error is not None:
+            os.environ[FULL_ERROR] = Sweep.full_error
+
+
+@contextmanager
 def program(arguments: Sequence[str], report: Callable[[Path], None]) -> Iterator[None]:
     """Surround the program: one message for a user's error, and how to go on after a signal.
 
@@ -287,15 +353,12 @@ def program(arguments: Sequence[str], report: Callable[[Path], None]) -> Iterato
     Sweep.directory, Sweep.caught = None, None
     Sweep.command = shlex.split(command_line("train", *arguments))
     try:
-        with stopped_jobs_unreported():
+        with stopped_jobs_unreported(), hydra_errors_for_people():
             yield
         distributed.stop()
-    except UserError as error:
-        exit_with(error)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        Sweep.caught = signal.SIGINT
-        sys.exit(128 + signal.SIGINT)
+    except (Exception, KeyboardInterrupt) as error:
+        Sweep.caught = signal.SIGINT if isinstance(error, KeyboardInterrupt) else Sweep.caught
+        end_program(error)
     finally:
         Sweep.shield.restore()
         Sweep.signals.restore()

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import NoReturn
 
 from rich.console import Console
 from rich.panel import Panel
@@ -35,16 +34,6 @@ def write_line(text: object) -> None:
     """
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
-
-
-def exit_with(error: object, code: int = 1) -> NoReturn:
-    """End the program with a message for people. Of several processes one says why."""
-    if not distributed.speaks_first():
-        sys.exit(code)
-    if code == 1:
-        sys.exit(f"error: {error}")
-    print(error, file=sys.stderr)
-    sys.exit(code)
 
 
 def short_path(path: Path) -> Path:

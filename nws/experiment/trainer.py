@@ -1,46 +1,42 @@
 """The training loop. It stops at any step, and goes on bit for bit."""
 
+import copy
 import logging
 import math
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from nws import distributed
 from nws.data import Dataset
-from nws.errors import UserError
-from nws.experiment.averaging import Average
+from nws.errors import Diverged, UserError
 from nws.experiment.batches import Batches
-from nws.experiment.checks import (
-    EVALUATION_SEED,
-    DivergenceCheck,
-    Row,
-    best_and_last,
-    dream_loss,
-    noise_scales,
-    validate,
-    warn_of_a_bad_end,
-)
-from nws.experiment.directory import load_parameters
-from nws.experiment.hardware import peak_memory
+from nws.experiment.checkpoints import from_checkpoint, load_parameters
+from nws.experiment.checks import EVALUATION_SEED, Row, dream_loss, noise_scales, validate
+from nws.experiment.divergence import DivergenceCheck, back_off, warn_of_a_bad_end
+from nws.experiment.facts import facts
 from nws.experiment.images import progress_pictures
-from nws.experiment.loggers import MetricsFile, Outputs
-from nws.experiment.rates import Scheduler, are_apart, learning_rates, restore
+from nws.experiment.loggers import Outputs
+from nws.experiment.metrics_file import restore_metrics
+from nws.experiment.parts import Parts
+from nws.experiment.rates import Rates, are_apart, learning_rates, restore, scaled
 from nws.experiment.seeds import derive_seed
 from nws.experiment.settings import TrainerSettings
 from nws.experiment.signals import AgreedStop, StopSignals
 from nws.experiment.terminal import Terminal
-from nws.learning.step import STATISTICS, WakeSleep
+from nws.learning.step import STATISTICS
 from nws.models import HelmholtzMachine
 
 log = logging.getLogger(__name__)
 
 PLAIN_STATE = ("step", "total_steps", "seconds", "best", "waited", "finished", "sums", "count")
+#: Groups whose new options change what a checkpoint carries.
+CARRIED = {"optimizer", "scheduler", "average", "metric", "solver", "damping"}
 
 
 class Trainer:
@@ -49,36 +45,44 @@ class Trainer:
     Args:
         settings: The `trainer` group.
         data: The data set.
-        learner: The learning rule with the machine, on the device of the data.
-        optimizer: It follows the gradients that the learner writes.
-        scheduler: Stepped once a training step; ReduceLROnPlateau once an evaluation.
+        make: Makes what is trained, at step 0, the same each time.
         outputs: Where rows, images and checkpoints go.
-        average: Of the weights, if any; it is evaluated and saved beside them.
     """
 
     def __init__(
-        self, settings: TrainerSettings, data: Dataset, learner: WakeSleep, optimizer: Optimizer,
-        scheduler: Scheduler, outputs: Outputs, average: Average | None = None,
-    ) -> None:  # fmt: skip
-        self.settings, self.data, self.learner = settings, data, learner
-        self.machine, self.outputs = learner.machine, outputs
-        self.optimizer, self.scheduler, self.average = optimizer, scheduler, average
-        self.plateau = isinstance(scheduler, ReduceLROnPlateau)
+        self, settings: TrainerSettings, data: Dataset, make: Callable[[], Parts], outputs: Outputs
+    ) -> None:
+        settings.check_processes()
+        self.settings, self.data, self.make, self.outputs = settings, data, make, outputs
+        self.start()
         self.device = data.train.bytes.device
         self.steps_per_epoch = settings.steps_per_epoch(len(data.train))
         self.total_steps = settings.total_steps(len(data.train))
         self.seed = outputs.config.seed
-        sources = {metric.options.batch for metric in learner.metrics}
+        sources = {metric.options.batch for metric in self.learner.metrics}
         self.batches = Batches(data, settings.batch_size, sources, self.seed)
-        self.divergence = DivergenceCheck(self.machine)
         self.terminal = Terminal("quiet")
-        self.step, self.seconds = 0, 0.0
+        self.seconds, self.evaluation_seconds = 0.0, 0.0  # the latter in this process
         self.saved_step: int | None = None  # of last.pt
-        self.evaluation_seconds = 0.0  # in this process
-        self.best = -math.inf  # validation log-likelihood, in nats
+        self.good: dict[str, Any] | None = None  # the last evaluation's state, for a back-off
+        self.back_offs = 0  # each halves the learning rate
+        self.unproved = False  # whether no step was taken since a checkpoint was loaded
+
+    def start(self) -> None:
+        """Make what is trained, and begin at step 0."""
+        self.learner, self.optimizer, self.scheduler, self.average = self.make()
+        self.machine = self.learner.machine
+        self.plateau = isinstance(self.scheduler, ReduceLROnPlateau)
+        self.divergence = DivergenceCheck(self.learner, self.settings.on_divergence)
+        self.step, self.best = 0, -math.inf  # validation log-likelihood, in nats
         self.waited = 0  # evaluations since then
         # Sums over the `count` steps since the last evaluation, on the device.
-        self.sums, self.count = torch.zeros(len(STATISTICS), device=self.device), 0
+        self.sums, self.count = torch.zeros(len(STATISTICS), device=self.learner.rng.device), 0
+
+    @property
+    def rates(self) -> Rates:
+        """The learning rates, halved by each back-off."""
+        return learning_rates(self.optimizer, 0.5**self.back_offs)
 
     @property
     def out_of_patience(self) -> bool:
@@ -112,13 +116,19 @@ class Trainer:
         self.terminal = terminal or self.terminal
         agreed = AgreedStop(stop or StopSignals())
         self._note()
+        self.divergence.check_damping()
+        if self.step == 0:
+            self._check()
         with self.terminal.training(self.step, self.total_steps, self.settings.epochs):
-            if self.step == 0 and agreed.ask() is None:
+            if self.step == 0 and not self.outputs.metrics.rows and agreed.ask() is None:
                 self.terminal.row(self.outputs.row(self._row()))
             while not self.finished and agreed.ask() is None:
-                self._train_until_due(agreed)
-                self._check()
-                self._write_what_is_due()
+                try:
+                    self._train_until_due(agreed)
+                    self._check()
+                    self._write_what_is_due()
+                except Diverged as error:
+                    back_off(self, error)
             caught = agreed.ask()
             if caught is not None and self.saved_step != self.step:
                 self._save(best=False)
@@ -128,11 +138,14 @@ class Trainer:
         """Take steps up to the next evaluation or image, the end, or a signal."""
         started, due = time.perf_counter(), False
         while not due and stop.caught is None:
+            last = self.outputs.run.last
             try:
-                self._step()
+                with from_checkpoint(last, "the first step from it", only=self.unproved):
+                    self._step()
             except UserError:  # a solver's, of rows that it cannot use
                 self._check()  # the reason, where numbers are not finite
                 raise
+            self.unproved = False
             checks = self.step % self.settings.check_every == 0
             if checks:
                 self._check()
@@ -156,12 +169,13 @@ class Trainer:
 
     def _step(self) -> None:
         """Take one step."""
-        rates = learning_rates(self.optimizer)
+        rates = self.rates
         for metric in self.learner.metrics:
             metric.learning_rate.fill_(rates[metric.network.upward])
         self.learner.start_step(self.step)
         batches = self.batches.at(self.step, self.learner.rng)
-        self.optimizer.step(partial(self._loss, *batches))  # type: ignore[arg-type]
+        with scaled(self.optimizer, 0.5**self.back_offs):
+            self.optimizer.step(partial(self._loss, *batches))  # type: ignore[arg-type]
         self.learner.after_step()
         if not self.plateau:
             self.scheduler.step()  # type: ignore[call-arg]
@@ -190,7 +204,10 @@ class Trainer:
         kept = f"{self.outputs.run.last} (step {self.saved_step}) is the last good checkpoint"
         if self.saved_step is None:
             kept = "no checkpoint was written yet"
-        self.divergence.check(self.step, learning_rates(self.optimizer), kept)
+        bound = self.sums[2] / self.count if self.count else None
+        rows = self.outputs.metrics.rows
+        start = float(rows[0]["valid/log_likelihood"]) if rows else -math.inf
+        self.divergence.check(self.step, self.rates, kept, bound, max(self.best, start))
 
     def _evaluate(self, row: Row) -> None:
         """Write one row of metrics and the checkpoints."""
@@ -204,7 +221,7 @@ class Trainer:
         if better:  # max() would keep a mean that is no number
             self.best = mean
         self.waited = 0 if better else self.waited + 1
-        self._save(better)
+        self._save(better, good=not self.divergence.is_far_below(mean))
         self._note()
         self.terminal.row(parts)
         if self.out_of_patience and self.step < self.total_steps:
@@ -223,7 +240,7 @@ class Trainer:
         row: Row = {"epoch": epoch, "step": self.step, "seconds": seconds}
         ess = {"train/ess": train.pop("train/ess")} if train else {}
         row |= train | {"valid/log_likelihood": valid.pop("valid/log_likelihood")}
-        rates = learning_rates(self.optimizer)
+        rates = self.rates
         row |= ess | valid | {"learning_rate": rates.generator}
         if are_apart(self.optimizer):
             row["recognition/learning_rate"] = rates.recognition
@@ -256,17 +273,23 @@ class Trainer:
         self.count = 0
         return {f"train/{name}": value for name, value in train.items()}
 
-    def _save(self, best: bool) -> None:
-        self.outputs.checkpoint(self.state_dict(), best)
+    def _save(self, best: bool, good: bool = False) -> None:
+        """Write the checkpoints. One that is not `good` has the last that was, for a back-off."""
+        state = self.state_dict()
+        if self.settings.on_divergence == "back_off" and good:
+            self.good = copy.deepcopy(state)
+        elif self.settings.on_divergence == "back_off":
+            state["good"] = self.good
+        self.outputs.checkpoint(state, best)
         self.saved_step = self.step
 
     def _note(self) -> None:
-        self.outputs.note(self.facts() | {"state": "running"})
+        self.outputs.note(facts(self) | {"state": "running"})
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything to go on bit for bit, as tensors and plain values."""
         return {
-            **{name: getattr(self, name) for name in PLAIN_STATE},
+            **{name: getattr(self, name) for name in (*PLAIN_STATE, "back_offs")},
             "machine": self.machine.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "optimizer_class": type(self.optimizer).__name__,
@@ -283,6 +306,8 @@ class Trainer:
         Raises `UserError` for a checkpoint of another architecture.
         """
         load_parameters(self.machine, state["machine"], self.outputs.run.last)
+        self.unproved = True
+        self.back_offs = 0 if "optimizer" in changed else state.get("back_offs", 0)
         self.step = self.saved_step = state["step"]
         self.seconds, self.best, self.count = state["seconds"], state["best"], state["count"]
         self.waited = state.get("waited", 0)
@@ -305,7 +330,11 @@ class Trainer:
                 " be continued"
             )
             self.learner.rng.manual_seed(derive_seed(self.seed, 1, self.step))
-        self.outputs.metrics = MetricsFile(self.outputs.run.metrics, self.step)
+        rows = state.get("rows")
+        self.outputs.metrics = restore_metrics(self.outputs.run.metrics, self.step, rows)
+        if self.settings.on_divergence == "back_off":
+            good = self.state_dict() if changed & CARRIED else state.get("good", state)
+            self.good = copy.deepcopy(good)  # what is loaded changes in place
 
     def _load_optimizer(self, state: dict[str, Any], changed: set[str]) -> None:
         """Restore both; with new options, or another number of steps, the schedule from step 0."""
@@ -314,24 +343,3 @@ class Trainer:
         if longer or changed & {"optimizer", "scheduler"}:
             steps = 0 if self.plateau else min(self.step, self.total_steps)
         restore(self.optimizer, self.scheduler, state, steps)
-
-    def facts(self) -> dict[str, Any]:
-        """Return how far the run is, in a few numbers, for its provenance."""
-        best, last = best_and_last(self.outputs.metrics.rows)
-        return {
-            "state": "finished" if self.finished else "stopped",
-            "steps": self.step,
-            "total_steps": self.total_steps,
-            "epochs": self.settings.epochs,
-            "ms_per_step": round(1000 * self.seconds / self.step, 3) if self.step else None,
-            "training_seconds": round(self.seconds, 3),
-            "evaluation_seconds": self.evaluation_seconds,
-            "peak_memory_bytes": peak_memory(self.device),
-            "best": best.mean if best else None,
-            "last": last.mean if last else None,
-        }
-
-    def summary(self) -> dict[str, Any]:
-        """Return the run in a few numbers, for Weights & Biases."""
-        seconds = round(self.seconds, 3)
-        return {"best/log_likelihood": self.best, "steps": self.step, "training_seconds": seconds}

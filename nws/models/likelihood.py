@@ -269,6 +269,15 @@ def exact_log_likelihood(
     return log_above
 
 
+def can_enumerate(machine: HelmholtzMachine, points: int, max_states: int = MAX_STATES) -> bool:
+    """Return whether `exact_log_likelihood` can sum over a machine's states for so many points."""
+    try:
+        _check_tables(machine, points, max_states)
+    except UserError:
+        return False
+    return True
+
+
 def _check_tables(machine: HelmholtzMachine, points: int, max_states: int) -> None:
     hidden = machine.sizes[1:]
     if any(units.support is None for units in machine.units[1:]):

@@ -11,16 +11,19 @@ from torch import Tensor
 
 from nws.errors import UserError, positive_int
 
+#: Of alpha: from here on the direction is the plain gradient to float32's last digit.
+LARGEST = 1e7
+
 
 class Damping:
     """alpha = `value` times `schedule(step)`; constant without a schedule.
 
     Args:
-        value: alpha before the schedule, above 0.
+        value: alpha before the schedule, above 0, at most `LARGEST`.
         schedule: A function of the step, counted from 0 (see nws/schedules.py).
 
     Raises:
-        UserError: Unless alpha is above 0 at the first step.
+        UserError: Unless alpha is above 0 and at most `LARGEST` at the first step.
     """
 
     def __init__(self, value: float = 0.2, schedule: Callable[[int], float] | None = None) -> None:
@@ -35,7 +38,16 @@ class Damping:
         self.alpha = torch.tensor(self.initial, dtype=torch.float64)
 
     def to(self, like: Tensor) -> "Damping":
-        """Keep alpha on the device and in the dtype of a tensor."""
+        """Keep alpha on the device and in the dtype of a tensor.
+
+        Raises:
+            UserError: Where it is 0 in that dtype.
+        """
+        if self.initial < torch.finfo(like.dtype).tiny:
+            raise UserError(
+                f"damping.value={self.initial:g} is 0 in {like.dtype}, and a Fisher block from few"
+                " rows is singular without damping; 0.02 to 1 is usual"
+            )
         self.alpha = self.alpha.to(like)
         return self
 
@@ -149,5 +161,10 @@ def _positive(name: str, value: object) -> float:
         raise UserError(
             f"{name} must be a number above 0 (a Fisher block from few rows is singular without),"
             f" got {value!r}"
+        )
+    if value > LARGEST:
+        raise UserError(
+            f"{name} must be at most {LARGEST:g}, where the direction is the plain gradient"
+            f" already, got {value!r}; metric=euclidean takes the plain gradient"
         )
     return float(value)

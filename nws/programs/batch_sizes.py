@@ -1,13 +1,16 @@
 """Steps and images until runs reach a likelihood, against the batch size."""
 
 import argparse
+import math
 from pathlib import Path
 
 from nws.analysis.batch_sizes import Reached, draw, reach
 from nws.analysis.figures import save
 from nws.analysis.runs import read_runs, value_text
 from nws.analysis.tables import print_table
-from nws.programs.errors import errors_for_people
+from nws.errors import UserError
+from nws.experiment.boundary import errors_for_people
+from nws.files import check_writable
 
 
 def read_arguments() -> argparse.Namespace:
@@ -32,6 +35,9 @@ def read_arguments() -> argparse.Namespace:
 
 def main() -> None:
     arguments = read_arguments()
+    check_writable(arguments.output)
+    if not all(map(math.isfinite, arguments.target)):
+        raise UserError(f"--target must be a number of nats, got {arguments.target}")
     found = reach(read_runs(arguments.runs), arguments.group, arguments.column, arguments.target)
     heads = ["method", "target", "batch", "steps", "images", "rate", "runs tried"]
     print_table(heads, [cells(each) for each in found])

@@ -1,11 +1,11 @@
 """The command `nws`: one word for each program, `nws train data=digits`, `nws sample RUN`."""
 
-import importlib
 import shlex
 import sys
 from pathlib import Path
 
 import nws
+from nws.experiment.boundary import errors_for_people, launch
 from nws.experiment.invocation import MODULE, PROGRAMS
 
 #: The module of each program, which has `run`, and what `nws --help` says of it.
@@ -39,6 +39,12 @@ def module_of(program: str) -> str:
 
 def run() -> None:
     """The program: the first word says which one, the others are its arguments."""
+    with errors_for_people():
+        start()
+
+
+def start() -> None:
+    """Start the program that the first word names."""
     words = sys.argv[1:]
     if not words or words[0] in ("-h", "--help"):
         print(HELP.format(programs="\n".join(f"  {n:16} {MODULES[n][1]}" for n in PROGRAMS)))
@@ -47,7 +53,6 @@ def run() -> None:
     elif words[0] not in PROGRAMS:
         sys.exit(f"error: nws has the programs {', '.join(PROGRAMS)}; got {words[0]}")
     else:
-        program = importlib.import_module(module_of(words[0]))
         name = shlex.join(MODULE) if Path(sys.argv[0]).name == "__main__.py" else "nws"
         sys.argv[:2] = [f"{name} {words[0]}"]  # argparse and `command_line` take the name from here
-        program.run()
+        launch(module_of(words[0]))

@@ -25,10 +25,10 @@ from nws.analysis.runs import Run, differing_keys, label, read_config
 from nws.analysis.summaries import Table, folder_names, key_columns, means_table
 from nws.analysis.tables import console, print_table
 from nws.errors import UserError
+from nws.experiment.boundary import errors_for_people, say_error
 from nws.experiment.directory import find_runs
 from nws.experiment.hardware import pick_device
 from nws.experiment.signals import AgreedStop, StopSignals
-from nws.experiment.terminal import exit_with
 from nws.models.likelihood import TRUSTED_ESS, Z_SAMPLES
 
 UserErrors = (UserError, OmegaConfBaseException)
@@ -100,7 +100,8 @@ def main(stop: AgreedStop) -> None:
     if failures:
         counts = f"{len(failures)} of {len(done) + len(failures)}"
         lines = [f"  {path}: {error}" for path, error in failures]
-        exit_with("\n".join([f"{counts} could not be evaluated", *lines]))
+        say_error("\n".join([f"{counts} could not be evaluated", *lines]))
+        sys.exit(1)
 
 
 def progress_bar() -> Progress:
@@ -203,15 +204,15 @@ def with_error(row: Row, value: str, error: str) -> str:
 
 def run() -> None:
     """The program: one message for a user's error, and how to go on after a signal."""
-    with StopSignals() as signals:
+    with errors_for_people(), StopSignals() as signals:
         stop = AgreedStop(signals)
         try:
             distributed.start()
             with redirect_stdout(sys.stdout if distributed.is_first() else io.StringIO()):
                 main(stop)  # of several processes one speaks
-        except UserErrors as error:
-            exit_with(error)
         except (Stopped, KeyboardInterrupt):
             number = int(stop.caught or signal.SIGINT)
-            kept = "what is computed is kept, and the same command goes on"
-            exit_with(f"stopped by signal {number}; {kept}", 128 + number)
+            if distributed.is_first():
+                kept = "what is computed is kept, and the same command goes on"
+                print(f"stopped by signal {number}; {kept}", file=sys.stderr)
+            sys.exit(128 + number)

@@ -18,8 +18,8 @@ from nws.analysis.supervised.search import Runs, compare
 from nws.analysis.supervised.tasks import TASKS, load_task
 from nws.analysis.tables import markdown, print_table
 from nws.errors import UserError, positive_int
-from nws.files import write_atomically
-from nws.programs.errors import errors_for_people
+from nws.experiment.boundary import errors_for_people
+from nws.files import check_folder, write_atomically
 
 
 def read_arguments() -> argparse.Namespace:
@@ -53,6 +53,7 @@ def main() -> None:
         raise UserError(f"--methods must be of {', '.join(METHODS)}; got {', '.join(unknown)}")
     seeds = 1 if arguments.quick else positive_int("--seeds", arguments.seeds)
     limit = 2 if arguments.quick else positive_int("--limit", arguments.limit)
+    check_folder(arguments.output)
     torch.set_num_threads(1)  # CPU seconds are those of one thread
     task = load_task(arguments.task, arguments.root, arguments.quick)
     if arguments.epochs is not None:
@@ -75,9 +76,9 @@ def main() -> None:
 
 def run() -> None:
     """The program: one message for a user's error, and how to go on after Ctrl-C."""
-    try:
-        with errors_for_people():
+    with errors_for_people():
+        try:
             main()
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on with the runs that are kept", file=sys.stderr)
-        sys.exit(130)
+        except KeyboardInterrupt:
+            print("stopped; the same command goes on with the runs that are kept", file=sys.stderr)
+            sys.exit(130)

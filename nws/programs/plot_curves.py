@@ -8,7 +8,8 @@ from nws.analysis.curves import Band, by_epochs, differences, group_runs, scale,
 from nws.analysis.figures import draw, labels, save
 from nws.analysis.runs import Run, read_runs
 from nws.errors import UserError
-from nws.programs.errors import errors_for_people
+from nws.experiment.boundary import errors_for_people
+from nws.files import check_writable
 
 
 def read_arguments() -> argparse.Namespace:
@@ -52,6 +53,8 @@ def read_arguments() -> argparse.Namespace:
 def main() -> None:
     arguments = read_arguments()
     column: str = arguments.column
+    output = arguments.output or Path(f"curves_{column.replace('/', '_')}.png")
+    check_writable(output)
     every = read_runs(arguments.runs)
     runs = with_column(every, column, arguments.start)
     groups = relabel(group_runs(runs, arguments.group), arguments.label)
@@ -65,7 +68,7 @@ def main() -> None:
         groups, column, title=arguments.title, log=arguments.log, log_x=arguments.log_x,
         ymin=arguments.ymin, ymax=arguments.ymax,
     )  # fmt: skip
-    paths = save(files, arguments.output or Path(f"curves_{column.replace('/', '_')}.png"))
+    paths = save(files, output)
     cut = scale(bands, column).cut
     if arguments.log or (arguments.ymin, arguments.ymax) != (None, None):
         cut = {}

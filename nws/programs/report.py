@@ -6,8 +6,9 @@ from pathlib import Path
 
 from nws.analysis.report.page import IMAGES, write_page
 from nws.errors import UserError, positive_int
+from nws.experiment.boundary import errors_for_people
 from nws.experiment.invocation import command_line
-from nws.programs.errors import errors_for_people
+from nws.files import check_writable
 
 
 def read_arguments() -> argparse.Namespace:
@@ -32,6 +33,7 @@ def read_arguments() -> argparse.Namespace:
 
 def main() -> None:
     given = read_arguments()
+    check_writable(given.output)
     command = command_line("report", *sys.argv[1:])
     shown = write_page(
         given.runs, given.output, title=given.title, command=command, images=given.images

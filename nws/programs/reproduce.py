@@ -25,13 +25,13 @@ from nws.analysis.report.page import write_page
 from nws.analysis.tables import print_table
 from nws.data import TFD_MD5
 from nws.errors import UserError
-from nws.experiment import hardware
+from nws.experiment import hardware, kinds
+from nws.experiment.boundary import errors_for_people
 from nws.experiment.directory import RunDirectory
 from nws.experiment.invocation import command_line, start
 from nws.experiment.resume import override_key
 from nws.experiment.signals import StopSignals
-from nws.files import write_atomically
-from nws.programs.errors import errors_for_people
+from nws.files import check_folder, write_atomically
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: of every run: metrics.csv is all that is read here, and a finished run is not trained again
@@ -182,10 +182,12 @@ class State:
         if not self.path.is_file():
             return
         try:
-            saved = json.loads(self.path.read_text())
+            saved = kinds.read_json(self.path)
             self.machines = saved.pop("machines")
+            if not (kinds.mapping(self.machines) and all(map(kinds.texts, self.machines.values()))):
+                raise ValueError("machines should be lists of texts by the methods")
             saved.pop("done", None)  # of an earlier version
-        except (OSError, ValueError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
             raise UserError(
                 f"{self.path} cannot be read ({error!r}); move {plan.folder} away and start again"
             ) from error
@@ -303,6 +305,7 @@ def main() -> None:
         for step in plan.steps():
             print(command_line(step.program, *step.arguments))
         return
+    check_folder(plan.folder)
     state = State(plan)
     again = command_line("reproduce", *sys.argv[1:])
     try:

@@ -16,6 +16,7 @@ from torchvision.io import ImageReadMode, read_image
 from nws.analysis.runs import is_bidirectional, read_run
 from nws.analysis.tables import console
 from nws.errors import UserError, positive_int
+from nws.experiment.boundary import errors_for_people
 from nws.experiment.configuration import to_dict
 from nws.experiment.directory import RunDirectory
 from nws.experiment.hardware import pick_device
@@ -30,10 +31,12 @@ from nws.experiment.images import (
 )
 from nws.experiment.loading import LoadedRun, load_run
 from nws.experiment.loggers import WANDB, Outputs
+from nws.experiment.memory import FLOAT, check_fits
+from nws.experiment.seeds import check_seed
+from nws.files import check_writable
 from nws.models import sampling
 from nws.models.helmholtz import HelmholtzMachine
 from nws.models.likelihood import TRUSTED_ESS
-from nws.programs.errors import errors_for_people
 
 View = tuple[list[Tensor], str]  # the frames of a picture, and what it shows
 COUNTS = {"generate": 64, "reconstruct": 32, "inpaint": 24, "chain": 16, "walk": 8}
@@ -124,6 +127,7 @@ def fill_in(arguments: argparse.Namespace) -> None:
     for name in ("count", "steps", "samples", "seed", "columns"):
         if getattr(arguments, name) is not None:
             positive_int(f"--{name}", getattr(arguments, name), int(name not in may_be_zero))
+    check_seed("--seed", arguments.seed)
     suffix = ".gif" if what == "chain" else ".png"
     if output is not None and output.suffix.lower() != suffix:
         raise UserError(f"--output must name a {suffix} file for {what}, got {output}")
@@ -285,6 +289,16 @@ def add_to_wandb(
     logger.finish({}, "finished" if run.is_finished() else "stopped")
 
 
+def check_room(
+    arguments: argparse.Namespace, machine: HelmholtzMachine, device: torch.device
+) -> None:
+    """Refuse more images than fit into memory; those of a data set are never too many."""
+    if arguments.what not in ("reconstruct", "inpaint"):
+        kept = arguments.steps if arguments.what in ("chain", "walk") else 1  # frames
+        states = arguments.count * (sum(machine.sizes) + machine.sizes[0] * float(kept))
+        check_fits(FLOAT * states, device, f"--count {arguments.count}", "lower it")
+
+
 def main() -> None:
     arguments = read_arguments()
     check_taken(arguments)
@@ -294,11 +308,13 @@ def main() -> None:
     source = arguments.checkpoint, arguments.weights, device
     loaded = load_run(arguments.run, *source)
     run, config, machine = loaded.directory, loaded.config, loaded.machine
+    check_room(arguments, machine, device)
     gibbs = is_bidirectional(config) if arguments.chain == "auto" else arguments.chain == "gibbs"
     if arguments.binary and machine.units[0].support is None:
         raise UserError("--binary needs units that are binary, those of this run's pixels are not")
     rng = torch.Generator(device).manual_seed(arguments.seed)
     task, path = Task(arguments, machine, loaded, rng, gibbs), arguments.output or run.images / name
+    check_writable(path)
     frames, shown = getattr(task, what)()
     about = [origin(loaded, arguments), shown, task.doubt()]
     caption = "\n".join(filter(None, about))

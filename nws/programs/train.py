@@ -5,36 +5,29 @@ Use: `python train.py [resume=RUN|auto] [key=value ...]`; `python train.py --hel
 
 import logging
 import sys
+from functools import partial
 
 import hydra
-import torch
 from omegaconf import DictConfig
 
 from nws.analysis.summaries import print_sweep
 from nws.experiment.arguments import agree_on_arguments
-from nws.experiment.build import (
-    build_average,
-    build_data,
-    build_machine,
-    build_metrics,
-    build_optimizer,
-    build_rule,
-    build_scheduler,
-    unused_options,
-)
-from nws.experiment.configuration import CONF, check_groups, construct, resolve_paths, to_dict
+from nws.experiment.build import build_data, unused_options, without_exact
+from nws.experiment.checkpoints import from_checkpoint
+from nws.experiment.configuration import CONF, resolve_paths, to_dict
+from nws.experiment.facts import facts, summary
 from nws.experiment.hardware import pick_device
 from nws.experiment.loggers import Outputs
+from nws.experiment.memory import check_memory
 from nws.experiment.options import help_text
 from nws.experiment.panels import show_end, show_start, start_record
+from nws.experiment.parts import build_parts
 from nws.experiment.resume import Start, starting_point
-from nws.experiment.seeds import derive_seed
 from nws.experiment.settings import TrainerSettings
 from nws.experiment.signals import StopSignals
 from nws.experiment.sweeps import Job, program
 from nws.experiment.terminal import Terminal
 from nws.experiment.trainer import Trainer
-from nws.learning import WakeSleep
 
 log = logging.getLogger(__name__)
 
@@ -42,24 +35,17 @@ log = logging.getLogger(__name__)
 def build_trainer(start: Start, choices: dict[str, str]) -> Trainer:
     """Build everything that a run's configuration names, and go on from its checkpoint."""
     config = start.config
-    check_groups(config)
     resolve_paths(config)
     device = pick_device(config.device)
-    settings = construct(TrainerSettings, "trainer", **to_dict(config.trainer))
+    settings = TrainerSettings(**to_dict(config.trainer))
     data = build_data(config, device)
-    total_steps = settings.total_steps(len(data.train))
-    rule = build_rule(config, total_steps)
-    machine = build_machine(config, data).to(device)
-    rng = torch.Generator(device).manual_seed(derive_seed(config.seed, 1))
-    metrics = build_metrics(config, total_steps, machine)
-    learner = WakeSleep(machine, rule, rng, metrics, settings.streams)
-    optimizer = build_optimizer(config, total_steps, machine)
-    scheduler = build_scheduler(config, total_steps, optimizer)
-    average = build_average(config, total_steps, machine)
-    outputs = Outputs(start.run, config, choices)
-    trainer = Trainer(settings, data, learner, optimizer, scheduler, outputs, average)
+    check_memory(config, data, device)
+    make = partial(build_parts, config, data, settings.total_steps(len(data.train)))
+    trainer = Trainer(settings, data, make, Outputs(start.run, config, choices))
+    trainer.data = without_exact(data, trainer.machine)
     if start.state is not None:
-        trainer.load_state_dict(start.state, start.changed)
+        with from_checkpoint(start.run.last, "going on from it"):
+            trainer.load_state_dict(start.state, start.changed)
     return trainer
 
 
@@ -74,7 +60,7 @@ def train(start: Start, job: Job, terminal: Terminal) -> int | None:
         return None
     record = start_record(trainer, job.origin, resumed=state is not None)
     try:
-        with record.ended_by(trainer.facts), StopSignals(terminal.announce_stop) as stop:
+        with record.ended_by(partial(facts, trainer)), StopSignals(terminal.announce_stop) as stop:
             show_start(terminal, job.title(start.config.name), trainer, record, job.shares_output)
             trainer.outputs.start_logger(trainer.step, state["wandb_id"] if state else None)
             stopped = trainer.fit(terminal, stop)
@@ -82,7 +68,7 @@ def train(start: Start, job: Job, terminal: Terminal) -> int | None:
         show_end(terminal, trainer, record.record, with_commands=not job.sweep)
         return stopped
     finally:
-        trainer.outputs.logger.finish(trainer.summary() | record.summary(), record.record["state"])
+        trainer.outputs.logger.finish(summary(trainer) | record.summary(), record.record["state"])
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
@@ -92,11 +78,9 @@ def main(config: DictConfig) -> float:
     Returns the best validation log-likelihood, which hydra/sweeper=optuna maximizes.
     """
     job = Job()
-    with job.errors_for_people():
-        automatic = config.resume == "auto"
-        start = starting_point(config, job.hydra)
+    with job.errors_for_people(), starting_point(config, job.hydra) as start:
         state, stopped, terminal = start.state, None, job.terminal(start.config)
-        if automatic and state is not None and start.run.is_finished():
+        if state is not None and start.finished:
             terminal.line("finished already: step {step} of {total_steps}".format(**state))
             job.best = float(state["best"])
         else:

@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from nws.files import write_atomically
-from nws.programs.errors import errors_for_people
+from nws.experiment.boundary import errors_for_people
+from nws.files import check_folder, write_atomically
 from nws.worlds.figures.render import WORLDS, facts, find_worlds, render, shown
 
 
@@ -24,6 +24,7 @@ def read_arguments() -> argparse.Namespace:
 
 def main() -> None:
     arguments = read_arguments()
+    check_folder(arguments.output)
     for name in find_worlds(arguments.name):
         print(f"{name}: {WORLDS[name]}")
         for fact, value in facts(name).items():

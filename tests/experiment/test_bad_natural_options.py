@@ -15,7 +15,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from nws.errors import UserError
 from nws.experiment.build import build_metrics
-from nws.experiment.configuration import GROUPS, check_groups
+from nws.experiment.configuration import GROUPS
+from nws.experiment.validation import check_configuration
 from nws.models import HelmholtzMachine
 
 NRWS = ("algorithm=nrws", "metric=fisher", "scheduler=constant", "algorithm.samples=3")
@@ -26,21 +27,23 @@ BAD = {
     ("metric._target_=torch.nn.ReLU",): "metric._target_ must be a class with update and direction",
     (
         "metric.generator_rows=dreams",
-    ): "metric.generator_rows must be one of model, posterior, got 'dreams'",
-    ("metric.max_rows=0",): "metric.max_rows must be a whole number of at least 1, got 0",
+    ): "metric.generator_rows must be model or posterior, got 'dreams'",
+    ("metric.max_rows=0",): "metric.max_rows must be a whole number of at least 1 or null, got 0",
     ("metric.refresh_every=0",): "metric.refresh_every must be a whole number of at least 1, got 0",
-    ("metric.max_kl=-1",): "metric.max_kl must be a number of nats above 0 or null, got -1",
-    ("+metric.foo=1",): "nws.natural.metrics.Fisher takes no metric.foo; with metric=fisher",
+    ("metric.max_kl=-1",): "metric.max_kl must be a number above 0 or null, got -1",
+    ("+metric.foo=1",): "there is no option metric.foo; the options are metric.generator_rows",
     ("metric=euclidean", "metric._target_=fisherman"): "metric._target_=fisherman cannot be",
-    ("solver._target_=nws.natural.solvers.LU",): "nws.natural.solvers.LU cannot be made",
-    ("solver.iterations=0",): "solver.iterations must be a whole number of at least 1, got 0",
+    ("solver._target_=nws.natural.solvers.LU",): "solver._target_=nws.natural.solvers.LU cannot be",
+    (
+        "solver.iterations=0",
+    ): "solver.iterations must be a whole number of at least 1 or null, got 0",
     ("solver.rank=-1",): "solver.rank must be a whole number of at least 0, got -1",
-    ("solver.tolerance=2",): "solver.tolerance must be a number from 0 (none) to 1, got 2",
-    ("+solver.foo=1",): "nws.natural.solvers.ConjugateGradient cannot be made from the options",
+    ("solver.tolerance=2",): "solver.tolerance must be a number of at least 0 and below 1, got 2",
+    ("+solver.foo=1",): "there is no option solver.foo; the options are solver.iterations",
     (
         "solver=auto",
         "solver.iterations=0",
-    ): "solver.iterations must be a whole number of at least 1, got 0",
+    ): "solver.iterations must be a whole number of at least 1 or null, got 0",
     (
         "solver=cholesky",
         "solver.max_bytes=0",
@@ -52,19 +55,21 @@ BAD = {
     (
         "solver=sherman_morrison",
         "solver.forgetting=1.5",
-    ): "solver.forgetting must be a number between 0 and 1",
+    ): "solver.forgetting must be a number of at least 0 and below 1, got 1.5",
     ("damping.value=-0.1",): "damping.value must be a number above 0",
     ("damping.value=much",): "damping.value must be a number above 0",
-    ("+damping.foo=1",): "nws.natural.damping.Damping cannot be made from the options",
+    (
+        "+damping.foo=1",
+    ): "there is no option damping.foo; the options are damping.value, damping.schedule",
     ("damping._target_=nws.natural.damping.Nope",): "nws.natural.damping.Nope",
     (
         "damping=levenberg_marquardt",
         "damping.factor=2",
-    ): "damping.factor must be a number between 0 and 1, got 2",
+    ): "damping.factor must be a number above 0 and below 1, got 2",
     (
         "damping=levenberg_marquardt",
         "damping.factor=x",
-    ): "nws.natural.damping.LevenbergMarquardt cannot be made from",
+    ): "damping.factor must be a number above 0 and below 1, got 'x'",
     (
         "damping=levenberg_marquardt",
         "damping.every=0",
@@ -72,12 +77,15 @@ BAD = {
     (
         "damping=levenberg_marquardt",
         "damping.maximum=0.1",
-    ): "damping.value must lie in damping.minimum .. maximum",
-    ("damping=exponential", "damping.schedule.half_life=0"): "damping",
-    ("damping=exponential", "damping.schedule.half_life=long"): "damping",
-    ("damping=exponential", "+damping.schedule.foo=1"): "damping",
-    ("+damping.schedule=3",): "damping",
-    ("damping._target_=torch.nn.ReLU", "~damping.value"): "damping",
+    ): "damping.value must lie in damping.minimum .. damping.maximum, got 0.2 in 0.001 .. 0.1",
+    ("damping=exponential", "damping.schedule.half_life=0"): "damping.schedule.half_life must be a",
+    (
+        "damping=exponential",
+        "damping.schedule.half_life=long",
+    ): "half_life must be a number above 0",
+    ("damping=exponential", "+damping.schedule.foo=1"): "no option damping.schedule.foo",
+    ("+damping.schedule=3",): "damping.schedule must be an object or function by _target_",
+    ("damping._target_=torch.nn.ReLU", "~damping.value"): "damping._target_ must be a class of",
 }
 
 
@@ -101,7 +109,7 @@ def configured() -> Callable[..., None]:
                 del config[key.split(".")[0]][key.split(".")[1]]
             elif text not in choices:
                 OmegaConf.update(config, key, yaml.safe_load(value), force_add=True)
-        check_groups(config)
+        check_configuration(config)
         for metric in build_metrics(config, 10, machine):
             metric.damping.start_step(0)
 
@@ -131,7 +139,9 @@ def test_bad_options_are_one_message_at_the_command_line(
     train: Command, tmp_path: Path, override: str
 ) -> None:
     message = train(*SHORT, override).message()
-    assert re.search(r"(metric|solver|damping)\.\S+ must be|nope\.Nope\S* cannot be", message)
+    assert re.search(r"(metric|solver|damping)\.\S+ must be|nope\.Nope\S* cannot be", message), (
+        message
+    )
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 

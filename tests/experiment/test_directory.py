@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import Command, Interrupt, checkpoint, metrics
+from conftest import SMALL, Command, Interrupt, assert_same_run, checkpoint, metrics, snapshot
 from omegaconf import OmegaConf
 from PIL import Image
 
@@ -90,25 +90,41 @@ def test_a_directory_that_holds_a_run_is_refused_and_left_alone(
     assert "holds a run already" in train(*sweep).err
 
 
-def test_a_run_that_another_start_overtook_is_refused(
-    train: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original, calls = RunDirectory.check_free, iter([False])
-    monkeypatch.setattr(
-        RunDirectory, "check_free", lambda self: original(self) if next(calls, True) else None
-    )
+AUTO = (*SMALL, "hydra.run.dir=run", "resume=auto")
+
+
+@pytest.mark.parametrize("again", [("hydra.run.dir=run",), AUTO], ids=["new", "auto"])
+def test_what_a_killed_start_left_is_no_run(train: Command, again: tuple[str, ...]) -> None:
+    whole = train("hydra.run.dir=whole").run
     Path("run/.hydra").mkdir(parents=True)
-    assert "holds a run already" in train("hydra.run.dir=run").message()
-    assert not list(Path("run/.hydra").iterdir())
+    Path("run/.hydra/choices.yaml").write_text("data: mnist\n")
+    Path("run/.hydra/.config.yaml.99999999.tmp").write_text("half")
+    Path("run/.lock").write_text("{")
+    assert_same_run(whole, train(*again).run)
+    assert {path.name for path in Path("run/.hydra").iterdir()} == {"config.yaml", "choices.yaml"}
+    assert not Path("run/.lock").exists()
 
 
-def test_of_runs_that_start_at_once_one_gets_the_directory(tmp_path: Path) -> None:
-    one, other = RunDirectory(tmp_path / "run"), RunDirectory(tmp_path / "run")
-    one.check_free()
-    other.check_free()  # neither sees the other yet
-    one.claim(CONFIG, {}, again=False)
-    with pytest.raises(UserError, match="holds a run already"):
-        other.claim(CONFIG, {}, again=False)
+@pytest.mark.parametrize("again", [("resume=run",), AUTO], ids=["named", "auto"])
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(
+    train: Command, interrupt: Interrupt, again: tuple[str, ...]
+) -> None:
+    whole = train("hydra.run.dir=whole").run
+    interrupt(2, MemoryError("killed"))
+    train("hydra.run.dir=run")
+    run = whole.with_name("run")
+    assert not RunDirectory(run).last.exists() and len(metrics(run, start=True)) == 1
+    assert_same_run(whole, train(*again).run)
+
+
+def test_checkpoints_without_a_configuration_are_left_alone(train: Command) -> None:
+    run = train("hydra.run.dir=run").run
+    shutil.rmtree(run / ".hydra")
+    before = snapshot(run)
+    for again in (("hydra.run.dir=run",), AUTO):
+        refused = train(*again).message()
+        assert "holds checkpoints of a run without its .hydra/config.yaml" in refused
+    assert snapshot(run) == before
 
 
 def test_a_start_on_a_full_disk_takes_no_directory(
@@ -156,3 +172,21 @@ def test_a_run_is_finished_at_its_last_step(train: Command, interrupt: Interrupt
     assert run.is_finished()
     run.last.write_bytes(b"damaged")
     assert not run.is_finished() and not RunDirectory(Path("none")).is_finished()
+
+
+def test_a_configuration_behind_its_checkpoint_is_written_again(train: Command) -> None:
+    """As after a kill between the two. One that was edited since stays."""
+    run = RunDirectory(train("hydra.run.dir=run").run)
+    before = run.config.read_text()
+    train("resume=run", "trainer.epochs=3", "optimizer=sgd")
+    after, choices = run.config.read_text(), run.choices.read_text()
+    assert before != after
+    run.config.write_text(before)
+    run.choices.write_text("")
+    assert train("resume=run", "trainer.epochs=4").code == 0
+    assert OmegaConf.load(run.config).optimizer == OmegaConf.create(after).optimizer
+    assert run.choices.read_text() == choices
+    edited = run.config.read_text().replace("epochs: 4", "epochs: 5")
+    run.config.write_text(edited)
+    run.settle_config()
+    assert run.config.read_text() == edited

@@ -37,7 +37,7 @@ def test_a_copy_is_the_run_in_half_precision(
     }  # fmt: skip
     assert "root: ${oc.env:NWS_DATA_ROOT,data}" in (copy / ".hydra" / "config.yaml").read_text()
     kept, whole = checkpoint(copy, "best.pt"), checkpoint(path, "best.pt")
-    assert set(kept) == {"machine", "shape", "step", "total_steps", "best"}
+    assert set(kept) == {"version", "machine", "shape", "step", "total_steps", "best"}
     for name, parameter in kept["machine"].items():
         # float16 has 11 bits: half a step is 2^-11 of the value
         assert parameter.dtype == torch.float16

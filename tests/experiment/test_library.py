@@ -83,7 +83,9 @@ def test_mistakes(command: Command) -> None:
         "data has the options name, .*; got size": lambda: nws.load_data("digits", size=3),
         "metric must be one of diagonal, .*'nope'": lambda: nws.natural_metrics(machine, "nope"),
         "solver must be one of auto, .*": lambda: nws.natural_metrics(machine, solver="nope"),
-        "metric has the options memory, .*; got rank": lambda: nws.natural_metrics(machine, rank=2),
+        "metric has the options generator_rows, .*, memory; got rank": lambda: nws.natural_metrics(
+            machine, rank=2
+        ),
         "damping.value must be a number above 0": lambda: nws.natural_metrics(machine, damping=0),
     }
     for message, call in calls.items():

@@ -1,4 +1,4 @@
-"""metrics.csv, and Weights & Biases: what goes there, and that training survives failures."""
+"""Weights & Biases: what goes there, and that training survives failures."""
 
 from __future__ import annotations
 
@@ -18,22 +18,8 @@ from conftest import Command, Interrupt, checkpoint, metrics
 from PIL import Image
 
 from nws.errors import UserError
-from nws.experiment.loggers import MetricsFile, RunInfo
+from nws.experiment.loggers import RunInfo
 from nws.experiment.wandb_logger import WandbLogger
-
-
-def test_metrics_grow_columns_and_go_on(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.csv"
-    file = MetricsFile(path)
-    file.write({"step": 1, "a": 0.1})
-    file.write({"step": 2, "a": 1 / 3, "b": 5})
-    assert path.read_text() == f"step,a,b\n1,0.1,\n2,{1 / 3!r},5\n"
-    again = MetricsFile(path, last_step=1)  # the row of step 2 came after the checkpoint
-    again.write({"step": 2, "a": 7})
-    assert path.read_text() == "step,a,b\n1,0.1,\n2,7,\n"
-    path.write_text("nonsense\n1\n")
-    with pytest.raises(UserError, match="expected a column step of whole numbers"):
-        MetricsFile(path, last_step=1)
 
 
 def test_an_unknown_mode() -> None:

@@ -1,4 +1,4 @@
-"""`train.py --help`: every key of conf/ with its default and its meaning, from the files alone."""
+"""`train.py --help`: every key of conf/ with its default, its range and its meaning."""
 
 from __future__ import annotations
 
@@ -11,50 +11,8 @@ import yaml
 from conftest import CONF, Command
 
 from nws.experiment.configuration import flatten_config
-from nws.experiment.options import (
-    WITHOUT_KEYS,
-    Choice,
-    Option,
-    defaults,
-    groups,
-    help_text,
-    read_choice,
-)
-
-FILE = """# What it is,
-# in two lines.
-_target_: some.Class # not a key of a user
-defaults:
-  - ws@algorithm
-first: 1 # in steps: the first one
-# Above a key,
-#   a   a line of its own
-#   b   another
-second: [1, 2] # and behind it
-third: # of a mapping
-  inner: ${other.key}
-  _partial_: true
-fourth: null
-"""
-
-
-def test_comments_become_meanings(tmp_path: Path) -> None:
-    (tmp_path / "file.yaml").write_text(FILE)
-    assert read_choice(tmp_path / "file.yaml", "file") == Choice(
-        "file",
-        "What it is, in two lines.",
-        (
-            Option("first", "1", "in steps: the first one"),
-            Option(
-                "second",
-                "[1, 2]",
-                "and behind it Above a key,\n  a   a line of its own\n  b   another",
-            ),
-            Option("third", "", "of a mapping"),
-            Option("third.inner", "${other.key}", ""),
-            Option("fourth", "null", ""),
-        ),
-    )
+from nws.experiment.options import WITHOUT_KEYS, defaults, describe, groups, help_text
+from nws.experiment.schemas.run import RUN, TRAINER
 
 
 def keys(path: Path, group: str) -> dict[str, Any]:
@@ -67,8 +25,8 @@ def keys(path: Path, group: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("group", sorted(groups().keys() - set(WITHOUT_KEYS)))
-def test_every_key_is_read_with_its_value(group: str) -> None:
-    """Against yaml, which knows nothing of comments."""
+def test_every_key_is_shown_with_its_value(group: str) -> None:
+    """Against yaml, which knows nothing of schemas."""
     for choice in groups()[group]:
         read = {each.key: each.value for each in choice.options if each.value}
         expected = keys(CONF / group / f"{choice.name}.yaml", group)
@@ -85,8 +43,8 @@ def test_every_choice_and_key_has_a_meaning() -> None:
         meant = {option.key for option in said if option.meaning}
         without += [f"{group}.{option.key}" for option in said if option.key not in meant]
     assert without == []
-    run = read_choice(CONF / "config.yaml", "config").options
-    assert [option.key for option in run if option.value and not option.meaning] == []
+    run = [*describe("", RUN).options, *describe("", TRAINER).options]
+    assert len(run) == 15 and [option.key for option in run if not option.meaning] == []
     assert set(defaults()) > {"data", "algorithm", "logger"}
 
 

@@ -36,7 +36,7 @@ def test_the_dream_loss_of_a_rule_with_dreams_is_of_its_steps(train: Command) ->
 
 def test_bad_dreams_are_one_message(train: Command) -> None:
     message = train("algorithm.dreams=0").message()
-    assert "algorithm.dreams must be a whole number of at least 1, got 0" in message
+    assert "algorithm.dreams must be a whole number of at least 1 or null, got 0" in message
 
 
 def final(run: Path) -> torch.Tensor:

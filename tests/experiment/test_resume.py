@@ -234,13 +234,16 @@ FIXED = {
     "algorithm=ws": "keeps its algorithm.name",
     "debug=short": "keeps its debug",
     "natural_metric=fisher": "keeps its natural_metric",
-    "model.layers=[5]": "another architecture",
+    "model.layers=[5]": "keeps its model.layers",
     "model.units=bipolar": "keeps its model.units",
-    "++model.weight_scale=small": "model.weight_scale must be a number",
-    "optimizer.lr=-1": "Invalid learning rate: -1",
+    "++model.weight_scale=small": "keeps its model.weight_scale",
+    "model.weight_scale=9": "keeps its model.weight_scale",
+    "algorithm.samples=20": "keeps its algorithm.samples",
+    "hydra.run.dir=zzz": "stays in",
+    "optimizer.lr=-1": "optimizer.lr must be a number of at least 0, got -1",
     "trainer.epochs=abc": "trainer.epochs must be",
     "device=foo": "device must be",
-    "+logger.mode=foo": "logger=none takes no options, got mode",
+    "+logger.mode=foo": "logger=none takes no options",
 }
 
 

@@ -316,6 +316,8 @@ def test_auto_goes_on_where_other_rows_make_another_solver_the_cheapest(train: C
     assert not any(
         each for state in checkpoint(run)["metrics"] for each in state["metric"]["solvers"]
     )
-    resumed = train("resume=run", "algorithm.samples=20", "trainer.epochs=0.2")
+    file = run / ".hydra" / "config.yaml"
+    file.write_text(file.read_text().replace("samples: 1\n", "samples: 20\n"))
+    resumed = train("resume=run", "trainer.epochs=0.2")
     assert resumed.code == 0 and resumed.err == "", resumed.err
     assert any(each for state in checkpoint(run)["metrics"] for each in state["metric"]["solvers"])

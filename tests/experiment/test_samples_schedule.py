@@ -131,11 +131,17 @@ def test_vimco_needs_two_samples_at_the_first_step_too() -> None:
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("algorithm.samples_schedule=0.5", "must be a function of the step"),
-        (schedule("linear"), "cannot be followed at step 0"),
+        (
+            "algorithm.samples_schedule=0.5",
+            "algorithm.samples_schedule must be an object or function by _target_",
+        ),
+        (schedule("linear"), "algorithm.samples_schedule.total_steps is missing; it must be"),
         (schedule("linear", total_steps=5, final=3.0), "shares of algorithm.samples from 0 to 1"),
-        (schedule("linear", total_steps=5, final=-1.0), "got -1 at step 11"),
-        (schedule("constant", warmup=5), "cannot be followed at step 0"),
+        (
+            schedule("linear", total_steps=5, final=-1.0),
+            "final must be a number of at least 0, got -1",
+        ),
+        (schedule("constant", warmup=5), "did you mean algorithm.samples_schedule.warmup_steps?"),
         ("algorithm.samples_schedule={_target_: nws.schedules.no, _partial_: true}", "no"),
     ],
 )

@@ -10,6 +10,8 @@ from typing import Any
 
 from nws.analysis.supervised.methods import METHODS, Settings, train
 from nws.analysis.supervised.tasks import Task
+from nws.errors import UserError
+from nws.experiment import kinds
 from nws.files import write_atomically
 
 SEARCH_SEEDS = (100, 101, 102)  # no seeds of the results
@@ -17,6 +19,7 @@ AVERAGED = 3  # last epochs whose mean decides
 COARSE, FINE, DAMPING = 2.0, math.sqrt(2), 3.0  # factors of the rate, and of the damping
 
 Run = dict[str, Any]
+ROW = ("epoch", "seconds", "valid_loss")  # what each of its rows has
 
 
 class Runs:
@@ -35,13 +38,32 @@ class Runs:
         """The run of some settings, from its file or new."""
         path = self.folder / f"{settings.name}.json"
         if path.is_file():
-            kept: Run = json.loads(path.read_text())
+            kept = _kept(path)
             if kept["epochs"] == self.task.epochs:
                 return kept
         run = train(self.task, settings)
         write_atomically(path, (json.dumps(run, indent=1) + "\n").encode())
         self.say(f"{settings.name}: {score(run):.4f} ({run['rows'][-1]['seconds']:.1f} CPU s)")
         return run
+
+
+def _kept(path: Path) -> Run:
+    """Return a run that was made before; `UserError` where its file is damaged."""
+    try:
+        run: Run = kinds.read_json(path)
+        rows = [{"epochs": run["epochs"]}, *run["rows"]]
+        if not all(map(kinds.mapping, rows)):
+            raise ValueError("its rows should be dictionaries")
+        wrong = [kinds.misfit(row, dict.fromkeys(row, kinds.number)) for row in rows]
+        names = {frozenset(row) for row in rows[1:]}
+        if any(wrong) or len(names) != 1 or not {*ROW} <= next(iter(names)):
+            raise ValueError(next(filter(None, wrong), "it lacks rows of epochs"))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise UserError(
+            f"{path} is no kept run ({reason}); move it away, and the run is made again"
+        ) from error
+    return run
 
 
 def score(run: Run) -> float:

@@ -74,9 +74,9 @@ def check_system(operator: CurvatureOperator, damping: Tensor, zero: bool = Fals
         return
     alpha = float(damping)
     if not (0 < alpha < math.inf or (alpha == 0 and zero)):
-        raise unfactorable(
-            operator, damping, "set damping.value > 0; only cholesky with n >= d does without"
-        )
+        zero_only = "set damping.value > 0; only cholesky with n >= d does without"
+        what = zero_only if alpha <= 0 else "set damping.value to a number, 0.02 to 1 is usual"
+        raise unfactorable(operator, damping, what)
     if not operator.finite:
         raise unfactorable(operator, damping, "its rows are not finite; lower optimizer.lr")
 

@@ -1,0 +1,125 @@
+"""Arrays in files of others: .npz, .npy, idx. What a header promises is checked before it is read.
+
+No array is allocated that its file cannot hold, and no code in a file is run.
+"""
+
+import contextlib
+import math
+import os
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import numpy as np
+from numpy.lib import format as npy
+
+from nws.errors import UserError
+
+RATIO = 1032  # bytes that deflate makes of one, at most
+
+
+def check_memory(where: object, size: int) -> None:
+    """Raise `UserError` where so many bytes are more than the machine's memory."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # where it is not known
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if size > there:
+            raise UserError(
+                f"{where} promises {size / 2**30:,.0f} GiB of numbers, and this machine has"
+                f" {there / 2**30:,.0f} GiB of memory; give a smaller file, or a good copy"
+            )
+
+
+def read_npy(file: Path) -> np.ndarray:
+    """Return the array of a .npy file.
+
+    Raises:
+        UserError: Where the array is larger than the memory.
+        ValueError: Where the file is damaged.
+    """
+    with open(file, "rb") as content:
+        return _read(content, file.stat().st_size, file)
+
+
+def read_npz(file: Path, names: tuple[str, ...]) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Return those arrays of a .npz file that are there, and the names of all that is in it.
+
+    Raises:
+        UserError: Where an array is larger than the memory.
+        ValueError: Where the file is damaged or encrypted, or a member is no array.
+    """
+    arrays = {}
+    with zipfile.ZipFile(file) as archive:
+        members = {each.filename.removesuffix(".npy"): each for each in archive.infolist()}
+        for name in names:
+            if name not in members:
+                continue
+            member = members[name]
+            if member.flag_bits & 1:
+                raise ValueError(f"{member.filename} is encrypted; write it without a password")
+            if member.file_size > RATIO * member.compress_size + RATIO:
+                raise ValueError(f"{member.filename} promises more bytes than it can hold")
+            with archive.open(member) as content:
+                arrays[name] = _read(content, member.file_size, f"{file}: {name}")
+    return arrays, list(members)
+
+
+def _read(content: IO[bytes], size: int, where: object) -> np.ndarray:
+    """Return the array of an open file of `size` bytes, after a check of its header."""
+    major, _ = npy.read_magic(content)
+    read_header = npy.read_array_header_1_0 if major == 1 else npy.read_array_header_2_0
+    shape, _, dtype = read_header(content)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, no plain numbers")
+    promised, there = math.prod(shape) * dtype.itemsize, size - content.tell()
+    if promised != there:
+        raise ValueError(f"its header promises {promised:,} bytes of numbers, it holds {there:,}")
+    check_memory(where, promised)
+    content.seek(0)
+    array: np.ndarray = npy.read_array(content, allow_pickle=False)
+    content.read(1)  # the end, where zipfile compares the checksum
+    return array
+
+
+class Unpacked(NamedTuple):
+    """What is in an idx file, up to a byte more than its header promises."""
+
+    content: bytes
+    size: int  # bytes, one too many where there are more than the header promises
+    torn: bool  # whether a packed file ends too early
+
+
+def read_idx(file: Path, header: int, promised: Callable[[bytes], int], mend: str) -> Unpacked:
+    """Return what is in an idx file, packed (.gz) or not.
+
+    Args:
+        file: The file.
+        header: Bytes of its header.
+        promised: Says of a header, padded with zeros, how many bytes the file should have.
+        mend: What to do about a damaged file, for messages.
+
+    Raises:
+        UserError: It cannot be read or unpacked, or promises more than the memory holds.
+    """
+    unpacker, packed = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS), file.suffix == ".gz"
+    try:
+        size = file.stat().st_size
+        with open(file, "rb") as opened:
+            head = unpacker.decompress(opened.read(), header) if packed else opened.read(header)
+            expected = promised(head.ljust(header, b"\0"))
+            possible = min(expected, RATIO * size if packed else size)
+            check_memory(file, possible)
+            if not packed:
+                return Unpacked(head + opened.read(max(0, possible - header)), size, False)
+        left = max(1, possible + 1 - len(head))
+        content = head + unpacker.decompress(unpacker.unconsumed_tail, left)
+    except zlib.error as error:
+        raise UserError(
+            f"{file}: expected a gzip file, but its bytes do not unpack ({error}); {mend}"
+        ) from error
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"{file} could not be read ({reason}); check its permissions") from error
+    torn = not unpacker.eof and len(content) <= expected
+    return Unpacked(content, len(content), torn)
