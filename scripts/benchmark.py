@@ -1,5 +1,5 @@
-"""Time nws on this machine: a training step, the solvers, one large layer, or its peers. Or count
-the launches of a step.
+"""Time nws on this machine: a step, the solvers, one large layer, its peers, several processes.
+Or count the launches of a step.
 
 Every figure is a median over repeats in one process. What is compared takes turns: a busy machine
 slows all of it alike, so the ratios are what to read. Needs only torch, rich and nws;
@@ -26,8 +26,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.launches import count_steps
 from benchmarks.peers import pyro_step, torch_step
+from benchmarks.processes import benchmark_processes
+from benchmarks.products import step_products
 from benchmarks.solvers import SOLVERS, Row, benchmark_solvers, interleaved, reference
 
+from nws import distributed
 from nws.analysis.tables import print_table
 from nws.errors import UserError, positive_int
 from nws.experiment.boundary import errors_for_people
@@ -56,33 +59,6 @@ METRICS: dict[str, Callable[..., Any]] = {
 RATE = 1e-9  # of the optimizers: what is timed hardly moves
 
 
-def step_products(machine: HelmholtzMachine, rule: Rule, batch: int) -> Callable[[], None]:
-    """The matrix products of one plain step, on tensors of the shapes that the step gives them.
-
-    Wake: logits of q and p, gradients of p (and of q). Dream, where the rule has one: logits of p
-    and q, gradients of q.
-    The first recognition layer sees each data point once in the wake phase, not once a sample.
-    """
-    like = next(machine.parameters())
-    products = []
-    for network in machine.networks:
-        for edge in network.edges:
-            units, parents = edge.layer.weight.shape
-            for phase in ("wake", "dream") if rule.recognition_dream else ("wake",):
-                rows = batch if edge.parent == 0 and phase == "wake" else batch * rule.samples
-                inputs, targets = (torch.rand(rows, width).to(like) for width in (parents, units))
-                weight = edge.layer.weight.detach()
-                products.append((inputs, weight.T, torch.empty_like(targets)))
-                if getattr(rule, f"{network.name}_{phase}", 0):
-                    products.append((targets.T, inputs, torch.empty_like(weight)))
-
-    def run() -> None:
-        for left, right, out in products:
-            torch.mm(left, right, out=out)
-
-    return run
-
-
 def make_learner(
     arguments: argparse.Namespace, name: str, metric: str | None = None
 ) -> tuple[WakeSleep, Tensor]:
@@ -108,7 +84,7 @@ def make_learner(
         rows = RowOptions(max_rows=arguments.max_rows)
         damping = arguments.damping
         metrics = [NaturalMetric(n, make(), Damping(damping), rows) for n in machine.networks]
-    return WakeSleep(machine, rule, draws, metrics), images()
+    return WakeSleep(machine, rule, draws, metrics, arguments.streams), images()
 
 
 def make_optimizer(name: str, machine: HelmholtzMachine, rate: float = RATE) -> Optimizer:
@@ -277,7 +253,7 @@ def numbers(text: str) -> list[int]:
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Time nws on this machine.")
     add = parser.add_argument
-    add("what", choices=["step", "peers", "solvers", "scale", "launches"])
+    add("what", choices=["step", "peers", "solvers", "scale", "launches", "processes"])
     add("--device", default="cpu", help="cpu or cuda (default cpu)")
     add("--dtype", default="float32", choices=["float32", "float64"])
     add("--threads", type=int, help="CPU threads (default: torch's)")
@@ -295,6 +271,8 @@ def read_arguments() -> argparse.Namespace:
     add("--accuracy", type=float, default=1e-2, help=aim)
     add("--rank", type=int, default=15, help="of pcg's preconditioner (default 15)")
     add("--visible", type=numbers, default=[784, 2304, 4096, 9216], help="sizes for scale")
+    add("--streams", type=int, default=1, help="of processes (default 1)")
+    add("--predict", type=numbers, help="numbers of GPUs, for the model of processes alone")
     add("--json", action="store_true", help="print one JSON object and nothing else")
     arguments = parser.parse_args()
     check_numbers(arguments)
@@ -339,11 +317,14 @@ def main() -> None:
     arguments = read_arguments()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    benchmarks = {
+    benchmarks: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
         "step": benchmark_step, "peers": benchmark_peers, "solvers": benchmark_solvers,
         "scale": benchmark_scale, "launches": benchmark_launches,
+        "processes": partial(benchmark_processes, make=make_learner, full_step=full_step),
     }  # fmt: skip
     rows = benchmarks[arguments.what](arguments)
+    if not distributed.is_first():
+        return
     device, threads = device_name(arguments.device), torch.get_num_threads()
     if arguments.json:
         report = {"device": device, "dtype": arguments.dtype, "threads": threads, "rows": rows}

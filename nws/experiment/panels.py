@@ -1,10 +1,12 @@
 """The panels at the start and at the end of a run: what it is, and what became of it."""
 
+import logging
 from datetime import timedelta
 from typing import Any
 
 from omegaconf import DictConfig
 
+from nws import distributed
 from nws.experiment.build import takes_solver
 from nws.experiment.checks import Likelihood, best_and_last
 from nws.experiment.hardware import describe
@@ -12,6 +14,8 @@ from nws.experiment.invocation import command_line
 from nws.experiment.provenance import Provenance, surroundings
 from nws.experiment.terminal import Rows, Terminal, short_path
 from nws.experiment.trainer import Trainer
+
+log = logging.getLogger(__name__)
 
 MAX_LAYERS = 6  # that are listed; of more the middle ones are left out
 
@@ -27,6 +31,7 @@ def start_record(trainer: Trainer, origin: dict[str, Any], resumed: bool) -> Pro
     given = origin | identity(trainer) | surroundings(trainer.device)
     record = Provenance(trainer.outputs.run.path, given, trainer.step if resumed else None)
     trainer.outputs.provenance = record
+    log.info("%s%s", describe(trainer.device.type), processes_text())
     return record
 
 
@@ -59,8 +64,13 @@ def identity_rows(trainer: Trainer) -> list[tuple[str, str]]:
         ("optimizer", optimizer_text(trainer, config)),
         ("data", f"{data.name} {data.shape[0]}x{data.shape[1]}: {sizes}"),
         ("layers", f"{network}, {facts['parameters']:,} parameters"),
-        ("device", describe(trainer.device.type)),
+        ("device", describe(trainer.device.type) + processes_text()),
     ]
+
+
+def processes_text() -> str:
+    """Return how many processes train, where there are several."""
+    return f", {distributed.size()} processes" * (distributed.size() > 1)
 
 
 def metric_text(trainer: Trainer, config: DictConfig) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from hydra.conf import HydraConf
 from omegaconf import DictConfig, OmegaConf
 
+from nws import distributed
 from nws.errors import UserError
 from nws.experiment.configuration import flatten_config, resolve_paths
 from nws.experiment.directory import RunDirectory, is_end, open_run
@@ -47,18 +48,26 @@ class Start:
     finished: bool = False  # what resume=auto has nothing to do with
 
 
+TOLD = ("config", "state", "changed", "again", "finished")  # after the directory
+
+
 @contextmanager
 def starting_point(config: DictConfig, hydra_config: HydraConf) -> Iterator[Start]:
     """Give what the option `resume` of a composed configuration stands for.
 
     This process is the owner of the run's directory meanwhile: it has its lock, and has removed
     what killed processes left, before it reads what it goes on with. A finished run may be in a
-    folder that cannot be written to.
+    folder that cannot be written to. Of several processes the first one is the owner, and tells
+    the others.
 
     Raises:
         Taken: Another process trains there.
         UserError: There is a run already, there is none, or it is of another configuration.
     """
+    if not distributed.is_first():
+        path, *others = distributed.send(None)
+        yield Start(RunDirectory(path), *others)
+        return
     run = RunDirectory(Path(hydra_config.runtime.output_dir))
     if config.get("resume") in (None, "auto"):
         check_configuration(config)
@@ -74,6 +83,7 @@ def starting_point(config: DictConfig, hydra_config: HydraConf) -> Iterator[Star
             if not is_end(state):
                 raise
             start = Start(run, config, state, finished=True)
+        distributed.send((start.run.path, *(getattr(start, name) for name in TOLD)))
         yield start
     finally:
         run.lock.release()

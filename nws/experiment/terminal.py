@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column, Table
 from rich.text import Text
 
+from nws import distributed
 from nws.errors import UserError
 from nws.experiment.signals import announce
 
@@ -98,7 +99,7 @@ class Terminal:
 
     def announce_stop(self, number: int) -> None:
         """Say that a signal stops the run; of several jobs at once the sweep says so."""
-        if not self.name:
+        if not self.name and distributed.is_first():
             announce("after this step or evaluation", number)
 
     def panel(self, title: str, rows: Rows, foot: str = "") -> None:

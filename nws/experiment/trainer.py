@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from nws import distributed
 from nws.data import Dataset
 from nws.errors import Diverged, UserError
 from nws.experiment.batches import Batches
@@ -25,9 +26,9 @@ from nws.experiment.loggers import Outputs
 from nws.experiment.metrics_file import restore_metrics
 from nws.experiment.parts import Parts
 from nws.experiment.rates import Rates, are_apart, learning_rates, restore, scaled
-from nws.experiment.seeds import derive_seed
+from nws.experiment.seeds import continue_draws, derive_seed
 from nws.experiment.settings import TrainerSettings
-from nws.experiment.signals import StopSignals
+from nws.experiment.signals import AgreedStop, StopSignals
 from nws.experiment.terminal import Terminal
 from nws.learning.step import STATISTICS
 from nws.models import HelmholtzMachine
@@ -52,6 +53,7 @@ class Trainer:
     def __init__(
         self, settings: TrainerSettings, data: Dataset, make: Callable[[], Parts], outputs: Outputs
     ) -> None:
+        settings.check_processes()
         self.settings, self.data, self.make, self.outputs = settings, data, make, outputs
         self.start()
         self.device = data.train.bytes.device
@@ -113,22 +115,23 @@ class Trainer:
         where numbers are not finite, `UserError` where a file cannot be written.
         """
         self.terminal = terminal or self.terminal
-        stop = stop or StopSignals()
+        agreed = AgreedStop(stop or StopSignals())
         self._note()
         self.divergence.check_damping()
         if self.step == 0:
             self._check()
         bar = self.terminal.training(self.step, self.total_steps, self.settings.epochs)
         with bar, matmul_precision(self.settings.matmul_precision):
-            if self.step == 0 and not self.outputs.metrics.rows and stop.caught is None:
+            if self.step == 0 and not self.outputs.metrics.rows and agreed.ask() is None:
                 self.terminal.row(self.outputs.row(self._row()))
-            while not self.finished and stop.caught is None:
-                self._go_on(stop)
-            if stop.caught is not None and self.saved_step != self.step:
+            while not self.finished and agreed.ask() is None:
+                self._go_on(agreed)
+            caught = agreed.ask()
+            if caught is not None and self.saved_step != self.step:
                 self._save(best=False)
-            return stop.caught
+            return caught
 
-    def _go_on(self, stop: StopSignals) -> None:
+    def _go_on(self, stop: AgreedStop) -> None:
         """Train until something is due, and write that; or go back where the run has diverged."""
         try:
             self._train_until_due(stop)
@@ -137,7 +140,7 @@ class Trainer:
         except Diverged as error:
             back_off(self, error)
 
-    def _train_until_due(self, stop: StopSignals) -> None:
+    def _train_until_due(self, stop: AgreedStop) -> None:
         """Take steps up to the next evaluation or image, the end, or a signal."""
         started, due = time.perf_counter(), False
         while not due and stop.caught is None:
@@ -149,8 +152,11 @@ class Trainer:
                 self._check()  # the reason, where numbers are not finite
                 raise
             self.unproved = False
-            if self.step % self.settings.check_every == 0:
+            checks = self.step % self.settings.check_every == 0
+            if checks:
                 self._check()
+            if checks or self.device.type == "cpu":
+                stop.read()
             self.terminal.step(self.step, self.step / self.steps_per_epoch, self._bound)
             intervals = (self.settings.evaluate_every, self.settings.images_every)
             due = any(map(self._is_due, intervals))
@@ -161,7 +167,7 @@ class Trainer:
     def _write_what_is_due(self) -> None:
         """Evaluate, draw pictures, and write both; a checkpoint comes last, when all is written."""
         row = self._row() if self._is_due(self.settings.evaluate_every) else None
-        if self._is_due(self.settings.images_every):
+        if self._is_due(self.settings.images_every) and distributed.is_first():
             pictures = progress_pictures(self.machine, self.data, EVALUATION_SEED)
             self.outputs.images(pictures, self.step, row)
         if row is not None:
@@ -263,7 +269,7 @@ class Trainer:
         """Return the columns of an evaluation of a machine, with a bar."""
         samples, points = self.settings.evaluation_samples, self.settings.evaluation_points
         with self.terminal.evaluation(what) as show:
-            return validate(machine, self.data, samples, points, show)
+            return validate(machine, self.data, samples, points, show, self.settings.streams)
 
     def _train_means(self) -> Row:
         """Return the training columns: means since the last row. Start the sums of the next."""
@@ -325,14 +331,7 @@ class Trainer:
         if not state["metrics"]:  # the run had none
             for metric in self.learner.metrics:
                 metric.start_at(self.step)
-        if state["rng_device"] == self.device.type:
-            self.learner.rng.set_state(state["rng"])
-        else:
-            log.warning(
-                f"the checkpoint is from {state['rng_device']}: on {self.device} its draws cannot"
-                " be continued"
-            )
-            self.learner.rng.manual_seed(derive_seed(self.seed, 1, self.step))
+        continue_draws(self.learner.rng, state, derive_seed(self.seed, 1, self.step))
         rows = state.get("rows")
         self.outputs.metrics = restore_metrics(self.outputs.run.metrics, self.step, rows)
         if self.settings.on_divergence == "back_off":

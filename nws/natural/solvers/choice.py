@@ -49,7 +49,8 @@ class AutoSolver:
         if self._solver is None:
             fisher = with_rows(operator)
             n, d = fisher.inputs.shape
-            costs = self.costs(n, d, fisher.shape[0], fisher.inputs.element_size())
+            m = (fisher.whole or fisher).shape[0]  # the choice is that of one process
+            costs = self.costs(n, d, m, fisher.inputs.element_size())
             self._solver = self._solvers[min(costs, key=costs.__getitem__)]
             if self._waiting is not None:
                 self._solver.load_state_dict(self._waiting)

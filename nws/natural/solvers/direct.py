@@ -238,6 +238,8 @@ class RunningInverse:
         UserError: Where the inverses exceed `max_bytes`, or f is not between 0 and 1.
     """
 
+    unit_state = ("inverses",)  # entries of the state with one row a unit
+
     def __init__(self, forgetting: float, max_bytes: int = 2**30, block: int = 1) -> None:
         if not 0 < forgetting < 1:
             raise UserError(

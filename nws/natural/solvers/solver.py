@@ -19,7 +19,11 @@ NOT_FINITE = "its rows are not finite; lower optimizer.lr"
 
 
 class Solver(Protocol):
-    """Damped solves for all units of one layer. Each layer has a solver, which may keep state."""
+    """Damped solves for all units of one layer. Each layer has a solver, which may keep state.
+
+    A solver that keeps something for each unit names it in `unit_state`, keys of its state whose
+    first dimension is that of the units. Of several processes each then keeps its units'.
+    """
 
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
         """Take in a layer's operator and alpha.
