@@ -30,6 +30,7 @@ from nws.experiment.boundary import end_program, errors_for_people, explain, say
 from nws.experiment.directory import DELETE, RunDirectory, load_yaml
 from nws.experiment.invocation import command_line
 from nws.experiment.lock import Taken
+from nws.experiment.processes import meet_tasks
 from nws.experiment.signals import Shield, StopSignals, announce, end_with, lower_shield
 from nws.experiment.terminal import Terminal, short_path, silence_warnings, write_line
 from nws.files import make_folder, remove_abandoned, write_atomically
@@ -302,17 +303,6 @@ class Job:
         if stopped is not None:
             Sweep.caught = stopped
             sys.exit(128 + stopped)
-
-
-def meet_tasks() -> None:
-    """Meet the other tasks of a job of SLURM, where it has several: they train one run."""
-    if int(os.environ.get("SLURM_NTASKS", 1)) > 1:
-        from submitit.helpers import TorchDistributedEnvironment
-
-        TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
-        distributed.start()
-        if not distributed.is_first():  # one of several processes speaks
-            logging.disable()
 
 
 @contextmanager
