@@ -1,4 +1,5 @@
-"""Time nws on this machine: a step, the solvers, one large layer, its peers, several processes.
+"""Time nws on this machine: a step, the solvers, one large layer, its peers, several processes. Or
+count the launches of a step.
 
 Every figure is a median over repeats in one process. What is compared takes turns: a busy machine
 slows all of it alike, so the ratios are what to read. Needs only torch, rich and nws;
@@ -23,6 +24,7 @@ from torch.optim import Optimizer
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.launches import count_steps
 from benchmarks.peers import pyro_step, torch_step
 from benchmarks.processes import benchmark_processes
 from benchmarks.solvers import SOLVERS, Row, benchmark_solvers, interleaved, reference
@@ -33,20 +35,25 @@ from nws.errors import UserError, positive_int
 from nws.experiment.boundary import errors_for_people
 from nws.experiment.hardware import device_name
 from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep, tempered, uniform
+from nws.learning.vimco import vimco
 from nws.models import BeliefNetwork, HelmholtzMachine
 from nws.natural import Damping, Rows
-from nws.natural.metrics import Diagonal, Fisher, Kronecker, Stateless
+from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker, Stateless
+from nws.natural.metrics.mean import Mean
 
 LAYERS = [784, 300, 200, 100, 75, 50, 35, 30, 25, 20, 15, 10, 10]
 RULES = {
     "ws": Rule("ws", 1, uniform, 1.0, 0.0, 1.0, baseline=False),
     "rws": Rule("rws", 10),
     "bihm": Rule("bihm", 10, partial(tempered, exponent=0.5), 1.0, 1.0, 0.0),
+    "vimco": Rule("vimco", 10, vimco, 1.0, 1.0, 0.0, baseline=False),
 }
 METRICS: dict[str, Callable[..., Any]] = {
     "fisher": Fisher,
     "kronecker": lambda solver: Kronecker(),
     "diagonal": lambda solver: Diagonal(),
+    "mean": lambda solver: Mean(),
+    "empirical": Empirical,
 }
 RATE = 1e-9  # of the optimizers: what is timed hardly moves
 
@@ -163,13 +170,27 @@ def gradients(network: BeliefNetwork) -> list[Tensor]:
     return [torch.cat([found[f"{i}.weight"], found[f"{i}.bias"][:, None]], 1) for i in numbers]
 
 
+def rules_and_metrics(arguments: argparse.Namespace) -> list[tuple[str, str | None]]:
+    """Each rule that is asked for, the natural ones with each metric."""
+    pairs: list[tuple[str, str | None]] = []
+    for name in arguments.algorithms:
+        pairs += [(name, each) for each in ([None] if name in RULES else arguments.metrics)]
+    return pairs
+
+
+def benchmark_launches(arguments: argparse.Namespace) -> list[Row]:
+    """Operations that a step dispatches, from a batch to the gradients: without the optimizer."""
+    rows = []
+    for algorithm, metric in rules_and_metrics(arguments):
+        learner, x = make_learner(arguments, algorithm, metric)
+        counts = count_steps(partial(learner.step, x))
+        rows.append({"algorithm": algorithm, "metric": metric} | counts)
+    return rows
+
+
 def benchmark_step(arguments: argparse.Namespace) -> list[Row]:
     device = torch.device(arguments.device)
-    cases = [
-        (name, metric)
-        for name in arguments.algorithms
-        for metric in ([None] if name in RULES else arguments.metrics)
-    ]
+    cases = rules_and_metrics(arguments)
     learners = {" ".join(filter(None, case)): make_learner(arguments, *case) for case in cases}
     tasks: dict[str, Callable[[], object]] = {}
     for name, (learner, x) in learners.items():
@@ -258,7 +279,8 @@ def numbers(text: str) -> list[int]:
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Time nws on this machine.")
     add = parser.add_argument
-    add("what", choices=["step", "peers", "solvers", "scale", "processes"])
+    whats = ["step", "peers", "solvers", "scale", "launches", "processes"]
+    add("what", choices=whats)
     add("--device", default="cpu", help="cpu or cuda (default cpu)")
     add("--dtype", default="float32", choices=["float32", "float64"])
     add("--threads", type=int, help="CPU threads (default: torch's)")
@@ -324,7 +346,7 @@ def main() -> None:
         torch.set_num_threads(arguments.threads)
     benchmarks: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
         "step": benchmark_step, "peers": benchmark_peers, "solvers": benchmark_solvers,
-        "scale": benchmark_scale,
+        "scale": benchmark_scale, "launches": benchmark_launches,
         "processes": partial(benchmark_processes, make=make_learner, full_step=full_step),
     }  # fmt: skip
     rows = benchmarks[arguments.what](arguments)

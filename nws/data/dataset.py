@@ -69,17 +69,21 @@ class Split:
     def __len__(self) -> int:
         return self.bytes.shape[0]
 
-    def batch(self, indices: Tensor | None = None, rng: torch.Generator | None = None) -> Tensor:
+    def batch(
+        self, indices: Tensor | None = None, rng: torch.Generator | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         """Return the images at `indices` (B,), or all of them, as (B, D) float32 in [0, 1].
 
-        `rng` makes fresh draws; it, the indices and the split are on one device.
+        `rng` makes fresh draws; it, the indices and the split are on one device. The images are
+        written to `out` where it is given.
         """
         rows = self.bytes if indices is None else self.bytes.index_select(0, indices)
         if self.redraw:
             # A uniform number is below 1: intensity 1 always gives 1, intensity 0 always gives 0.
-            uniform = torch.rand(rows.shape, generator=rng, device=rows.device)
+            uniform = torch.rand(rows.shape, generator=rng, device=rows.device, out=out)
             return uniform.mul_(self.maximum).lt_(rows)
-        images = rows.to(torch.float32)
+        images = rows.to(torch.float32) if out is None else out.copy_(rows)
         return images if self.maximum == 1 else images.div_(self.maximum)
 
 

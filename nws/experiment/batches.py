@@ -25,6 +25,7 @@ class Batches:
 
     def __init__(self, data: Dataset, size: int, sources: Collection[str], seed: int) -> None:
         self.data, self.size, self.sources, self.seed = data, size, sources, seed
+        self._places: list[Tensor] = []  # of the batches: each step writes to the same memory
         steps_per_epoch(size, len(data.train), "training")
         if "unlabeled" in sources:
             if data.unlabeled is None:
@@ -38,26 +39,37 @@ class Batches:
     def at(self, step: int, rng: torch.Generator) -> list[Tensor]:
         """Return the batch of a step, (B, D), and the one that metrics take rows from, if another.
 
-        `rng` makes fresh draws of grey images.
+        `rng` makes fresh draws of grey images. The next call writes over what is returned: a step
+        that is recorded finds its batch in the same place.
         """
-        batches = [self._batch(self.data.train, 2, step, rng)]
+        wanted: list[tuple[Split, int, int]] = [(self.data.train, 2, step)]
         if "other" in self.sources:
-            batches.append(self._batch(self.data.train, 2, step + 1, rng))
+            wanted.append((self.data.train, 2, step + 1))
         elif "unlabeled" in self.sources and self.data.unlabeled is not None:
-            batches.append(self._batch(self.data.unlabeled, 3, step, rng))
-        return batches
+            wanted.append((self.data.unlabeled, 3, step))
+        if not self._places:
+            images = self.data.train.bytes
+            shape = (len(wanted), self.size, images.shape[1])
+            self._places = [*images.new_empty(shape, dtype=torch.float32)]
+        pairs = zip(wanted, self._places, strict=True)
+        return [self._batch(*which, rng, place) for which, place in pairs]
 
-    def _batch(self, split: Split, stream: int, step: int, rng: torch.Generator) -> Tensor:
-        """Return a batch of a part, whose shuffles come from a stream of random numbers."""
+    def _batch(
+        self, split: Split, stream: int, step: int, rng: torch.Generator, out: Tensor
+    ) -> Tensor:
+        """Write a batch of a part, whose shuffles come from a stream of random numbers."""
         epoch, place = divmod(step, len(split) // self.size)
         order = _shuffle(len(split), split.bytes.device, self.seed, stream, epoch)
-        return split.batch(order[place * self.size : (place + 1) * self.size], rng)
+        return split.batch(order[place * self.size : (place + 1) * self.size], rng, out)
 
 
 @lru_cache(maxsize=2)  # a step needs two at most: of two epochs, or of two parts
 def _shuffle(count: int, device: torch.device, *seed: int) -> Tensor:
     rng = torch.Generator().manual_seed(derive_seed(*seed))
-    return torch.randperm(count, generator=rng).to(device)
+    order = torch.randperm(count, generator=rng)
+    if device.type != "cuda":
+        return order.to(device)
+    return order.pin_memory().to(device, non_blocking=True)  # which does not wait
 
 
 def steps_per_epoch(size: int, images: int, kind: str) -> int:

@@ -79,7 +79,7 @@ def noise_scales(learner: WakeSleep, batches: Batches, step: int, count: int) ->
     """
     rng = torch.Generator(learner.rng.device).manual_seed(EVALUATION_SEED)
     size = max(1, batches.size // 2)
-    ahead = [batches.at(step + each, rng)[0] for each in range(count)]
+    ahead = [batches.at(step + each, rng)[0].clone() for each in range(count)]
     halves = [half for batch in ahead for half in batch.split(size)[:2]]
     noise = gradient_noise(learner.machine, learner.rule, halves, rng, step)
     return {f"noise_scale/{name}": each.scale for name, each in noise.items()}

@@ -32,6 +32,10 @@ CHOOSERS = ("experiment", "debug", "natural_metric", "tuned")
 PATIENCE = 5.0  # seconds that resume=auto waits for a process that is just ending
 
 
+#: What runs did of before these options were there; where it is not here, null.
+BEFORE = {"trainer.matmul_precision": "highest", "trainer.on_divergence": "stop"}
+
+
 @dataclass(frozen=True)
 class Start:
     """Where a run starts."""
@@ -175,7 +179,7 @@ def first_difference(config: DictConfig, saved: DictConfig) -> tuple[str, str, s
     """Return the first key in which two configurations differ, and both values.
 
     `SHOWN`, the logger, and what only chooses other options, are left aside. A key that is missing
-    is the same as null: runs of before an option was there go on.
+    is the same as null, or what `BEFORE` says: runs of before an option was there go on.
     """
     config = config.copy()
     resolve_paths(config)
@@ -184,7 +188,7 @@ def first_difference(config: DictConfig, saved: DictConfig) -> tuple[str, str, s
     there = flatten_config(OmegaConf.to_container(saved))
     for key in [*here, *there]:
         aside = key in SHOWN or key.split(".")[0] in ("logger", *CHOOSERS)
-        if not aside and here.get(key) != there.get(key):
+        if not aside and here.get(key) != there.get(key, BEFORE.get(key)):
             asked, found = (repr(flat[key]) if key in flat else "none" for flat in (here, there))
             return key, asked, found
     return None

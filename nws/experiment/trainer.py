@@ -20,6 +20,7 @@ from nws.experiment.checkpoints import from_checkpoint, load_parameters
 from nws.experiment.checks import EVALUATION_SEED, Row, dream_loss, noise_scales, validate
 from nws.experiment.divergence import DivergenceCheck, back_off, warn_of_a_bad_end
 from nws.experiment.facts import facts
+from nws.experiment.hardware import matmul_precision
 from nws.experiment.images import progress_pictures
 from nws.experiment.loggers import Outputs
 from nws.experiment.metrics_file import restore_metrics
@@ -120,20 +121,25 @@ class Trainer:
         self.divergence.check_damping()
         if self.step == 0:
             self._check()
-        with self.terminal.training(self.step, self.total_steps, self.settings.epochs):
+        bar = self.terminal.training(self.step, self.total_steps, self.settings.epochs)
+        with bar, matmul_precision(self.settings.matmul_precision):
             if self.step == 0 and not self.outputs.metrics.rows and agreed.ask() is None:
                 self.terminal.row(self.outputs.row(self._row()))
             while not self.finished and agreed.ask() is None:
-                try:
-                    self._train_until_due(agreed)
-                    self._check()
-                    self._write_what_is_due()
-                except Diverged as error:
-                    back_off(self, error)
+                self._go_on(agreed)
             caught = agreed.ask()
             if caught is not None and self.saved_step != self.step:
                 self._save(best=False)
             return caught
+
+    def _go_on(self, stop: AgreedStop) -> None:
+        """Train until something is due, and write that; or go back where the run has diverged."""
+        try:
+            self._train_until_due(stop)
+            self._check()
+            self._write_what_is_due()
+        except Diverged as error:
+            back_off(self, error)
 
     def _train_until_due(self, stop: AgreedStop) -> None:
         """Take steps up to the next evaluation or image, the end, or a signal."""
@@ -174,6 +180,7 @@ class Trainer:
         for metric in self.learner.metrics:
             metric.learning_rate.fill_(rates[metric.network.upward])
         self.learner.start_step(self.step)
+        self.divergence.start_step(self.step + 1)
         batches = self.batches.at(self.step, self.learner.rng)
         with scaled(self.optimizer, 0.5**self.back_offs):
             self.optimizer.step(partial(self._loss, *batches))  # type: ignore[arg-type]
@@ -193,7 +200,7 @@ class Trainer:
         result = self.learner.step(x, other)
         self.sums += result.statistics
         self.count += 1
-        self.divergence.note(result.layer_losses, self.step + 1)
+        self.divergence.note(result.layer_losses)
         return result.layer_losses.sum()
 
     def _is_due(self, epochs: float) -> bool:
@@ -202,6 +209,8 @@ class Trainer:
         return self.step % every == 0 or self.step == self.total_steps
 
     def _check(self) -> None:
+        for metric in self.learner.metrics:
+            metric.check()
         kept = f"{self.outputs.run.last} (step {self.saved_step}) is the last good checkpoint"
         if self.saved_step is None:
             kept = "no checkpoint was written yet"

@@ -200,10 +200,20 @@ class NaturalMetric:
             change = after.layer_log_probs(self.network) - trace.layer_log_probs(self.network)
             actual += change.sum(0) @ row_weights
         actual = distributed.total(actual)
-        if predicted > 0:
-            self.damping.adapt(float(actual / predicted))
-        elif actual < 0:  # too long a step for the model to say anything, and a bad one
+        numbers = torch.stack([predicted, actual, actual / predicted])
+        hoped, found, ratio = numbers.tolist()  # one synchronisation
+        if hoped > 0:
+            self.damping.adapt(ratio)
+        elif found < 0:  # too long a step for the model to say anything, and a bad one
             self.damping.adapt(-math.inf)
+
+    def check(self) -> None:
+        """Raise `UserError` for a matrix that could not be inverted on a device (synchronises).
+
+        A step does not wait for the device to say so; on the CPU it has raised the error itself.
+        """
+        if hasattr(self.metric, "check"):
+            self.metric.check()
 
     def report(self) -> dict[str, float]:
         """What damping and metric say of the last step, named for the log (synchronises)."""

@@ -172,7 +172,7 @@ class WakeSleep:
         if rule.recognition_wake:
             centred = weights_q - uniform if rule.baseline else weights_q
             terms[q].append((wake, rule.recognition_wake * centred))
-        dream, losses, dream_loss = None, -wake_q @ uniform, wake_p.new_tensor(math.nan)
+        dream, losses, dream_loss = None, -wake_q @ uniform, wake_p.new_full((), math.nan)
         if dreams:
             dream = self._dream(len(x), points, rng)
         if dream is not None and rule.recognition_dream:

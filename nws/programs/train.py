@@ -37,8 +37,7 @@ def build_trainer(start: Start, choices: dict[str, str]) -> Trainer:
     config = start.config
     resolve_paths(config)
     device = pick_device(config.device)
-    settings = TrainerSettings(**to_dict(config.trainer))
-    data = build_data(config, device)
+    settings, data = TrainerSettings(**to_dict(config.trainer)), build_data(config, device)
     check_memory(config, data, device)
     make = partial(build_parts, config, data, settings.total_steps(len(data.train)))
     trainer = Trainer(settings, data, make, Outputs(start.run, config, choices))

@@ -210,7 +210,7 @@ def test_warn_goes_on_while_the_parameters_are_finite(
     message = train("optimizer=sgd", "optimizer.lr=3e38", "trainer.on_divergence=warn").message()
     assert "not finite" in message
     message = train("trainer.on_divergence=maybe").message()
-    assert "trainer.on_divergence must be one of stop, warn, back_off, got 'maybe'" in message
+    assert "trainer.on_divergence must be stop, warn or back_off, got 'maybe'" in message
 
 
 # --- whose fault it is ----------------------------------------------------------------------------
@@ -232,8 +232,8 @@ def test_a_damping_that_is_lost_is_blamed_and_not_the_rate(train: Command) -> No
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("1e39", "damping.value must be at most 1e+07, where the direction is the plain gradient"),
-        ("1e37", "damping.value must be at most 1e+07"),
+        ("1e39", "damping.value must be a number above 0 and at most 10,000,000, got 1e+39"),
+        ("1e37", "damping.value must be a number above 0 and at most 10,000,000, got 1e+37"),
         ("1e-50", "damping.value=1e-50 is 0 in torch.float32"),
         ("0", "damping.value must be a number above 0"),
     ],

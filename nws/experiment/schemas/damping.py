@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from annotated_types import Gt, Le
 from pydantic import Field, model_validator
 
 from nws.experiment.schemas.functions import Exponential, Linear
 from nws.experiment.schemas.schema import Choice, Count, InnerShare, Named, Positive, Schema
+from nws.natural.damping import LARGEST
+
+#: Above, the direction is the plain gradient.
+Alpha = Annotated[float, Gt(0), Le(LARGEST)]
 
 
 class Damping(Schema):
     """alpha, constant or on a schedule."""
 
     target = "nws.natural.damping.Damping"
-    value: Positive = Field(
+    value: Alpha = Field(
         0.2,
         description="alpha, the published default; a Fisher block from few rows is singular"
         " without",
@@ -26,13 +33,13 @@ class LevenbergMarquardt(Schema):
     """alpha by the ratio of gains."""
 
     target = "nws.natural.damping.LevenbergMarquardt"
-    value: Positive = Field(0.2, description="alpha at the start")
+    value: Alpha = Field(0.2, description="alpha at the start")
     every: Count = Field(5, description="steps between measurements of the reduction ratio")
     factor: InnerShare = Field(
         0.9, description="times alpha where the ratio is above 3/4; divided by it where below 1/4"
     )
     minimum: Positive = Field(0.001, description="alpha is at least this")
-    maximum: Positive = Field(10.0, description="alpha is at most this")
+    maximum: Alpha = Field(10.0, description="alpha is at most this")
 
     @model_validator(mode="after")
     def _in_order(self) -> LevenbergMarquardt:

@@ -74,6 +74,12 @@ class Fisher:
         parts = [solver.solve(g[own_units(len(g))]) for solver, g in pairs]
         return join_units(parts, [len(g) for g in gradients])
 
+    def check(self) -> None:
+        """Raise `UserError` for what a solver has found on a device since (synchronises there)."""
+        for solver in self.solvers:
+            if hasattr(solver, "check"):
+                solver.check()
+
     def report(self) -> dict[str, float]:
         """The largest number of iterations and the worst residual of any layer."""
         reports: list[dict[str, float]]

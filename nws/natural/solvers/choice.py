@@ -86,6 +86,11 @@ class AutoSolver:
         assert self._solver is not None
         return self._solver.solve(gradient)
 
+    def check(self) -> None:
+        """Raise `UserError` for what the chosen solver has found on a device (synchronises)."""
+        if isinstance(self._solver, DirectSolver):
+            self._solver.check()
+
     def state_dict(self) -> State:
         """The chosen solver's state."""
         return (self._waiting or {}) if self._solver is None else self._solver.state_dict()

@@ -69,7 +69,7 @@ class ConjugateGradient:
 
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
         """Take in a layer's operator and alpha; `UserError` where they cannot be used."""
-        check_system(operator, damping)
+        check_system(operator, damping, waits=self._age % self.every == 0)
         self._check_last(operator)
         self._operator, self._damping = operator, damping.clone()
         self._reduced: ReducedSystem | None = operator.reduce(self._damping)
