@@ -21,6 +21,7 @@ from nws.experiment.boundary import end_program, explain, say_error
 from nws.experiment.directory import RunDirectory
 from nws.experiment.invocation import command_line
 from nws.experiment.lock import Taken
+from nws.experiment.processes import meet_tasks
 from nws.experiment.signals import end_with, lower_shield
 from nws.experiment.sweeps import PARENT, STOPPED, Sweep, in_process, read_record
 from nws.experiment.terminal import Terminal, silence_warnings, write_line
@@ -111,7 +112,8 @@ class Job:
             if self.sweep:
                 self._fail(error, message)
                 return
-            remove_empty(directory)
+            if distributed.is_first():
+                remove_empty(directory)
             if directory.exists():
                 log.info("error: %s", message)  # for the log file
             say_error(message)
@@ -160,14 +162,3 @@ class Job:
         if stopped is not None:
             Sweep.caught = stopped
             sys.exit(128 + stopped)
-
-
-def meet_tasks() -> None:
-    """Meet the other tasks of a job of SLURM, where it has several: they train one run."""
-    if int(os.environ.get("SLURM_NTASKS", 1)) > 1:
-        from submitit.helpers import TorchDistributedEnvironment
-
-        TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
-        distributed.start()
-        if not distributed.is_first():  # one of several processes speaks
-            logging.disable()

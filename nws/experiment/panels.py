@@ -6,11 +6,11 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from nws import distributed
 from nws.experiment.build import takes_solver
 from nws.experiment.checks import Likelihood, best_and_last
 from nws.experiment.hardware import describe
 from nws.experiment.invocation import command_line
+from nws.experiment.processes import processes_text
 from nws.experiment.provenance import Provenance, surroundings
 from nws.experiment.terminal import Rows, Terminal, short_path
 from nws.experiment.trainer import Trainer
@@ -66,11 +66,6 @@ def identity_rows(trainer: Trainer) -> list[tuple[str, str]]:
         ("layers", f"{network}, {facts['parameters']:,} parameters"),
         ("device", describe(trainer.device.type) + processes_text()),
     ]
-
-
-def processes_text() -> str:
-    """Return how many processes train, where there are several."""
-    return f", {distributed.size()} processes" * (distributed.size() > 1)
 
 
 def metric_text(trainer: Trainer, config: DictConfig) -> str:

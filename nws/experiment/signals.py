@@ -11,8 +11,6 @@ from multiprocessing import resource_tracker
 from types import FrameType
 from typing import Any
 
-from nws import distributed
-
 LOOK_EVERY = 0.25  # seconds between two looks at the parent
 
 
@@ -57,42 +55,6 @@ class StopSignals:
         self.action(number)
 
     __enter__, __exit__ = install, restore
-
-
-class AgreedStop:
-    """A stop that all processes of a run see at the same step; of one process, its signals.
-
-    What a process caught goes with every sum of a step (`nws.distributed.watch`), so agreeing costs
-    nothing more.
-
-    Args:
-        stop: The signals of this process.
-
-    Attributes:
-        caught: The number of the signal; None where none came to any process.
-    """
-
-    def __init__(self, stop: StopSignals) -> None:
-        self._stop = stop
-        self._agreed = False
-        distributed.watch(lambda: stop.caught or 0)
-
-    @property
-    def caught(self) -> int | None:
-        if distributed.size() == 1:
-            return self._stop.caught
-        return (self._stop.caught or signal.SIGTERM) if self._agreed else None
-
-    def read(self) -> None:
-        """See what the last sum said (waits for the device)."""
-        self._agreed |= distributed.flag() > 0
-
-    def ask(self) -> int | None:
-        """Ask all processes; return the number of a signal, if one came."""
-        if distributed.size() > 1 and not self._agreed:
-            distributed.wait()
-            self.read()
-        return self.caught
 
 
 class Shield:

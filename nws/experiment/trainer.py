@@ -25,10 +25,11 @@ from nws.experiment.images import progress_pictures
 from nws.experiment.loggers import Outputs
 from nws.experiment.metrics_file import restore_metrics
 from nws.experiment.parts import Parts
+from nws.experiment.processes import AgreedStop
 from nws.experiment.rates import Rates, are_apart, learning_rates, restore, scaled
 from nws.experiment.seeds import continue_draws, derive_seed
 from nws.experiment.settings import TrainerSettings
-from nws.experiment.signals import AgreedStop, StopSignals
+from nws.experiment.signals import StopSignals
 from nws.experiment.terminal import Terminal
 from nws.learning.step import STATISTICS
 from nws.models import HelmholtzMachine

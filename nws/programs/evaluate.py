@@ -28,7 +28,8 @@ from nws.errors import UserError
 from nws.experiment.boundary import errors_for_people, say_error
 from nws.experiment.directory import find_runs
 from nws.experiment.hardware import pick_device
-from nws.experiment.signals import AgreedStop, StopSignals
+from nws.experiment.processes import AgreedStop
+from nws.experiment.signals import StopSignals
 from nws.models.likelihood import TRUSTED_ESS, Z_SAMPLES
 
 UserErrors = (UserError, OmegaConfBaseException)
