@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 from pydantic.fields import FieldInfo
 
-MOST = 1e38  # numbers above are infinite in float32
+MOST = 3.4e38  # numbers above are infinite in float32
 LARGE = 1e12  # a limit above is not worth a word
 
 
