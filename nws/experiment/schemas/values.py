@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from pydantic_core import PydanticUndefined
 
 from nws.experiment.schemas.choices import CHOICES
 from nws.experiment.schemas.run import RUN, TRAINER
-from nws.experiment.schemas.schema import MOST, Choice, Schema, expected
+from nws.experiment.schemas.schema import LARGE, Choice, Schema, expected
 from nws.experiment.schemas.writer import as_yaml
 
 Options = Mapping[str, Any]
@@ -55,8 +56,8 @@ def _needs(schema: type[Schema], name: str, key: str, came: object = _NOTHING) -
     """Return what a field takes, what came, what it means, and an example."""
     field = schema.model_fields[name]
     got = "" if came is _NOTHING else f", got {'null' if came is None else repr(came)}"
-    if isinstance(came, int | float) and abs(came) > MOST:
-        got += ", which is infinite in float32"
+    if isinstance(came, int | float) and LARGE < came < math.inf:
+        got += ", which is too large"
     meaning = (field.description or "").split("\n")[0].rstrip(".")
     return f"{expected(field)}{got} ({meaning}){_example(schema, name, key)}"
 
