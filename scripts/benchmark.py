@@ -1,5 +1,5 @@
-"""Time nws on this machine: a step, the solvers, one large layer, its peers, several processes. Or
-count the launches of a step.
+"""Time nws on this machine: a step, the solvers, one large layer, its peers, several processes.
+Or count the launches of a step.
 
 Every figure is a median over repeats in one process. What is compared takes turns: a busy machine
 slows all of it alike, so the ratios are what to read. Needs only torch, rich and nws;
@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.launches import count_steps
 from benchmarks.peers import pyro_step, torch_step
 from benchmarks.processes import benchmark_processes
+from benchmarks.products import step_products
 from benchmarks.solvers import SOLVERS, Row, benchmark_solvers, interleaved, reference
 
 from nws import distributed
@@ -56,33 +57,6 @@ METRICS: dict[str, Callable[..., Any]] = {
     "empirical": Empirical,
 }
 RATE = 1e-9  # of the optimizers: what is timed hardly moves
-
-
-def step_products(machine: HelmholtzMachine, rule: Rule, batch: int) -> Callable[[], None]:
-    """The matrix products of one plain step, on tensors of the shapes that the step gives them.
-
-    Wake: logits of q and p, gradients of p (and of q). Dream, where the rule has one: logits of p
-    and q, gradients of q.
-    The first recognition layer sees each data point once in the wake phase, not once a sample.
-    """
-    like = next(machine.parameters())
-    products = []
-    for network in machine.networks:
-        for edge in network.edges:
-            units, parents = edge.layer.weight.shape
-            for phase in ("wake", "dream") if rule.recognition_dream else ("wake",):
-                rows = batch if edge.parent == 0 and phase == "wake" else batch * rule.samples
-                inputs, targets = (torch.rand(rows, width).to(like) for width in (parents, units))
-                weight = edge.layer.weight.detach()
-                products.append((inputs, weight.T, torch.empty_like(targets)))
-                if getattr(rule, f"{network.name}_{phase}", 0):
-                    products.append((targets.T, inputs, torch.empty_like(weight)))
-
-    def run() -> None:
-        for left, right, out in products:
-            torch.mm(left, right, out=out)
-
-    return run
 
 
 def make_learner(
@@ -279,8 +253,7 @@ def numbers(text: str) -> list[int]:
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Time nws on this machine.")
     add = parser.add_argument
-    whats = ["step", "peers", "solvers", "scale", "launches", "processes"]
-    add("what", choices=whats)
+    add("what", choices=["step", "peers", "solvers", "scale", "launches", "processes"])
     add("--device", default="cpu", help="cpu or cuda (default cpu)")
     add("--dtype", default="float32", choices=["float32", "float64"])
     add("--threads", type=int, help="CPU threads (default: torch's)")

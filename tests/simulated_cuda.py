@@ -310,6 +310,7 @@ def simulated_cuda() -> Iterator[Device]:
 
     stand_ins: dict[str, Callable[..., Any]] = {
         "is_available": lambda: True, "device_count": lambda: 1, "current_device": lambda: 0,
+        "mem_get_info": lambda device=None: (2**34, 2**34),
         "get_device_name": lambda *args: "simulated CUDA device",
         "synchronize": lambda *args: device.wait("synchronize"),
         "max_memory_allocated": lambda *args: 1, "reset_peak_memory_stats": lambda *args: None,

@@ -232,6 +232,27 @@ def test_it_needs_torch_rich_and_nws_alone(tmp_path: Path) -> None:
     assert result.stdout.splitlines()[-1] == "[]"
 
 
+def test_launches(bench: Bench) -> None:
+    """A batch of any size takes as many, a machine with more layers takes more."""
+    wanted = ("launches", "--algorithms", "rws,nrws", "--metrics", "kronecker,fisher")
+    small = bench(*wanted, "--iterations", "2")["rows"]
+    assert [(row["algorithm"], row["metric"]) for row in small] == [
+        ("rws", None), ("nrws", "kronecker"), ("nrws", "fisher")
+    ]  # fmt: skip
+    counts = [row["ordinary_step"] for row in small]
+    assert counts == sorted(counts) and counts[0] == small[0]["first_step"] > 50
+    assert all(row["first_step"] > row["ordinary_step"] for row in small[1:])  # it refreshes
+
+
+def test_the_counter_counts_what_does_work() -> None:
+    load_script("benchmark")
+    count = sys.modules["benchmarks.launches"].count_launches
+    x = torch.ones(2, 3)
+    assert count(lambda: x.T[0].unflatten(0, (1, -1))) == 0
+    assert count(lambda: (x + 1).sum()) == 2
+    assert count(lambda: torch._foreach_add_([x, x.clone()], 1.0)) == 2
+
+
 def test_several_processes(bench: Bench) -> None:
     """The model's bytes are those that two processes send, but for the solver's few, and for what
     fills up the shorter share of rows.
@@ -264,24 +285,3 @@ def test_the_model_of_several_processes(bench: Bench) -> None:
         assert (one["processes"], eight["processes"]) == (1, 8)
         assert one["talk_ms"] == one["sent_mib"] == 0 < eight["talk_ms"]
         assert eight["work_ms"] < one["work_ms"]
-
-
-def test_launches(bench: Bench) -> None:
-    """A batch of any size takes as many, a machine with more layers takes more."""
-    wanted = ("launches", "--algorithms", "rws,nrws", "--metrics", "kronecker,fisher")
-    small = bench(*wanted, "--iterations", "2")["rows"]
-    assert [(row["algorithm"], row["metric"]) for row in small] == [
-        ("rws", None), ("nrws", "kronecker"), ("nrws", "fisher")
-    ]  # fmt: skip
-    counts = [row["ordinary_step"] for row in small]
-    assert counts == sorted(counts) and counts[0] == small[0]["first_step"] > 50
-    assert all(row["first_step"] > row["ordinary_step"] for row in small[1:])  # it refreshes
-
-
-def test_the_counter_counts_what_does_work() -> None:
-    load_script("benchmark")
-    count = sys.modules["benchmarks.launches"].count_launches
-    x = torch.ones(2, 3)
-    assert count(lambda: x.T[0].unflatten(0, (1, -1))) == 0
-    assert count(lambda: (x + 1).sum()) == 2
-    assert count(lambda: torch._foreach_add_([x, x.clone()], 1.0)) == 2

@@ -26,7 +26,7 @@ from nws.experiment.metrics_file import restore_metrics
 from nws.experiment.parts import Parts
 from nws.experiment.processes import AgreedStop
 from nws.experiment.rates import Rates, are_apart, learning_rates, restore, scaled
-from nws.experiment.seeds import derive_seed
+from nws.experiment.seeds import continue_draws, derive_seed
 from nws.experiment.settings import TrainerSettings
 from nws.experiment.signals import StopSignals
 from nws.experiment.terminal import Terminal
@@ -327,14 +327,7 @@ class Trainer:
         if not state["metrics"]:  # the run had none
             for metric in self.learner.metrics:
                 metric.start_at(self.step)
-        if state["rng_device"] == self.device.type:
-            self.learner.rng.set_state(state["rng"])
-        else:
-            log.warning(
-                f"the checkpoint is from {state['rng_device']}: on {self.device} its draws cannot"
-                " be continued"
-            )
-            self.learner.rng.manual_seed(derive_seed(self.seed, 1, self.step))
+        continue_draws(self.learner.rng, state, derive_seed(self.seed, 1, self.step))
         rows = state.get("rows")
         self.outputs.metrics = restore_metrics(self.outputs.run.metrics, self.step, rows)
         if self.settings.on_divergence == "back_off":

@@ -17,6 +17,7 @@ from nws.experiment.checkpoints import from_checkpoint
 from nws.experiment.configuration import CONF, resolve_paths, to_dict
 from nws.experiment.facts import facts, summary
 from nws.experiment.hardware import pick_device
+from nws.experiment.job import Job
 from nws.experiment.loggers import Outputs
 from nws.experiment.memory import check_memory
 from nws.experiment.options import help_text
@@ -25,7 +26,7 @@ from nws.experiment.parts import build_parts
 from nws.experiment.resume import Start, starting_point
 from nws.experiment.settings import TrainerSettings
 from nws.experiment.signals import StopSignals
-from nws.experiment.sweeps import Job, program
+from nws.experiment.sweeps import program
 from nws.experiment.terminal import Terminal
 from nws.experiment.trainer import Trainer
 
