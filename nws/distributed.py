@@ -256,6 +256,11 @@ def flag() -> float:
     return 0.0 if _seen is None else float(_seen)
 
 
+def flag_is_free() -> bool:
+    """Whether the flag can be read without waiting for a device."""
+    return _seen is not None and _seen.device.type == "cpu"
+
+
 def _try(operation: Any, *arguments: Any) -> None:
     """Call a collective operation; `Lost` where another process does not take part."""
     try:

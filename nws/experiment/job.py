@@ -15,7 +15,6 @@ from hydra.errors import CompactHydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from nws import distributed
 from nws.errors import Diverged
 from nws.experiment.boundary import end_program, explain, say_error
 from nws.experiment.directory import RunDirectory
@@ -76,8 +75,6 @@ class Job:
         verbosity = config.get("verbosity", "normal")  # runs of version 0.2 have none
         if verbosity == "quiet":
             silence_warnings()
-        if not distributed.is_first():  # one of several processes speaks
-            return Terminal("quiet", False)
         name = str(self.hydra.job.num) if self.shares_output else None
         return Terminal(verbosity, config.progress, name)
 
@@ -112,8 +109,7 @@ class Job:
             if self.sweep:
                 self._fail(error, message)
                 return
-            if distributed.is_first():
-                remove_empty(directory)
+            remove_empty(directory)
             if directory.exists():
                 log.info("error: %s", message)  # for the log file
             say_error(message)
@@ -151,12 +147,10 @@ class Job:
 
     def end(self, run: RunDirectory, stopped: int | None) -> None:
         """Print the run's directory, and end the program or the job where a signal stopped it."""
-        unfinished = stopped is not None and not self.sweep and not run.is_finished()
-        if unfinished and distributed.is_first():
+        if stopped is not None and not self.sweep and not run.is_finished():
             command = command_line("train", f"resume={run.path}")
             write_line(f"stopped by signal {stopped}; go on with\n  {command}")
-        if distributed.is_first():
-            write_line(run.path)
+        write_line(run.path)
         if stopped is not None and self.in_worker:
             raise CompactHydraException(f"stopped by signal {stopped}")
         if stopped is not None:

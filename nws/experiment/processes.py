@@ -30,6 +30,8 @@ class AgreedStop:
     def caught(self) -> int | None:
         if distributed.size() == 1:
             return self._stop.caught
+        if distributed.flag_is_free():
+            self.read()
         return (self._stop.caught or signal.SIGTERM) if self._agreed else None
 
     def read(self) -> None:

@@ -19,6 +19,7 @@ class TrainerSettings(Trainer):
 
     def steps_per_epoch(self, images: int) -> int:
         """Return the whole batches in a pass over the training images."""
+        self.check_processes()
         return steps_per_epoch(self.batch_size, images, "training")
 
     def total_steps(self, images: int) -> int:

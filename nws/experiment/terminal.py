@@ -30,10 +30,12 @@ Rows = Sequence[tuple[str, str]]  # what each line of a panel is about, and what
 def write_line(text: object) -> None:
     """Write a line to standard output as one piece, which parallel jobs may share.
 
+    Of several processes of a run the first one does.
     `print` writes the end of a line by itself where Python does not buffer its output.
     """
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    if distributed.is_first():
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
 
 
 def short_path(path: Path) -> Path:
@@ -67,7 +69,7 @@ class Terminal:
     ) -> None:
         if verbosity not in VERBOSITY:
             raise UserError(f"verbosity must be normal or quiet, got {verbosity!r}")
-        self.speaks = verbosity == "normal"
+        self.speaks = verbosity == "normal" and distributed.is_first()
         self.is_terminal = sys.stdout.isatty() and job is None
         self.name = "" if job is None else f"[{job}] "
         self.console = Console(highlight=False)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from nws import distributed
 from nws.data import Dataset
 from nws.errors import Diverged, UserError
 from nws.experiment.batches import Batches
@@ -54,7 +53,6 @@ class Trainer:
     def __init__(
         self, settings: TrainerSettings, data: Dataset, make: Callable[[], Parts], outputs: Outputs
     ) -> None:
-        settings.check_processes()
         self.settings, self.data, self.make, self.outputs = settings, data, make, outputs
         self.start()
         self.device = data.train.bytes.device
@@ -127,10 +125,9 @@ class Trainer:
                 self.terminal.row(self.outputs.row(self._row()))
             while not self.finished and agreed.ask() is None:
                 self._go_on(agreed)
-            caught = agreed.ask()
-            if caught is not None and self.saved_step != self.step:
+            if agreed.ask() is not None and self.saved_step != self.step:
                 self._save(best=False)
-            return caught
+            return agreed.caught
 
     def _go_on(self, stop: AgreedStop) -> None:
         """Train until something is due, and write that; or go back where the run has diverged."""
@@ -153,10 +150,8 @@ class Trainer:
                 self._check()  # the reason, where numbers are not finite
                 raise
             self.unproved = False
-            checks = self.step % self.settings.check_every == 0
-            if checks:
+            if self.step % self.settings.check_every == 0:
                 self._check()
-            if checks or self.device.type == "cpu":
                 stop.read()
             self.terminal.step(self.step, self.step / self.steps_per_epoch, self._bound)
             intervals = (self.settings.evaluate_every, self.settings.images_every)
@@ -168,7 +163,7 @@ class Trainer:
     def _write_what_is_due(self) -> None:
         """Evaluate, draw pictures, and write both; a checkpoint comes last, when all is written."""
         row = self._row() if self._is_due(self.settings.evaluate_every) else None
-        if self._is_due(self.settings.images_every) and distributed.is_first():
+        if self._is_due(self.settings.images_every):
             pictures = progress_pictures(self.machine, self.data, EVALUATION_SEED)
             self.outputs.images(pictures, self.step, row)
         if row is not None:
