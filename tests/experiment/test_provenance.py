@@ -27,8 +27,8 @@ from nws.experiment.provenance import read_provenance
 KEYS = {
     "command", "overrides", "experiment", "version", "git", "python", "torch", "platform",
     "processor", "host", "device", "threads", "layers", "parameters", "ms_per_step",
-    "evaluation_seconds", "training_seconds", "peak_memory_bytes", "processes", "steps", "total_steps",
-    "epochs", "state", "best", "last", "started", "ended", "resumed", "pid",
+    "evaluation_seconds", "training_seconds", "peak_memory_bytes", "processes", "steps",
+    "total_steps", "epochs", "state", "best", "last", "started", "ended", "resumed", "pid",
 }  # fmt: skip
 
 
