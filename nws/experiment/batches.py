@@ -8,7 +8,10 @@ from torch import Tensor
 
 from nws.data import Dataset, Split
 from nws.errors import UserError
+from nws.experiment.ahead import Key, RowsAhead
 from nws.experiment.seeds import derive_seed
+
+TRAIN, UNLABELED = 2, 3  # the streams of random numbers that shuffle these parts
 
 
 class Batches:
@@ -34,27 +37,46 @@ class Batches:
                     " of the training images"
                 )
             steps_per_epoch(size, len(data.unlabeled), "unlabelled")
+        host = data.train.onto is not None
+        self._ahead = RowsAhead(data.train.device, self._rows) if host else None
 
     def at(self, step: int, rng: torch.Generator) -> list[Tensor]:
         """Return the batch of a step, (B, D), and the one that metrics take rows from, if another.
 
         `rng` makes fresh draws of grey images.
         """
-        batches = [self._batch(self.data.train, 2, step, rng)]
-        if "other" in self.sources:
-            batches.append(self._batch(self.data.train, 2, step + 1, rng))
-        elif "unlabeled" in self.sources and self.data.unlabeled is not None:
-            batches.append(self._batch(self.data.unlabeled, 3, step, rng))
-        return batches
+        wanted = self._wanted(step)
+        if self._ahead is not None:
+            rows = self._ahead.take(wanted, self._wanted(step + 1))
+        else:
+            rows = [self._rows(key) for key in wanted]
+        pairs = zip(wanted, rows, strict=True)
+        return [self._split(stream).images(each, rng) for (stream, _), each in pairs]
 
-    def _batch(self, split: Split, stream: int, step: int, rng: torch.Generator) -> Tensor:
-        """Return a batch of a part, whose shuffles come from a stream of random numbers."""
+    def _wanted(self, step: int) -> list[Key]:
+        """Return which batches a step takes: that of the gradient first."""
+        if "other" in self.sources:
+            return [(TRAIN, step), (TRAIN, step + 1)]
+        if "unlabeled" in self.sources:
+            return [(TRAIN, step), (UNLABELED, step)]
+        return [(TRAIN, step)]
+
+    def _split(self, stream: int) -> Split:
+        """Return the part whose shuffles come from a stream of random numbers."""
+        if stream == UNLABELED and self.data.unlabeled is not None:
+            return self.data.unlabeled
+        return self.data.train
+
+    def _rows(self, key: Key) -> Tensor:
+        """Return the bytes of a batch, (B, D), where they are held."""
+        stream, step = key
+        split = self._split(stream)
         epoch, place = divmod(step, len(split) // self.size)
         order = _shuffle(len(split), split.bytes.device, self.seed, stream, epoch)
-        return split.batch(order[place * self.size : (place + 1) * self.size], rng)
+        return split.rows(order[place * self.size : (place + 1) * self.size])
 
 
-@lru_cache(maxsize=2)  # a step needs two at most: of two epochs, or of two parts
+@lru_cache(maxsize=4)  # a step and the next need two epochs at most, of two parts
 def _shuffle(count: int, device: torch.device, *seed: int) -> Tensor:
     rng = torch.Generator().manual_seed(derive_seed(*seed))
     return torch.randperm(count, generator=rng).to(device)

@@ -51,7 +51,7 @@ def validate(
         points: How many validation images, the first ones; None for all.
         show: Called with the images done, and how many there are, from time to time.
     """
-    images = data.valid.batch()[:points]
+    images = data.valid.first(points)
     rng = torch.Generator(images.device).manual_seed(EVALUATION_SEED)
     valid = log_likelihood(machine, images, samples, rng, show=show)
     row: Row = {
