@@ -66,20 +66,26 @@ def read_npz(
             if member.file_size > RATIO * member.compress_size + RATIO:
                 raise ValueError(f"{member.filename} promises more bytes than it can hold")
             if mapped and member.compress_type == zipfile.ZIP_STORED:
-                with open(file, "rb") as content:
-                    content.seek(_start(content, member))
-                    arrays[name] = _read(content, member.file_size, f"{file}: {name}", file)
+                arrays[name] = _map_member(file, member, f"{file}: {name}")
                 continue
             with archive.open(member) as content:
                 arrays[name] = _read(content, member.file_size, f"{file}: {name}")
     return arrays, list(members)
 
 
-def _start(content: IO[bytes], member: zipfile.ZipInfo) -> int:
-    """Return where the bytes of a member of an open zip file begin."""
-    content.seek(member.header_offset + 26)
-    name, extra = struct.unpack("<HH", content.read(4))
-    return int(member.header_offset + 30 + name + extra)
+def _map_member(file: Path, member: zipfile.ZipInfo, where: object) -> np.ndarray:
+    """Return a member of a zip file that is not packed, after a check of its sum."""
+    with open(file, "rb") as content:
+        content.seek(member.header_offset + 26)
+        name, extra = struct.unpack("<HH", content.read(4))
+        begin = content.seek(member.header_offset + 30 + name + extra)
+        left, found = member.file_size, 0
+        while left and (chunk := content.read(min(left, 2**20))):
+            left, found = left - len(chunk), zlib.crc32(chunk, found)
+        if found != member.CRC:
+            raise ValueError(f"{member.filename} is not what its checksum says")
+        content.seek(begin)
+        return _read(content, member.file_size, where, file)
 
 
 def _read(

@@ -211,7 +211,7 @@ def test_to_device_keeps_images_and_draws_there(tmp_path: Path, device: str) -> 
         (
             load_digits,
             {"path": "x.npz"},
-            "digits has no option path; its options are root, binarize$",
+            "digits has no option path; its options are root, binarize, where$",
         ),
         (
             load_npz,

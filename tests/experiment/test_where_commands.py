@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Command, assert_same_run, checkpoint
+from conftest import SMALL, Command, assert_same_run, checkpoint
 
 OPTIONS = (
     "data=npz", "data.path=images.npy", "trainer.batch_size=16", "algorithm=nrws",
@@ -30,7 +30,7 @@ def test_host_and_device_are_the_same_run(
     device = train(*options, "data.where=device")
     host = train(*options, "data.where=host", "name=host")
     assert device.code == host.code == 0, host.err
-    assert "in host memory" in host.err and "in host memory" not in device.err
+    assert "in host memory" in host.out and "in host memory" not in device.out
     assert_same_run(device.run, host.run)
     interrupt(3, signal.SIGTERM)  # in the middle of an epoch
     broken = train(*options, "data.where=host", "name=broken")
@@ -40,19 +40,19 @@ def test_host_and_device_are_the_same_run(
     assert_same_run(device.run, resumed.run)
 
 
-def test_auto_goes_on_with_a_run_of_another_place(train: Command) -> None:
+def test_auto_goes_on_with_a_run_of_another_place(command: Command) -> None:
     """Runs of before the option was there go on too: a key that changes no number is left aside."""
-    options = (*OPTIONS, "hydra.run.dir=here", "resume=auto")
+    options = (*SMALL, *OPTIONS, "hydra.run.dir=here", "resume=auto")
     for where in ("host", "device"):
-        done = train(*options[:-1], options[-1], f"data.where={where}")
+        done = command("train.py", *options, f"data.where={where}")
         assert done.code == 0, done.err
-    config = Path("here/config.yaml")
+    config = Path("here/.hydra/config.yaml")
     config.write_text("".join(
         line for line in config.read_text().splitlines(keepends=True) if "where:" not in line
     ))  # fmt: skip
     assert "where" not in config.read_text()
-    assert train(*options).code == 0
-    again = train("resume=here", "trainer.epochs=3")
+    assert command("train.py", *options).code == 0
+    again = command("train.py", "resume=here", "trainer.epochs=3")
     assert again.code == 0, again.err
     assert checkpoint(Path("here"), "last.pt")["step"] == 12
 
