@@ -230,7 +230,7 @@ def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def read_arguments() -> argparse.Namespace:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Time nws on this machine.")
     add = parser.add_argument
     add("what", choices=["step", "peers", "solvers", "scale"])
@@ -250,18 +250,27 @@ def read_arguments() -> argparse.Namespace:
     aim = "that pcg aims at without --iterations (default 0.01)"
     add("--accuracy", type=float, default=1e-2, help=aim)
     add("--rank", type=int, default=15, help="of pcg's preconditioner (default 15)")
+    add("--json", action="store_true", help="print one JSON object and nothing else")
+    add_scale(parser)
+    return parser
+
+
+def add_scale(parser: argparse.ArgumentParser) -> None:
+    """The options of `scale` alone."""
+    add = parser.add_argument
     add("--visible", type=numbers, default=[784, 2304, 4096, 9216], help="sizes for scale")
     add("--hidden", type=numbers, default=[300], help="sizes for scale (default 300)")
-    add("--most-bytes", type=float, help="scale leaves out what should take more (default: nothing)")
+    add("--most-bytes", type=float, help="scale leaves out what should take more")
     before = "of Adam on the machine before what is timed (default 100)"
     add("--steps-before", type=int, default=100, help=before)
     add("--one", action="store_true", help="scale: one case, in this process")
-    add("--json", action="store_true", help="print one JSON object and nothing else")
-    arguments = parser.parse_args()
-    scale = arguments.what == "scale"
-    if arguments.repeats is None:
-        arguments.repeats = 15 if scale else 200
-    arguments.algorithms = arguments.algorithms or (["nrws"] if scale else [*DEFAULT])
+
+
+def read_arguments() -> argparse.Namespace:
+    arguments = make_parser().parse_args()
+    repeats, rules = (15, ["nrws"]) if arguments.what == "scale" else (200, [*DEFAULT])
+    arguments.repeats = repeats if arguments.repeats is None else arguments.repeats
+    arguments.algorithms = arguments.algorithms or rules
     check_numbers(arguments)
     options = {"rank": arguments.rank, "accuracy": arguments.accuracy}
     arguments.options = options if arguments.solver == "pcg" else {}
@@ -271,12 +280,16 @@ def read_arguments() -> argparse.Namespace:
         raise UserError("--device cuda, but torch sees no CUDA device; use --device cpu")
     check_names("--algorithms", arguments.algorithms, [*RULES, *(f"n{name}" for name in RULES)])
     check_names("--metrics", arguments.metrics, [*METRICS])
-    arguments.cases = [
-        (name, metric)
-        for name in arguments.algorithms
-        for metric in ([None] if name in RULES else arguments.metrics)
-    ]
+    arguments.cases = rules_and_metrics(arguments)
     return arguments
+
+
+def rules_and_metrics(arguments: argparse.Namespace) -> list[tuple[str, str | None]]:
+    """Each rule that is asked for, the natural ones with each metric."""
+    pairs: list[tuple[str, str | None]] = []
+    for name in arguments.algorithms:
+        pairs += [(name, each) for each in ([None] if name in RULES else arguments.metrics)]
+    return pairs
 
 
 def check_numbers(arguments: argparse.Namespace) -> None:
@@ -310,7 +323,7 @@ def main() -> None:
     arguments = read_arguments()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    benchmarks = {
+    benchmarks: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
         "step": benchmark_step, "peers": benchmark_peers, "solvers": benchmark_solvers,
         "scale": partial(benchmark_scale, script=Path(__file__).resolve()),
     }  # fmt: skip

@@ -88,9 +88,7 @@ def _map_member(file: Path, member: zipfile.ZipInfo, where: object) -> np.ndarra
         return _read(content, member.file_size, where, file)
 
 
-def _read(
-    content: IO[bytes], size: int, where: object, mapped: Path | None = None
-) -> np.ndarray:
+def _read(content: IO[bytes], size: int, where: object, mapped: Path | None = None) -> np.ndarray:
     """Return the array of `size` bytes from here in an open file, after a check of its header.
 
     Bytes in the order of C stay in the file `mapped`, where it is given: the array is a map of it,

@@ -153,23 +153,35 @@ def load_dataset(
         UserError: An option is unknown, missing or wrong, or a file is missing or damaged.
     """
     name = source.__name__.removeprefix("load_") if name is None else name
-    for option, value, choices in (("binarize", binarize, BINARIZATIONS), ("where", where, WHERE)):
-        if value not in choices:
-            raise UserError(f"data.{option} must be one of {', '.join(choices)}, got {value!r}")
+    _check_choice("binarize", binarize, BINARIZATIONS)
+    _check_choice("where", where, WHERE)
     device = torch.device(device)
     raw = _read(source, name, options, mapped=where != "device")
-    sizes = [each.numel() for part in DRAW_SEEDS if (each := getattr(raw, part)) is not None]
-    host = where == "host" or (where == "auto" and fills_memory(sum(sizes), device))
+    size = sum(images.numel() for images in _parts(raw).values())
+    host = where == "host" or (where == "auto" and fills_memory(size, device))
     if not host and (raw.order is not None or (where == "auto" and _maps(source))):
         raw = _in_memory(raw)
-    parts: dict[str, Any] = {part: getattr(raw, part) for part in DRAW_SEEDS}
-    for part, images in parts.items():
-        if images is not None:
-            once = part == "unlabeled" and images is raw.train
-            split = parts["train"] if once else _binarize(part, images, raw, binarize)
-            parts[part] = split if once else _held(split, device, host)
+    parts: dict[str, Any] = {
+        part: _held(_binarize(part, images, raw, binarize), device, host)
+        for part, images in _parts(raw).items()
+    }
+    if raw.unlabeled is raw.train:
+        parts["unlabeled"] = parts["train"]
     exact = raw.distribution and (raw.distribution[0].to(device), raw.distribution[1].to(device))
     return Dataset(name, raw.shape, distribution=exact, **parts)
+
+
+def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UserError(f"data.{option} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def _parts(raw: RawImages) -> dict[str, Tensor]:
+    """Return the parts by their names, without one that is another one too."""
+    parts = {"train": raw.train, "valid": raw.valid, "test": raw.test}
+    if raw.unlabeled is not None and raw.unlabeled is not raw.train:
+        parts["unlabeled"] = raw.unlabeled
+    return parts
 
 
 def _maps(source: Callable[..., RawImages]) -> bool:
@@ -179,8 +191,7 @@ def _maps(source: Callable[..., RawImages]) -> bool:
 
 def _in_memory(raw: RawImages) -> RawImages:
     """Return images of which nothing is in a file any more, the training part in its order."""
-    parts = {part: getattr(raw, part) for part in DRAW_SEEDS}
-    copies = {part: images.clone() for part, images in parts.items() if images is not None}
+    copies = {part: images.clone() for part, images in _parts(raw).items()}
     if raw.order is not None:
         copies["train"] = raw.train.index_select(0, raw.order)
     if raw.unlabeled is raw.train:

@@ -60,7 +60,8 @@ def load_npz(
         every = images[ALONE]
         order, valid, test = split_places(len(every), held_out, file)
         return RawImages(every, every[valid], every[test], size, maximum, order=order)
-    return RawImages(*(images[part] for part in PARTS), size, maximum)
+    train, valid, test = (images[part] for part in PARTS)
+    return RawImages(train, valid, test, size, maximum)
 
 
 def _as_bytes(array: np.ndarray, kind: str) -> torch.Tensor:
@@ -134,11 +135,11 @@ def _kind(where: str, array: np.ndarray) -> str:
         problem = f"at least one image of at least one pixel, got shape {array.shape}"
     elif kind not in "buif":
         problem = f"booleans, integers or floats, got dtype {array.dtype}"
-    elif nans := sum(int(np.isnan(chunk).sum()) for chunk in _chunks(array)):
+    elif nans := _count_nans(array):
         problem = f"numbers, got NaN in {nans} pixels"
     else:
         low, high = array.min(), array.max()
-        if all(((chunk == 0) | (chunk == 1)).all() for chunk in _chunks(array)):
+        if _is_binary(array):
             return BITS
         if low >= 0 and high <= (1 if kind == "f" else 255):
             return SHARES if kind == "f" else BYTES
@@ -149,6 +150,14 @@ def _kind(where: str, array: np.ndarray) -> str:
                 " means white, or give bytes 0..255 as integers (astype('uint8'))"
             )
     raise UserError(f"{where}: expected {problem}")
+
+
+def _is_binary(array: np.ndarray) -> bool:
+    return all(((chunk == 0) | (chunk == 1)).all() for chunk in _chunks(array))
+
+
+def _count_nans(array: np.ndarray) -> int:
+    return sum(int(np.isnan(chunk).sum()) for chunk in _chunks(array))
 
 
 def _image_shape(size: tuple[int, ...], shape: Sequence[int] | None) -> tuple[int, int]:

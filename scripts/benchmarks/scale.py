@@ -108,7 +108,7 @@ def model_bytes(
       both networks. With 3 n N at work. On a CPU the plain rule takes a part of the rows at once.
     - A metric has the phases of the last step too, 2 T, and n 2 N: parents and curvature.
     - The exact one has 2 P, gradients with their biases and directions, and 5 m d at work in its
-      largest layer, or 4 m d where that is solved in the space of its rows.
+      largest layer, or 3 m d where that is solved in the space of its rows.
     """
     total, visible = sum(sizes), sizes[0]
     parameters = 2 * sum(a * b for a, b in pairwise(sizes)) + 2 * total - visible
@@ -121,11 +121,16 @@ def model_bytes(
     if metric is not None:
         count += 2 * phase + 2 * rows * total
     if metric == "fisher":
-        layers = [(above + 1) * below for below, above in pairwise(sizes)]
-        layers += [(below + 1) * above for below, above in pairwise(sizes)]
-        few = FEW * arguments.batch <= visible + 1
-        count += 2 * parameters + (4 if few else 5) * max(layers)
+        count += 2 * parameters + _at_work(arguments.batch, rows, sizes)
     return count * (8 if arguments.dtype == "float64" else 4)
+
+
+def _at_work(batch: int, rows: int, sizes: Sequence[int]) -> int:
+    """The numbers at work in the layer that takes the most; K rows share x in the first one."""
+    layers = [(below, above, rows) for below, above in pairwise(sizes)]
+    layers += [(above, below, rows) for below, above in pairwise(sizes)][1:]
+    layers.append((sizes[1], sizes[0], batch))
+    return max((3 if FEW * n <= d + 1 else 5) * m * (d + 1) for m, d, n in layers)
 
 
 def dense_bytes(arguments: argparse.Namespace, visible: int, hidden: int) -> int:
