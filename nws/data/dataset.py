@@ -157,7 +157,7 @@ def load_dataset(
     _check_choice("where", where, WHERE)
     device = torch.device(device)
     raw = _read(source, name, options, mapped=where != "device")
-    size = sum(images.numel() for images in _parts(raw).values())
+    size = sum(map(torch.numel, _parts(raw).values()))
     host = where == "host" or (where == "auto" and fills_memory(size, device))
     if not host and (raw.order is not None or (where == "auto" and _maps(source))):
         raw = _in_memory(raw)
@@ -191,7 +191,7 @@ def _maps(source: Callable[..., RawImages]) -> bool:
 
 def _in_memory(raw: RawImages) -> RawImages:
     """Return images of which nothing is in a file any more, the training part in its order."""
-    copies = {part: images.clone() for part, images in _parts(raw).items()}
+    copies: dict[str, Any] = {part: images.clone() for part, images in _parts(raw).items()}
     if raw.order is not None:
         copies["train"] = raw.train.index_select(0, raw.order)
     if raw.unlabeled is raw.train:
