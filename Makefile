@@ -1,6 +1,9 @@
 # `make` lists the targets. PYTHON=python3.12 make train picks another Python (3.11 or later).
 PYTHON ?= python3
 BIN := .venv/bin
+# whole runs, from the command line to a checkpoint and back
+ON_DEVICE := tests/test_simulated_cuda.py $(addprefix tests/experiment/test_, \
+	averaging.py build.py checkpoints.py divergence.py unlabeled_commands.py waits.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help install train test faults lint format docs benchmark clean
@@ -19,8 +22,10 @@ install: .venv/installed  ## make .venv and install the pinned dependencies
 train: .venv/installed  ## train on the embedded default (handwritten digits, under a minute) and say where the run is
 	$(BIN)/python train.py
 
-test: .venv/installed lint  ## lint, type-check and test
+test: .venv/installed lint  ## lint, type-check and test, then the tests of devices on a simulated GPU
 	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --simulated-cuda -k cuda tests/learning tests/models tests/natural
+	$(BIN)/python -m pytest --simulated-cuda $(ON_DEVICE)
 
 faults: .venv/installed  ## hundreds of kills and bad inputs with a fresh seed (NWS_FAULTS_SEED repeats one); an hour
 	$(BIN)/python -m pytest tests/faults --faults-long -s

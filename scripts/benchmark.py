@@ -1,4 +1,5 @@
-"""Time nws on this machine: a training step, the solvers, one large layer, or its peers.
+"""Time nws on this machine: a step, the solvers, one large layer, its peers, several processes.
+Or count the launches of a step.
 
 Every figure is a median over repeats in one process. What is compared takes turns: a busy machine
 slows all of it alike, so the ratios are what to read. Needs only torch, rich and nws;
@@ -22,59 +23,41 @@ from torch.optim import Optimizer
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.launches import count_steps
 from benchmarks.peers import pyro_step, torch_step
-from benchmarks.scale import benchmark_scale, one_case
+from benchmarks.processes import benchmark_processes
+from benchmarks.products import step_products
+from benchmarks.scale import add_scale, benchmark_scale
 from benchmarks.solvers import SOLVERS, Row, benchmark_solvers, interleaved, reference
 
+from nws import distributed
 from nws.analysis.tables import print_table
 from nws.errors import UserError, positive_int
 from nws.experiment.boundary import errors_for_people
 from nws.experiment.hardware import device_name
 from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep, tempered, uniform
+from nws.learning.vimco import vimco
 from nws.models import BeliefNetwork, HelmholtzMachine
 from nws.natural import Damping, Rows
-from nws.natural.metrics import Diagonal, Fisher, Kronecker, Stateless
+from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker, Stateless
+from nws.natural.metrics.mean import Mean
 
 LAYERS = [784, 300, 200, 100, 75, 50, 35, 30, 25, 20, 15, 10, 10]
 RULES = {
     "ws": Rule("ws", 1, uniform, 1.0, 0.0, 1.0, baseline=False),
     "rws": Rule("rws", 10),
     "bihm": Rule("bihm", 10, partial(tempered, exponent=0.5), 1.0, 1.0, 0.0),
+    "vimco": Rule("vimco", 10, vimco, 1.0, 1.0, 0.0, baseline=False),
 }
 METRICS: dict[str, Callable[..., Any]] = {
     "fisher": Fisher,
     "kronecker": lambda solver: Kronecker(),
     "diagonal": lambda solver: Diagonal(),
+    "mean": lambda solver: Mean(),
+    "empirical": Empirical,
 }
 DEFAULT = ["ws", "rws", "nws", "nrws"]
 RATE = 1e-9  # of the optimizers: what is timed hardly moves
-
-
-def step_products(machine: HelmholtzMachine, rule: Rule, batch: int) -> Callable[[], None]:
-    """The matrix products of one plain step, on tensors of the shapes that the step gives them.
-
-    Wake: logits of q and p, gradients of p (and of q). Dream, where the rule has one: logits of p
-    and q, gradients of q.
-    The first recognition layer sees each data point once in the wake phase, not once a sample.
-    """
-    like = next(machine.parameters())
-    products = []
-    for network in machine.networks:
-        for edge in network.edges:
-            units, parents = edge.layer.weight.shape
-            for phase in ("wake", "dream") if rule.recognition_dream else ("wake",):
-                rows = batch if edge.parent == 0 and phase == "wake" else batch * rule.samples
-                inputs, targets = (torch.rand(rows, width).to(like) for width in (parents, units))
-                weight = edge.layer.weight.detach()
-                products.append((inputs, weight.T, torch.empty_like(targets)))
-                if getattr(rule, f"{network.name}_{phase}", 0):
-                    products.append((targets.T, inputs, torch.empty_like(weight)))
-
-    def run() -> None:
-        for left, right, out in products:
-            torch.mm(left, right, out=out)
-
-    return run
 
 
 def make_learner(
@@ -102,7 +85,7 @@ def make_learner(
         rows = RowOptions(max_rows=arguments.max_rows)
         damping = arguments.damping
         metrics = [NaturalMetric(n, make(), Damping(damping), rows) for n in machine.networks]
-    return WakeSleep(machine, rule, draws, metrics), images()
+    return WakeSleep(machine, rule, draws, metrics, arguments.streams), images()
 
 
 def make_optimizer(name: str, machine: HelmholtzMachine, rate: float = RATE) -> Optimizer:
@@ -160,6 +143,24 @@ def gradients(network: BeliefNetwork) -> list[Tensor]:
     found = {name: torch.as_tensor(each.grad) for name, each in network.layers.named_parameters()}
     numbers = range(len(network.layers))
     return [torch.cat([found[f"{i}.weight"], found[f"{i}.bias"][:, None]], 1) for i in numbers]
+
+
+def rules_and_metrics(arguments: argparse.Namespace) -> list[tuple[str, str | None]]:
+    """Each rule that is asked for, the natural ones with each metric."""
+    pairs: list[tuple[str, str | None]] = []
+    for name in arguments.algorithms:
+        pairs += [(name, each) for each in ([None] if name in RULES else arguments.metrics)]
+    return pairs
+
+
+def benchmark_launches(arguments: argparse.Namespace) -> list[Row]:
+    """Operations that a step dispatches, from a batch to the gradients: without the optimizer."""
+    rows = []
+    for algorithm, metric in rules_and_metrics(arguments):
+        learner, x = make_learner(arguments, algorithm, metric)
+        counts = count_steps(partial(learner.step, x))
+        rows.append({"algorithm": algorithm, "metric": metric} | counts)
+    return rows
 
 
 def benchmark_step(arguments: argparse.Namespace) -> list[Row]:
@@ -233,7 +234,7 @@ def numbers(text: str) -> list[int]:
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Time nws on this machine.")
     add = parser.add_argument
-    add("what", choices=["step", "peers", "solvers", "scale"])
+    add("what", choices=["step", "peers", "solvers", "scale", "launches", "processes"])
     add("--device", default="cpu", help="cpu or cuda (default cpu)")
     add("--dtype", default="float32", choices=["float32", "float64"])
     add("--threads", type=int, help="CPU threads (default: torch's)")
@@ -250,20 +251,11 @@ def make_parser() -> argparse.ArgumentParser:
     aim = "that pcg aims at without --iterations (default 0.01)"
     add("--accuracy", type=float, default=1e-2, help=aim)
     add("--rank", type=int, default=15, help="of pcg's preconditioner (default 15)")
+    add("--streams", type=int, default=1, help="of processes (default 1)")
+    add("--predict", type=numbers, help="numbers of GPUs, for the model of processes alone")
     add("--json", action="store_true", help="print one JSON object and nothing else")
-    add_scale(parser)
+    add_scale(parser, numbers)
     return parser
-
-
-def add_scale(parser: argparse.ArgumentParser) -> None:
-    """The options of `scale` alone."""
-    add = parser.add_argument
-    add("--visible", type=numbers, default=[784, 2304, 4096, 9216], help="sizes for scale")
-    add("--hidden", type=numbers, default=[300], help="sizes for scale (default 300)")
-    add("--most-bytes", type=float, help="scale leaves out what should take more")
-    before = "of Adam on the machine before what is timed (default 100)"
-    add("--steps-before", type=int, default=100, help=before)
-    add("--one", action="store_true", help="scale: one case, in this process")
 
 
 def read_arguments() -> argparse.Namespace:
@@ -282,14 +274,6 @@ def read_arguments() -> argparse.Namespace:
     check_names("--metrics", arguments.metrics, [*METRICS])
     arguments.cases = rules_and_metrics(arguments)
     return arguments
-
-
-def rules_and_metrics(arguments: argparse.Namespace) -> list[tuple[str, str | None]]:
-    """Each rule that is asked for, the natural ones with each metric."""
-    pairs: list[tuple[str, str | None]] = []
-    for name in arguments.algorithms:
-        pairs += [(name, each) for each in ([None] if name in RULES else arguments.metrics)]
-    return pairs
 
 
 def check_numbers(arguments: argparse.Namespace) -> None:
@@ -325,10 +309,13 @@ def main() -> None:
         torch.set_num_threads(arguments.threads)
     benchmarks: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
         "step": benchmark_step, "peers": benchmark_peers, "solvers": benchmark_solvers,
-        "scale": partial(benchmark_scale, script=Path(__file__).resolve()),
+        "scale": partial(benchmark_scale, script=Path(__file__).resolve(), make=make_learner),
+        "launches": benchmark_launches,
+        "processes": partial(benchmark_processes, make=make_learner, full_step=full_step),
     }  # fmt: skip
-    one = arguments.what == "scale" and arguments.one
-    rows = one_case(arguments, make_learner) if one else benchmarks[arguments.what](arguments)
+    rows = benchmarks[arguments.what](arguments)
+    if not distributed.is_first():
+        return
     device, threads = device_name(arguments.device), torch.get_num_threads()
     if arguments.json:
         report = {"device": device, "dtype": arguments.dtype, "threads": threads, "rows": rows}

@@ -25,6 +25,8 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 from scipy.io import savemat
 
+pytest_plugins = ["simulated_cuda"]  # --simulated-cuda
+
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
 
@@ -262,7 +264,7 @@ def metrics(run: Path, start: bool = False) -> list[dict[str, str]]:
 
 
 def checkpoint(run: Path, name: str = "last.pt") -> dict[str, Any]:
-    state = torch.load(run / "checkpoints" / name, weights_only=True)
+    state = torch.load(run / "checkpoints" / name, map_location="cpu", weights_only=True)
     # No two runs share the seconds, which are in the rows too; a resumed run had a configuration.
     unlike = ("seconds", "rows", "wandb_id", "configuration")
     return {key: value for key, value in state.items() if key not in unlike}

@@ -6,6 +6,8 @@ No test checks the times themselves.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -17,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import ROOT, load_script
+from processes import together
 
 from nws.errors import UserError
 from nws.learning import Rule, WakeSleep
@@ -262,3 +265,58 @@ def test_it_needs_torch_rich_and_nws_alone(tmp_path: Path) -> None:
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_launches(bench: Bench) -> None:
+    """A batch of any size takes as many, a machine with more layers takes more."""
+    wanted = ("launches", "--algorithms", "rws,nrws", "--metrics", "kronecker,fisher")
+    small = bench(*wanted, "--iterations", "2")["rows"]
+    assert [(row["algorithm"], row["metric"]) for row in small] == [
+        ("rws", None), ("nrws", "kronecker"), ("nrws", "fisher")
+    ]  # fmt: skip
+    counts = [row["ordinary_step"] for row in small]
+    assert counts == sorted(counts) and counts[0] == small[0]["first_step"] > 50
+    assert all(row["first_step"] > row["ordinary_step"] for row in small[1:])  # it refreshes
+
+
+def test_the_counter_counts_what_does_work() -> None:
+    load_script("benchmark")
+    count = sys.modules["benchmarks.launches"].count_launches
+    x = torch.ones(2, 3)
+    assert count(lambda: x.T[0].unflatten(0, (1, -1))) == 0
+    assert count(lambda: (x + 1).sum()) == 2
+    assert count(lambda: torch._foreach_add_([x, x.clone()], 1.0)) == 2
+
+
+def test_several_processes(bench: Bench) -> None:
+    """The model's bytes are those that two processes send, but for the solver's few, and for what
+    fills up the shorter share of rows.
+    """
+    with pytest.raises(UserError, match="torchrun"):
+        bench("processes")
+    options = ("processes", "--max-rows", "3")
+    report = together(2, run_in_process, options)[0]
+    assert [row["metric"] for row in report["rows"]] == ["Euclidean", "kronecker", "fisher"]
+    for row in report["rows"]:
+        assert row["processes"] == 2 and row["calls"] >= 1
+        for kind in ("summed_mib", "joined_mib"):
+            measured, model = row[kind], row[f"model_{kind}"]
+            assert measured == pytest.approx(model, rel=0.35), (row["metric"], kind)
+    exact = report["rows"][2]
+    assert exact["joined_mib"] > exact["summed_mib"] > 0
+
+
+def run_in_process(arguments: tuple[str, ...]) -> Report:
+    module, output = load_script("benchmark"), io.StringIO()
+    sys.argv = ["benchmark.py", *arguments, *TINY, "--json"]
+    with contextlib.redirect_stdout(output):
+        module.main()
+    return json.loads(output.getvalue() or "{}")
+
+
+def test_the_model_of_several_processes(bench: Bench) -> None:
+    rows = bench("processes", "--predict", "1,8")["rows"]
+    for one, eight in zip(rows[::2], rows[1::2], strict=True):
+        assert (one["processes"], eight["processes"]) == (1, 8)
+        assert one["talk_ms"] == one["sent_mib"] == 0 < eight["talk_ms"]
+        assert eight["work_ms"] < one["work_ms"]

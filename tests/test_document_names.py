@@ -25,6 +25,7 @@ from documents import (
     spans,
 )
 from omegaconf import OmegaConf
+from torch.distributed.run import get_args_parser
 
 
 def test_every_choice_of_a_group_exists() -> None:
@@ -118,8 +119,9 @@ def test_every_option_of_hydra_exists() -> None:
 def test_every_flag_of_the_scripts_exists(command: Command) -> None:
     """Those of commands are taken when these are run."""
     flags = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", code_spans()))
-    # of Hydra, W&B and TensorBoard
+    # of Hydra, W&B, TensorBoard, and torchrun
     known = {"--config-dir", "--cfg", "--resolve", "--summary", "--logdir"}
+    known |= {option.replace("_", "-") for option in get_args_parser()._option_string_actions}
     for script in SCRIPTS:
         shown = set(re.findall(r"--[a-z][a-z-]+", command(script, "--help").out))
         assert shown > {"--help"}, script

@@ -49,6 +49,7 @@ def test_every_command_is_of_a_kind_that_is_checked_here() -> None:
         "wandb ",
         "nws ",
         "pip install ",
+        "torchrun ",  # tests/distributed/test_training.py
     )
     known += tuple(f"python {script} " for script in ("train.py", *SCRIPTS))
     assert [command for command in commands() if not command.startswith(known)] == []
@@ -157,7 +158,7 @@ def shortened(text: str, tiny: list[str]) -> tuple[list[str], int]:
 def test_training(
     command: Command, tmp_path: Path, tiny: list[str], text: str, request: pytest.FixtureRequest
 ) -> None:
-    if "submitit" in text:
+    if "launcher=s" in text:  # SLURM's two
         request.getfixturevalue("cluster")
     given, jobs = shortened(text, tiny)
     outcome = command("train.py", *given)
@@ -174,9 +175,12 @@ def test_training(
         for run in runs
     )
     assert all(checkpoint(run)["step"] == 2 or "debug" in text for run in runs)
-    if "submitit" in text:
+    if "launcher=s" in text:
+        gpus = 4 if "nodes" in text else 1
         script = (tmp_path / "slurm" / "script").read_text()
-        assert "#SBATCH --partition=NAME\n" in script and "#SBATCH --gpus-per-node=1\n" in script
+        assert (
+            "#SBATCH --partition=NAME\n" in script and f"#SBATCH --gpus-per-node={gpus}\n" in script
+        )
 
 
 @pytest.fixture(scope="module")

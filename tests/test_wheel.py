@@ -80,7 +80,7 @@ def test_the_installed_command_trains_and_samples_from_any_folder(
     call(command, "train", "-m", *TWO_STEPS[1:], *launcher, *swept, folder=tmp_path)
     for job in "01":
         run = tmp_path / "sweep" / job
-        state = torch.load(run / "checkpoints" / "last.pt", weights_only=True)
+        state = torch.load(run / "checkpoints" / "last.pt", map_location="cpu", weights_only=True)
         assert state["step"] == 2
     drawn = call(command, "sample", "sweep/1", "--count", "4", folder=tmp_path)
     assert drawn.splitlines()[-1] == str(tmp_path / "sweep" / "1")

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nws import distributed
 from nws.analysis.runs import is_bidirectional
 from nws.analysis.sums import Show, Sums
 from nws.errors import UserError, positive_int
@@ -95,8 +96,9 @@ def evaluate(
     partial = run.path / f".evaluation_{hashlib.sha256(state.encode()).hexdigest()[:16]}.pt"
     sums.compute(partial, show)
     row = _figures(sums) | key
-    _add(run.path, row, asked)
-    partial.unlink(missing_ok=True)
+    if distributed.is_first():  # of several processes, which all have the figures
+        _add(run.path, row, asked)
+        partial.unlink(missing_ok=True)
     return row, False
 
 

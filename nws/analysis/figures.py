@@ -89,8 +89,8 @@ def drawable(text: str) -> str:
     """Return a text for a figure: as it is, or its dollar signs as such where it is no formula.
 
     Example:
-        >>> drawable("5 seeds, x^2"), drawable(r"$\\nosuch{$") == r"\\$\\nosuch{\\$"
-        ('5 seeds, x^2', True)
+        >>> drawable("5 seeds, x^2")
+        '5 seeds, x^2'
     """
     try:
         for line in text.splitlines():

@@ -3,20 +3,24 @@
 Every draw is a function of the seed: chunk c of the data points takes its random numbers from a
 generator with seed derive_seed(seed, 0, c), chunk c of the dreams from derive_seed(seed, 1, c).
 So the draws are the same for every run, and whether or not the computation was interrupted.
+Several processes compute a chunk each at a time.
 
 Symbols: N data points, K samples of each, w = p(x, h) / q(h | x), M dreams for log Z.
 """
 
 import contextlib
 import io
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from nws import distributed
 from nws.errors import positive_int
 from nws.experiment.seeds import derive_seed
 from nws.files import write_atomically
@@ -93,7 +97,7 @@ class Sums:
         try:
             show(sum(self.sizes[: len(self.sums)]), sum(self.sizes))
             while len(self.sums) < len(self.sizes):
-                self.sums.append(self._chunk(len(self.sums)).cpu())
+                self.sums += self._next()
                 show(sum(self.sizes[: len(self.sums)]), sum(self.sizes))
                 if time.monotonic() - saved > SAVE_EVERY:
                     self._save(partial)
@@ -119,6 +123,18 @@ class Sums:
         z_sums = torch.stack(self.sums[len(self.parts) :]).logsumexp(0)
         return likelihood.summarise_p_star(roots, self.samples, z_sums, self.z_samples)
 
+    def _next(self) -> list[Tensor]:
+        """The sums of the next chunks, one for each process, which computes its own."""
+        numbers = range(len(self.sizes))[len(self.sums) :][: distributed.size()]
+        shapes = [(3, len(self.parts[n])) if n < len(self.parts) else (2,) for n in numbers]
+        sizes = [math.prod(shape) for shape in shapes] + [0] * (distributed.size() - len(shapes))
+        own = torch.zeros(0, dtype=torch.float64)
+        if distributed.rank() < len(numbers):
+            own = self._chunk(numbers[distributed.rank()]).cpu().flatten()
+        joined = distributed.gather([own], [[0, *accumulate(sizes)]])[0]
+        pieces = joined.split(sizes)
+        return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=False)]
+
     def _chunk(self, number: int) -> Tensor:
         """The sums of one chunk: of images (3, B), or after all of these, of dreams (2,)."""
         dream = number - len(self.parts)
@@ -130,6 +146,6 @@ class Sums:
         return log_z_sums(self.machine, self.dreams[dream], rng, self.max_rows)
 
     def _save(self, partial: Path | None) -> None:
-        if partial is not None and self.sums:
+        if partial is not None and self.sums and distributed.is_first():
             torch.save(self.sums, buffer := io.BytesIO())
             write_atomically(partial, buffer.getvalue())

@@ -1,15 +1,17 @@
 """The one place that rewrites the command line before Hydra reads it."""
 
 import importlib.util
+import logging
 import os
 import shutil
 from pathlib import Path
 
 import hydra
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from nws import distributed
 from nws.errors import UserError
 from nws.experiment.composition import check_command
 from nws.experiment.configuration import GROUPS
@@ -22,13 +24,21 @@ PLUGINS = {
     "hydra/launcher=joblib": "hydra_joblib_launcher",
     "hydra/launcher=submitit_slurm": "hydra_submitit_launcher",
     "hydra/launcher=submitit_local": "hydra_submitit_launcher",
+    "hydra/launcher=slurm_nodes": "hydra_submitit_launcher",
     "hydra/sweeper=optuna": "hydra_optuna_sweeper",
 }
+#: Those that need the commands of SLURM; the second one has several processes a run.
+ON_SLURM = ("hydra/launcher=submitit_slurm", "hydra/launcher=slurm_nodes")
 #: Our settings of a plugin, in conf/hydra/. Hydra allows no second file of the plugin's own name.
 SETTINGS = {
     "hydra/launcher=submitit_slurm": "hydra/launcher=slurm",
     "hydra/sweeper=optuna": "hydra/sweeper=search",
 }
+SWEPT = (
+    "a sweep (-m) starts its runs by itself, and torchrun starts the processes of one run; start"
+    " run after run by torchrun, or the sweep without it, on SLURM with hydra/launcher=slurm_nodes"
+    " for several processes a run"
+)
 #: Keys of earlier versions, and what they are called now.
 OLD_KEYS = {
     "metric.kind": "metric",
@@ -48,6 +58,42 @@ def rewrite_arguments(arguments: list[str], conf: Path) -> list[str]:
     arguments = resume_run(arguments)
     check_command(arguments, conf)
     return find_unfinished_run(arguments, conf)
+
+
+def agree_on_arguments(arguments: list[str], conf: Path) -> list[str]:
+    """Meet the other processes of the run, if any, and return what `rewrite_arguments` does.
+
+    Of several processes the first one does it for all, and alone speaks from here on. They get the
+    directory of the run as well, whose name has the time in it.
+    """
+    distributed.start()
+    if distributed.size() == 1:
+        return rewrite_arguments(arguments, conf)
+    if not distributed.is_first():
+        logging.disable()
+        return list(distributed.send(None))
+    if {"-m", "--multirun"} & set(arguments):
+        raise UserError(SWEPT)
+    rewritten = rewrite_arguments(arguments, conf)
+    composed = compose(rewritten, conf)
+    if composed is not None and _is_multirun(composed):
+        raise UserError(SWEPT)
+    if composed is not None:
+        rewritten.append(f"hydra.run.dir={_quote(Path(composed.hydra.run.dir))}")
+    return list(distributed.send(rewritten))
+
+
+def _is_multirun(composed: DictConfig) -> bool:
+    return getattr(composed.hydra.mode, "name", None) == "MULTIRUN"
+
+
+def compose(arguments: list[str], conf: Path) -> DictConfig | None:
+    """Return the configuration that Hydra composes; None where it cannot, which it says itself."""
+    try:
+        with hydra.initialize_config_dir(str(conf), job_name="train", version_base="1.3"):
+            return hydra.compose("config", arguments, return_hydra_config=True)
+    except (HydraException, OmegaConfBaseException):
+        return None
 
 
 def rename_old_keys(arguments: list[str], conf: Path) -> list[str]:
@@ -98,7 +144,7 @@ def use_our_settings(arguments: list[str]) -> list[str]:
             name = package.replace("_", "-")
             raise UserError(f"{text} needs {name}: pip install {name}")
         cluster = shutil.which("sbatch") and shutil.which("srun")
-        if text == "hydra/launcher=submitit_slurm" and not cluster:
+        if text in ON_SLURM and not cluster:
             raise UserError(f"{text} needs the commands sbatch and srun of SLURM, found none here")
     return [SETTINGS.get(text, text) for text in arguments]
 
@@ -138,15 +184,11 @@ def find_unfinished_run(arguments: list[str], conf: Path) -> list[str]:
     directed = any(text.startswith(("-", "hydra.run.dir=")) for text in arguments)
     if directed or "resume=auto" not in arguments:
         return arguments
-    try:
-        with hydra.initialize_config_dir(str(conf), job_name="train", version_base="1.3"):
-            config = hydra.compose("config", arguments, return_hydra_config=True)
-        if config.hydra.mode is not None and config.hydra.mode.name == "MULTIRUN":
-            return arguments
-        parent = Path(config.hydra.run.dir).parent
-        config = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    except (HydraException, OmegaConfBaseException):  # Hydra composes again and says what is wrong
+    composed = compose(arguments, conf)
+    if composed is None or _is_multirun(composed):
         return arguments
+    parent = Path(composed.hydra.run.dir).parent
+    config = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
     terminal = Terminal(config.verbosity)
     for file in sorted(parent.glob("*/.hydra/config.yaml"), reverse=True):
         run = RunDirectory(file.parent.parent.resolve())

@@ -28,6 +28,7 @@ class Batches:
 
     def __init__(self, data: Dataset, size: int, sources: Collection[str], seed: int) -> None:
         self.data, self.size, self.sources, self.seed = data, size, sources, seed
+        self._places: list[Tensor] = []  # of the batches: each step writes to the same memory
         steps_per_epoch(size, len(data.train), "training")
         if "unlabeled" in sources:
             if data.unlabeled is None:
@@ -43,15 +44,21 @@ class Batches:
     def at(self, step: int, rng: torch.Generator) -> list[Tensor]:
         """Return the batch of a step, (B, D), and the one that metrics take rows from, if another.
 
-        `rng` makes fresh draws of grey images.
+        `rng` makes fresh draws of grey images. The next call writes over what is returned: a step
+        that is recorded finds its batch in the same place.
         """
         wanted = self._wanted(step)
         if self._ahead is not None:
             rows = self._ahead.take(wanted, self._wanted(step + 1))
         else:
             rows = [self._rows(key) for key in wanted]
-        pairs = zip(wanted, rows, strict=True)
-        return [self._split(stream).images(each, rng) for (stream, _), each in pairs]
+        if not self._places:
+            shape = (len(wanted), *rows[0].shape)
+            self._places = [*rows[0].new_empty(shape, dtype=torch.float32)]
+        return [
+            self._split(stream).images(each, rng, place)
+            for (stream, _), each, place in zip(wanted, rows, self._places, strict=True)
+        ]
 
     def _wanted(self, step: int) -> list[Key]:
         """Return which batches a step takes: that of the gradient first."""
@@ -79,7 +86,10 @@ class Batches:
 @lru_cache(maxsize=4)  # a step and the next need two epochs at most, of two parts
 def _shuffle(count: int, device: torch.device, *seed: int) -> Tensor:
     rng = torch.Generator().manual_seed(derive_seed(*seed))
-    return torch.randperm(count, generator=rng).to(device)
+    order = torch.randperm(count, generator=rng)
+    if device.type != "cuda":
+        return order.to(device)
+    return order.pin_memory().to(device, non_blocking=True)  # which does not wait
 
 
 def steps_per_epoch(size: int, images: int, kind: str) -> int:

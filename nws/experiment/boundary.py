@@ -59,8 +59,15 @@ def end_program(error: Exception | KeyboardInterrupt, log: Path | None = None) -
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(PIPE_CLOSED)
     message, status = explain(error, log)
-    print(f"error: {message}", file=sys.stderr)
+    say_error(message)
     sys.exit(status)
+
+
+def say_error(message: str) -> None:
+    """Print the message of an error. Of several processes that end one says why."""
+    together = sys.modules.get("nws.distributed")  # it imports torch
+    if together is None or together.speaks_first():
+        print(f"error: {message}", file=sys.stderr)
 
 
 def explain(error: Exception, log: Path | None = None) -> tuple[str, int]:

@@ -40,7 +40,7 @@ def best_and_last(rows: Sequence[Mapping[str, Any]]) -> tuple[Likelihood | None,
 
 def validate(
     machine: HelmholtzMachine, data: Dataset, samples: int, points: int | None,
-    show: Callable[[int, int], object] = lambda done, total: None,
+    show: Callable[[int, int], object] = lambda done, total: None, streams: int = 1,
 ) -> Row:  # fmt: skip
     """Return the columns of an evaluation, in nats an image; with the exact KL if p_D is known.
 
@@ -50,10 +50,11 @@ def validate(
         samples: Importance samples an image, K.
         points: How many validation images, the first ones; None for all.
         show: Called with the images done, and how many there are, from time to time.
+        streams: Blocks of images that draw by themselves (`trainer.streams`).
     """
     images = data.valid.first(points)
     rng = torch.Generator(images.device).manual_seed(EVALUATION_SEED)
-    valid = log_likelihood(machine, images, samples, rng, show=show)
+    valid = log_likelihood(machine, images, samples, rng, show=show, streams=streams)
     row: Row = {
         "valid/log_likelihood": valid.mean,
         "valid/standard_error": valid.standard_error,
@@ -78,7 +79,7 @@ def noise_scales(learner: WakeSleep, batches: Batches, step: int, count: int) ->
     """
     rng = torch.Generator(learner.rng.device).manual_seed(EVALUATION_SEED)
     size = max(1, batches.size // 2)
-    ahead = [batches.at(step + each, rng)[0] for each in range(count)]
+    ahead = [batches.at(step + each, rng)[0].clone() for each in range(count)]
     halves = [half for batch in ahead for half in batch.split(size)[:2]]
     noise = gradient_noise(learner.machine, learner.rule, halves, rng, step)
     return {f"noise_scale/{name}": each.scale for name, each in noise.items()}

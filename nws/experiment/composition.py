@@ -67,6 +67,16 @@ def _overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return rest, folder
 
 
+def _split(overrides: Sequence[Override]) -> tuple[list[str], list[Override]]:
+    """Return the overrides with one value, as they were given, and those with several."""
+    swept = [each for each in overrides if each.is_sweep_override()]
+    return [each.input_line or "" for each in overrides if each not in swept], swept
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~")
+
+
 class Composition:
     """What is wrong with a command's overrides.
 
@@ -85,16 +95,14 @@ class Composition:
     def check(self, given: Sequence[str], multirun: bool) -> None:
         """Find what is wrong with overrides, of one run or of a sweep."""
         overrides = [each for text in given for each in self._parse(text)]
-        fixed = [each.input_line or "" for each in overrides if not each.is_sweep_override()]
-        swept = [each for each in overrides if each.is_sweep_override()]
+        fixed, swept = _split(overrides)
         config = self._compose(fixed)
         if config is None:
             return
-        multirun = multirun or config.hydra.mode == RunMode.MULTIRUN
-        if multirun:
+        if multirun or config.hydra.mode == RunMode.MULTIRUN:
             self._check_sweep(fixed, swept, config)
-        for each in [] if multirun else swept:
-            self.problems.append(about_override(each.input_line or ""))
+        else:
+            self.problems += [about_override(each.input_line or "") for each in swept]
         self.problems += check_hydra(config.hydra)
         if not swept:
             self._check_job(config)
@@ -139,23 +147,31 @@ class Composition:
     def _check_sweep(self, fixed: list[str], swept: Sequence[Override], config: DictConfig) -> None:
         """Find what is wrong with the jobs of a sweep: each value, beside the first of others."""
         params = config.hydra.sweeper.get("params") or {}
-        searches = "direction" in config.hydra.sweeper
-        named = {each.get_key_element().lstrip("+") for each in swept}
-        named |= {text.partition("=")[0].lstrip("+") for text in fixed}
+        named = set(map(_key, [*fixed, *(each.input_line or "" for each in swept)]))
         listed = [f"{key}={params[key]}" for key in params if key not in named]
-        every = [*(each for text in listed for each in self._parse(text)), *swept]
-        fixed = [*fixed, *(x.input_line or "" for x in every if not x.is_sweep_override())]
-        found = [(x, self._values(x, searches)) for x in every if x.is_sweep_override()]
-        values = [(override, texts) for override, texts in found if texts]
-        first = [texts[0] for _, texts in values]
-        base = self._compose([*fixed, *first])
+        more, ranges = _split([each for text in listed for each in self._parse(text)])
+        values = self._all_values([*ranges, *swept], "direction" in config.hydra.sweeper)
+        fixed = [*fixed, *more]
+        base = self._compose([*fixed, *(texts[0] for _, texts in values)])
         if base is None:
             return
         self._check_job(base)
         for override, texts in values:
-            others = [each[0] for key, each in values if key is not override]
-            for text in texts[1:]:
-                self._check_value(override, text, [*fixed, *others], base)
+            others = [*fixed, *(each[0] for key, each in values if key is not override)]
+            self._check_values(override, texts[1:], others, base)
+
+    def _check_values(
+        self, override: Override, texts: list[str], others: list[str], base: DictConfig
+    ) -> None:
+        for text in texts:
+            self._check_value(override, text, others, base)
+
+    def _all_values(
+        self, swept: Sequence[Override], searches: bool
+    ) -> list[tuple[Override, list[str]]]:
+        """Return each swept key with its values, those without a value aside."""
+        found = [(override, self._values(override, searches)) for override in swept]
+        return [(override, texts) for override, texts in found if texts]
 
     def _check_value(
         self, override: Override, text: str, others: list[str], base: DictConfig

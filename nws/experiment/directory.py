@@ -8,6 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from nws import distributed
 from nws.errors import UserError
 from nws.experiment.checkpoints import load_checkpoint
 from nws.experiment.lock import RunLock
@@ -51,8 +52,11 @@ class RunDirectory:
         """Take the directory for one run, unless it starts `again`: write the configuration.
 
         From the moment that config.yaml is there, the directory holds a run. The process must have
-        the `lock`, so that of several that start at once one succeeds.
+        the `lock`, so that of several that start at once one succeeds. Of the processes of one run
+        the first one does this.
         """
+        if not distributed.is_first():
+            return
         if not again:
             self.check_free()
         with contextlib.suppress(OSError):

@@ -66,6 +66,7 @@ class DivergenceCheck:
         for network in self.machine.networks:
             self.layers += [f"{network.name} layer {each}" for each in range(len(network.layers))]
         device = next(self.machine.parameters()).device
+        self._step = torch.zeros((), dtype=torch.long, device=device)  # counted from 1
         # For each layer the first step of a loss that is not finite.
         self._first_bad = torch.full((len(self.layers),), -1, device=device)
         self.coins = coins(self.machine)
@@ -89,10 +90,14 @@ class DivergenceCheck:
                     " singular, and its direction too long; 0.02 to 1 is usual",
                 )
 
-    def note(self, layer_losses: Tensor, step: int) -> None:
-        """Take in one step's losses, one a layer. It does not wait for the device."""
+    def start_step(self, step: int) -> None:
+        """Take the next losses as those of a step, counted from 1."""
+        self._step.fill_(step)
+
+    def note(self, layer_losses: Tensor) -> None:
+        """Take in a step's losses, one a layer. It does not wait for the device."""
         bad = ~layer_losses.isfinite() & (self._first_bad < 0)
-        self._first_bad.masked_fill_(bad, step)
+        torch.where(bad, self._step, self._first_bad, out=self._first_bad)
 
     def check(
         self, step: int, rates: object, kept: str, bound: Tensor | None = None,

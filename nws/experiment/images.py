@@ -11,6 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from nws import distributed
 from nws.data import Dataset
 from nws.data.dataset import Split
 from nws.files import write_atomically
@@ -39,7 +40,12 @@ class Picture(NamedTuple):
 
 
 def progress_pictures(machine: HelmholtzMachine, data: Dataset, seed: int) -> dict[str, Picture]:
-    """Return pictures of generated images, and of validation images above their reconstructions."""
+    """Return pictures of generated images, and of validation images above their reconstructions.
+
+    Of several processes the first one draws them; the others have none.
+    """
+    if not distributed.is_first():
+        return {}
     rng = torch.Generator(data.valid.device).manual_seed(seed)
     originals = data.valid.first(IMAGES // 2)
     generated = image_grid(generate(machine, IMAGES, rng), data.shape)

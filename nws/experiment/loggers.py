@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 
 from omegaconf import DictConfig, OmegaConf
 
+from nws import distributed
 from nws.errors import UserError
 from nws.experiment.checkpoints import save_checkpoint
 from nws.experiment.checks import Row
@@ -103,6 +104,8 @@ def build_logger(config: DictConfig) -> Guard:
     """Return the logger that the group `logger` names; `UserError` where it cannot be made."""
     options = {"_target_": WANDB} | to_dict(config.logger)  # runs of earlier versions had no other
     target = options["_target_"]
+    if not distributed.is_first():  # one of several processes shows the run
+        return Guard(None)
     if target is None:
         if len(options) > 1:
             given = ", ".join(sorted(options.keys() - {"_target_"}))
@@ -207,7 +210,12 @@ class Outputs:
             self.logger.images(f"images/{name}", path, step)
 
     def checkpoint(self, state: dict[str, Any], best: bool) -> None:
-        """Write last.pt, and best.pt too where the state is the best so far."""
+        """Write last.pt, and best.pt too where the state is the best so far.
+
+        Of several processes the first one does.
+        """
+        if not distributed.is_first():
+            return
         state |= {"wandb_id": self.wandb_id, "rows": self.metrics.text()}
         state["configuration"] = self._configuration
         for path in [self.run.best] * best + [self.run.last]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nws import distributed
 from nws.errors import UserError
 from nws.experiment.checks import Row
 from nws.files import write_atomically
@@ -29,9 +30,10 @@ class MetricsFile:
         self.rows: list[Mapping[str, Any]] = list(rows)
 
     def write(self, row: Row) -> None:
-        """Add a row."""
+        """Add a row. Of several processes the first one writes the file."""
         self.rows.append(row)
-        write_atomically(self.path, self.text().encode())
+        if distributed.is_first():
+            write_atomically(self.path, self.text().encode())
 
     def text(self) -> str:
         """Return the rows as the file has them."""

@@ -1,5 +1,6 @@
 """The panels at the start and at the end of a run: what it is, and what became of it."""
 
+import logging
 from datetime import timedelta
 from typing import Any
 
@@ -9,9 +10,12 @@ from nws.experiment.build import takes_solver
 from nws.experiment.checks import Likelihood, best_and_last
 from nws.experiment.hardware import describe
 from nws.experiment.invocation import command_line
+from nws.experiment.processes import processes_text
 from nws.experiment.provenance import Provenance, surroundings
 from nws.experiment.terminal import Rows, Terminal, short_path
 from nws.experiment.trainer import Trainer
+
+log = logging.getLogger(__name__)
 
 MAX_LAYERS = 6  # that are listed; of more the middle ones are left out
 
@@ -27,6 +31,7 @@ def start_record(trainer: Trainer, origin: dict[str, Any], resumed: bool) -> Pro
     given = origin | identity(trainer) | surroundings(trainer.device)
     record = Provenance(trainer.outputs.run.path, given, trainer.step if resumed else None)
     trainer.outputs.provenance = record
+    log.info("%s%s", describe(trainer.device.type), processes_text())
     return record
 
 
@@ -60,7 +65,7 @@ def identity_rows(trainer: Trainer) -> list[tuple[str, str]]:
         ("optimizer", optimizer_text(trainer, config)),
         ("data", f"{data.name} {data.shape[0]}x{data.shape[1]}: {sizes}{held}"),
         ("layers", f"{network}, {facts['parameters']:,} parameters"),
-        ("device", describe(trainer.device.type)),
+        ("device", describe(trainer.device.type) + processes_text()),
     ]
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from nws import distributed
 from nws.errors import Diverged, UserError
 from nws.experiment import kinds
 from nws.experiment.git import Code, code_of_this_process
@@ -96,6 +97,7 @@ def surroundings(device: torch.device) -> Facts:
         "device": device.type,
         "processor": device_name(device.type),
         "threads": torch.get_num_threads(),
+        "processes": distributed.size(),
     }
 
 
@@ -154,7 +156,8 @@ class Provenance:
         if "peak_memory_bytes" in facts:
             facts["peak_memory_bytes"] = max(self._peak, facts["peak_memory_bytes"])
         self.record |= facts
-        write_atomically(self.run / FILE, _json(self.record))
+        if distributed.is_first():
+            write_atomically(self.run / FILE, _json(self.record))
 
     @contextmanager
     def ended_by(self, outcome: Callable[[], Facts]) -> Iterator[None]:
@@ -199,7 +202,7 @@ class Provenance:
             diff = diff[:MAX_DIFF] + f"\n# cut: {MAX_DIFF} of {len(diff)} bytes\n".encode()
         if start and start["commit"] == code.commit and self._saved(start["diff"]) == diff:
             return start
-        if diff:
+        if diff and distributed.is_first():
             write_atomically(self.run / name, diff)
         return {"commit": code.commit, "changed": bool(diff), "diff": name if diff else None}
 

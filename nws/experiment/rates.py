@@ -118,6 +118,7 @@ def restore(
     if state["optimizer_class"] == type(optimizer).__name__:
         _check_gathered(optimizer, saved)
         optimizer.load_state_dict(saved)
+        _bring_numbers_back(optimizer)
 
 
 def _check_gathered(optimizer: Optimizer, saved: dict[str, Any]) -> None:
@@ -141,3 +142,16 @@ def _fits(name: str, value: Any, parameter: Tensor) -> bool:
         return name == "step" and type(value) in (int, float)
     shape = parameter.shape if name in ELEMENTWISE else ()
     return tuple(value.shape) == tuple(shape) and value.layout == parameter.layout
+
+
+def _bring_numbers_back(optimizer: Optimizer) -> None:
+    """Keep on the CPU what an optimizer reads in each step.
+
+    Loading a state moves NAdam's `mu_product` to the device of the parameters. Unless the step is
+    `capturable`, the host reads it: on a GPU it would wait for each of them.
+    """
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            own = optimizer.state[parameter]
+            if "mu_product" in own and not group.get("capturable"):
+                own["mu_product"] = own["mu_product"].cpu()

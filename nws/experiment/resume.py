@@ -9,6 +9,7 @@ from typing import Any
 from hydra.conf import HydraConf
 from omegaconf import DictConfig, OmegaConf
 
+from nws import distributed
 from nws.errors import UserError
 from nws.experiment.configuration import flatten_config, resolve_paths
 from nws.experiment.directory import RunDirectory, is_end, open_run
@@ -31,6 +32,10 @@ CHOOSERS = ("experiment", "debug", "natural_metric", "tuned")
 PATIENCE = 5.0  # seconds that resume=auto waits for a process that is just ending
 
 
+#: What runs did of before these options were there; where it is not here, null.
+BEFORE = {"trainer.matmul_precision": "highest", "trainer.on_divergence": "stop"}
+
+
 @dataclass(frozen=True)
 class Start:
     """Where a run starts."""
@@ -43,18 +48,26 @@ class Start:
     finished: bool = False  # what resume=auto has nothing to do with
 
 
+TOLD = ("config", "state", "changed", "again", "finished")  # after the directory
+
+
 @contextmanager
 def starting_point(config: DictConfig, hydra_config: HydraConf) -> Iterator[Start]:
     """Give what the option `resume` of a composed configuration stands for.
 
     This process is the owner of the run's directory meanwhile: it has its lock, and has removed
     what killed processes left, before it reads what it goes on with. A finished run may be in a
-    folder that cannot be written to.
+    folder that cannot be written to. Of several processes the first one is the owner, and tells
+    the others.
 
     Raises:
         Taken: Another process trains there.
         UserError: There is a run already, there is none, or it is of another configuration.
     """
+    if not distributed.is_first():
+        path, *others = distributed.send(None)
+        yield Start(RunDirectory(path), *others)
+        return
     run = RunDirectory(Path(hydra_config.runtime.output_dir))
     if config.get("resume") in (None, "auto"):
         check_configuration(config)
@@ -70,6 +83,7 @@ def starting_point(config: DictConfig, hydra_config: HydraConf) -> Iterator[Star
             if not is_end(state):
                 raise
             start = Start(run, config, state, finished=True)
+        distributed.send((start.run.path, *(getattr(start, name) for name in TOLD)))
         yield start
     finally:
         run.lock.release()
@@ -165,7 +179,7 @@ def first_difference(config: DictConfig, saved: DictConfig) -> tuple[str, str, s
     """Return the first key in which two configurations differ, and both values.
 
     `SHOWN`, the logger, and what only chooses other options, are left aside. A key that is missing
-    is the same as null: runs of before an option was there go on.
+    is the same as null, or what `BEFORE` says: runs of before an option was there go on.
     """
     config = config.copy()
     resolve_paths(config)
@@ -174,7 +188,7 @@ def first_difference(config: DictConfig, saved: DictConfig) -> tuple[str, str, s
     there = flatten_config(OmegaConf.to_container(saved))
     for key in [*here, *there]:
         aside = key in SHOWN or key.split(".")[0] in ("logger", *CHOOSERS)
-        if not aside and here.get(key) != there.get(key):
+        if not aside and here.get(key) != there.get(key, BEFORE.get(key)):
             asked, found = (repr(flat[key]) if key in flat else "none" for flat in (here, there))
             return key, asked, found
     return None

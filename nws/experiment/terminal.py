@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column, Table
 from rich.text import Text
 
+from nws import distributed
 from nws.errors import UserError
 from nws.experiment.signals import announce
 
@@ -29,10 +30,12 @@ Rows = Sequence[tuple[str, str]]  # what each line of a panel is about, and what
 def write_line(text: object) -> None:
     """Write a line to standard output as one piece, which parallel jobs may share.
 
+    Of several processes of a run the first one does.
     `print` writes the end of a line by itself where Python does not buffer its output.
     """
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    if distributed.is_first():
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
 
 
 def short_path(path: Path) -> Path:
@@ -66,7 +69,7 @@ class Terminal:
     ) -> None:
         if verbosity not in VERBOSITY:
             raise UserError(f"verbosity must be normal or quiet, got {verbosity!r}")
-        self.speaks = verbosity == "normal"
+        self.speaks = verbosity == "normal" and distributed.is_first()
         self.is_terminal = sys.stdout.isatty() and job is None
         self.name = "" if job is None else f"[{job}] "
         self.console = Console(highlight=False)
@@ -98,7 +101,7 @@ class Terminal:
 
     def announce_stop(self, number: int) -> None:
         """Say that a signal stops the run; of several jobs at once the sweep says so."""
-        if not self.name:
+        if not self.name and distributed.is_first():
             announce("after this step or evaluation", number)
 
     def panel(self, title: str, rows: Rows, foot: str = "") -> None:

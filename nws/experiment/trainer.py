@@ -19,12 +19,14 @@ from nws.experiment.checkpoints import from_checkpoint, load_parameters
 from nws.experiment.checks import EVALUATION_SEED, Row, dream_loss, noise_scales, validate
 from nws.experiment.divergence import DivergenceCheck, back_off, warn_of_a_bad_end
 from nws.experiment.facts import facts
+from nws.experiment.hardware import matmul_precision
 from nws.experiment.images import progress_pictures
 from nws.experiment.loggers import Outputs
 from nws.experiment.metrics_file import restore_metrics
 from nws.experiment.parts import Parts
+from nws.experiment.processes import AgreedStop
 from nws.experiment.rates import Rates, are_apart, learning_rates, restore, scaled
-from nws.experiment.seeds import derive_seed
+from nws.experiment.seeds import continue_draws, derive_seed
 from nws.experiment.settings import TrainerSettings
 from nws.experiment.signals import StopSignals
 from nws.experiment.terminal import Terminal
@@ -112,26 +114,31 @@ class Trainer:
         where numbers are not finite, `UserError` where a file cannot be written.
         """
         self.terminal = terminal or self.terminal
-        stop = stop or StopSignals()
+        agreed = AgreedStop(stop or StopSignals())
         self._note()
         self.divergence.check_damping()
         if self.step == 0:
             self._check()
-        with self.terminal.training(self.step, self.total_steps, self.settings.epochs):
-            if self.step == 0 and not self.outputs.metrics.rows and stop.caught is None:
+        bar = self.terminal.training(self.step, self.total_steps, self.settings.epochs)
+        with bar, matmul_precision(self.settings.matmul_precision):
+            if self.step == 0 and not self.outputs.metrics.rows and agreed.ask() is None:
                 self.terminal.row(self.outputs.row(self._row()))
-            while not self.finished and stop.caught is None:
-                try:
-                    self._train_until_due(stop)
-                    self._check()
-                    self._write_what_is_due()
-                except Diverged as error:
-                    back_off(self, error)
-            if stop.caught is not None and self.saved_step != self.step:
+            while not self.finished and agreed.ask() is None:
+                self._go_on(agreed)
+            if agreed.ask() is not None and self.saved_step != self.step:
                 self._save(best=False)
-            return stop.caught
+            return agreed.caught
 
-    def _train_until_due(self, stop: StopSignals) -> None:
+    def _go_on(self, stop: AgreedStop) -> None:
+        """Train until something is due, and write that; or go back where the run has diverged."""
+        try:
+            self._train_until_due(stop)
+            self._check()
+            self._write_what_is_due()
+        except Diverged as error:
+            back_off(self, error)
+
+    def _train_until_due(self, stop: AgreedStop) -> None:
         """Take steps up to the next evaluation or image, the end, or a signal."""
         started, due = time.perf_counter(), False
         while not due and stop.caught is None:
@@ -145,6 +152,7 @@ class Trainer:
             self.unproved = False
             if self.step % self.settings.check_every == 0:
                 self._check()
+                stop.read()
             self.terminal.step(self.step, self.step / self.steps_per_epoch, self._bound)
             intervals = (self.settings.evaluate_every, self.settings.images_every)
             due = any(map(self._is_due, intervals))
@@ -167,6 +175,7 @@ class Trainer:
         for metric in self.learner.metrics:
             metric.learning_rate.fill_(rates[metric.network.upward])
         self.learner.start_step(self.step)
+        self.divergence.start_step(self.step + 1)
         batches = self.batches.at(self.step, self.learner.rng)
         with scaled(self.optimizer, 0.5**self.back_offs):
             self.optimizer.step(partial(self._loss, *batches))  # type: ignore[arg-type]
@@ -186,7 +195,7 @@ class Trainer:
         result = self.learner.step(x, other)
         self.sums += result.statistics
         self.count += 1
-        self.divergence.note(result.layer_losses, self.step + 1)
+        self.divergence.note(result.layer_losses)
         return result.layer_losses.sum()
 
     def _is_due(self, epochs: float) -> bool:
@@ -195,6 +204,8 @@ class Trainer:
         return self.step % every == 0 or self.step == self.total_steps
 
     def _check(self) -> None:
+        for metric in self.learner.metrics:
+            metric.check()
         kept = f"{self.outputs.run.last} (step {self.saved_step}) is the last good checkpoint"
         if self.saved_step is None:
             kept = "no checkpoint was written yet"
@@ -254,7 +265,7 @@ class Trainer:
         """Return the columns of an evaluation of a machine, with a bar."""
         samples, points = self.settings.evaluation_samples, self.settings.evaluation_points
         with self.terminal.evaluation(what) as show:
-            return validate(machine, self.data, samples, points, show)
+            return validate(machine, self.data, samples, points, show, self.settings.streams)
 
     def _train_means(self) -> Row:
         """Return the training columns: means since the last row. Start the sums of the next."""
@@ -316,14 +327,7 @@ class Trainer:
         if not state["metrics"]:  # the run had none
             for metric in self.learner.metrics:
                 metric.start_at(self.step)
-        if state["rng_device"] == self.device.type:
-            self.learner.rng.set_state(state["rng"])
-        else:
-            log.warning(
-                f"the checkpoint is from {state['rng_device']}: on {self.device} its draws cannot"
-                " be continued"
-            )
-            self.learner.rng.manual_seed(derive_seed(self.seed, 1, self.step))
+        continue_draws(self.learner.rng, state, derive_seed(self.seed, 1, self.step))
         rows = state.get("rows")
         self.outputs.metrics = restore_metrics(self.outputs.run.metrics, self.step, rows)
         if self.settings.on_divergence == "back_off":

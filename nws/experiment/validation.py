@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -51,20 +51,22 @@ def find_problems(config: DictConfig, groups: Sequence[str] = ()) -> list[Proble
         Problem(name, f"the options of {name} are missing; leave ~{name} out, or add {name}=CHOICE")
         for name in absent
     ]
+    quiet = bool(absent)  # what cannot be resolved refers to a group that is not there
     if not groups:
         problems += check_names("", map(str, config), [*KEYS, *GROUPS])
-        values = _resolve(config, "", KEYS, problems, bool(absent))
-        unread = {each.key for each in problems}
-        found = check_values(Run, values, missing=not absent)
-        problems += [each for each in found if each.key not in unread]
+        values = _resolve(config, "", KEYS, problems, quiet)
+        _add(problems, check_values(Run, values, missing=not quiet))
     for name in groups or GROUPS:
         if name not in absent and config.get(name) is not None:
-            section = config[name]
-            values = _resolve(section, name, list(map(str, section)), problems, bool(absent))
-            unread = {each.key for each in problems}
-            found = _check_section(name, values)
-            problems += [each for each in found if each.key not in unread]
+            values = _resolve(config[name], name, list(map(str, config[name])), problems, quiet)
+            _add(problems, _check_section(name, values))
     return problems
+
+
+def _add(problems: list[Problem], found: Iterable[Problem]) -> None:
+    """Add problems, those of keys with a problem already aside."""
+    known = {each.key for each in problems}
+    problems += [each for each in found if each.key not in known]
 
 
 def _is_there(config: DictConfig, name: str) -> bool:
@@ -102,8 +104,10 @@ def _resolve(
 
 def _round(config: DictConfig, groups: Sequence[str]) -> None:
     """Turn 200.0 into 200 where a schema takes a whole number."""
-    for group in groups or GROUPS:
-        section = config.get(group)
+    sections = {group: config.get(group) for group in groups or GROUPS}
+    if not groups:
+        sections[""] = OmegaConf.create({"seed": config.seed})
+    for group, section in sections.items():
         if section is not None:
             values: Any = OmegaConf.to_container(section, resolve=True)
             for key, value in whole_numbers(group, values):

@@ -27,29 +27,39 @@ def in_words(
         overrides: As they were given.
         config: What the others compose, for suggestions.
     """
-    text = str(error)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, choice = error.missing_cfg_file.rpartition("/")
-        rest = [each for each in overrides if _key(each) != group]
-        return Problem(group, _no_choice(group, choice, error.options or ())), rest
+        problem = Problem(group, _no_choice(group, choice, error.options or ()))
+        return problem, _without(group, overrides)
     if isinstance(error, OverrideParseException):
         return about_override(error.override), [x for x in overrides if x != error.override]
+    merged = re.search(r"merging override (\S+)", str(error))
+    if merged:
+        cause = str(error.__cause__ or error).splitlines()[0]
+        problem = Problem(_key(merged[1]), f"{merged[1]} does not fit: {cause}")
+        return problem, [each for each in overrides if each != merged[1]]
+    return _about_key(str(error) or type(error).__name__, overrides, config)
+
+
+def _without(key: str, overrides: Sequence[str]) -> list[str]:
+    return [each for each in overrides if _key(each) != key]
+
+
+def _about_key(
+    text: str, overrides: Sequence[str], config: DictConfig | None
+) -> tuple[Problem, list[str]]:
+    """Return what Hydra says of a key, and the overrides without it."""
     found = re.search(r"(?:override |config\. |at |argument )'([^']+)'", text)
     key = found[1].partition("=")[0].lstrip("+~") if found else ""
-    rest = [each for each in overrides if _key(each) != key]
     given = next((each for each in overrides if _key(each) == key), key)
-    if "Could not override" in text or "Could not delete" in text:
-        return Problem(key, _no_option(given, key, config)), rest
+    problem = Problem(key, text.splitlines()[0])
     if "Ambiguous value" in text:
-        return about_override(given), rest
-    if "already at" in text:
-        return Problem(key, f"{given}: {key} is there already; leave the + out"), rest
-    merged = re.search(r"merging override (\S+)", text)
-    if merged:
-        rest = [each for each in overrides if each != merged[1]]
-        cause = str(error.__cause__ or text).splitlines()[0]
-        return Problem(_key(merged[1]), f"{merged[1]} does not fit: {cause}"), rest
-    return Problem(key, text.splitlines()[0] if text else type(error).__name__), rest
+        problem = about_override(given)
+    elif "Could not override" in text or "Could not delete" in text:
+        problem = Problem(key, _no_option(given, key, config))
+    elif "already at" in text:
+        problem = Problem(key, f"{given}: {key} is there already; leave the + out")
+    return problem, _without(key, overrides)
 
 
 def about_override(text: str) -> Problem:

@@ -27,19 +27,20 @@ def write_gradients(network: BeliefNetwork, terms: Sequence[Term], add: bool = F
     for parameter in network.parameters():
         if parameter.grad is None:
             parameter.grad = torch.empty_like(parameter)
+    biases: list[Tensor] = [layer.bias.grad for layer in network.layers]  # type: ignore[misc]
     for number, (trace, row_weights) in enumerate(terms):
         residual = trace.errors(network).mul_(row_weights[:, None])
         blocks = residual.split(network.widths, dim=1)
-        bias_blocks = residual.sum(0).split(network.widths)
+        first = number == 0 and not add
+        write = torch._foreach_copy_ if first else torch._foreach_add_
+        write(biases, residual.sum(0).split(network.widths))  # one call for all layers
         for edge in network.edges:
             inputs, block = trace.inputs(edge), blocks[edge.position]
             if len(inputs) != len(block):  # K rows share x: the sum over them comes first
                 block = block.unflatten(0, (-1, trace.samples)).sum(1)
-            weight, bias = edge.layer.weight.grad, edge.layer.bias.grad
-            assert weight is not None and bias is not None
-            if number == 0 and not add:
+            weight = edge.layer.weight.grad
+            assert weight is not None
+            if first:
                 torch.mm(block.T, inputs, out=weight)
-                bias.copy_(bias_blocks[edge.position])
             else:
                 weight.addmm_(block.T, inputs)
-                bias.add_(bias_blocks[edge.position])

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from nws import distributed
 from nws.errors import UserError, positive_int
 from nws.learning.gradients import Term
 from nws.learning.rows import layer_rows
@@ -169,9 +170,16 @@ class NaturalMetric:
         longest = self._longest()
         if longest is None:
             return scale
-        pairs = zip(self.fishers, directions, strict=True)
-        length = torch.stack([fisher.quadratic(v) for fisher, v in pairs]).sum()
+        length = self._square_length(directions)
         return scale * (longest / (scale.square() * length)).sqrt().clamp(max=1)
+
+    def _square_length(self, vectors: Sequence[Tensor]) -> Tensor:
+        """The squared Fisher length of (m, d) a layer; each process takes its units."""
+        lengths = []
+        for fisher, vector in zip(self.fishers, vectors, strict=True):
+            units = distributed.share(len(vector))
+            lengths.append(fisher.of(units).quadratic(vector[units]))
+        return distributed.total(torch.stack(lengths).sum())
 
     @torch.no_grad()
     def after_step(self, machine: HelmholtzMachine) -> None:
@@ -185,18 +193,27 @@ class NaturalMetric:
         (terms, gradients, before), self._measured = self._measured, None
         steps = [new - old for new, old in zip(self._parameters(), before, strict=True)]
         slopes = [-(g * step).sum() for g, step in zip(gradients, steps, strict=True)]
-        pairs = zip(self.fishers, steps, strict=True)
-        curvature = torch.stack([fisher.quadratic(step) for fisher, step in pairs]).sum()
-        predicted = torch.stack(slopes).sum() - curvature / 2
+        predicted = torch.stack(slopes).sum() - self._square_length(steps) / 2
         actual = torch.zeros_like(predicted)
         for trace, row_weights in terms:
             after = machine.evaluate(trace.state_blocks, trace.samples)
             change = after.layer_log_probs(self.network) - trace.layer_log_probs(self.network)
             actual += change.sum(0) @ row_weights
-        if predicted > 0:
-            self.damping.adapt(float(actual / predicted))
-        elif actual < 0:  # too long a step for the model to say anything, and a bad one
+        actual = distributed.total(actual)
+        numbers = torch.stack([predicted, actual, actual / predicted])
+        hoped, found, ratio = numbers.tolist()  # one synchronisation
+        if hoped > 0:
+            self.damping.adapt(ratio)
+        elif found < 0:  # too long a step for the model to say anything, and a bad one
             self.damping.adapt(-math.inf)
+
+    def check(self) -> None:
+        """Raise `UserError` for a matrix that could not be inverted on a device (synchronises).
+
+        A step does not wait for the device to say so; on the CPU it has raised the error itself.
+        """
+        if hasattr(self.metric, "check"):
+            self.metric.check()
 
     def report(self) -> dict[str, float]:
         """What damping and metric say of the last step, named for the log (synchronises)."""

@@ -10,11 +10,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from nws import distributed
 from nws.learning.gradients import Term, write_gradients
 from nws.learning.natural import NaturalMetric
 from nws.learning.rules import Rule
 from nws.models import BeliefNetwork, HelmholtzMachine, Trace
+from nws.models.helmholtz import Rng
 from nws.models.likelihood import effective_sample_size
+from nws.models.noise import Part, Streams
 
 STATISTICS = ("wake_loss", "dream_loss", "log_likelihood", "ess")
 CACHED = 2**20  # unit states of a phase, at most, that a plain step on a CPU works on at once
@@ -41,6 +44,9 @@ class MetricRows(NamedTuple):
     posterior: Term  # wake rows by their importance
 
 
+Phases = tuple[Terms, MetricRows, StepResult]  # what the phases of some of a batch give
+
+
 class WakeSleep:
     """One learning rule on one machine: `step` turns a batch into gradients.
 
@@ -52,6 +58,8 @@ class WakeSleep:
         rule: The learning rule.
         rng: Generator of all draws.
         metrics: One for each network, for the natural gradient; none for the plain one.
+        streams: Blocks of a batch that draw by themselves (`nws.models.noise.Streams`). With 1 all
+            draws come from `rng`, in each of several processes.
 
     Example:
         >>> rng = torch.Generator().manual_seed(0)
@@ -67,8 +75,10 @@ class WakeSleep:
         rule: Rule,
         rng: torch.Generator,
         metrics: Sequence[NaturalMetric] = (),
+        streams: int = 1,
     ) -> None:
         self.machine, self.rule, self.rng, self.metrics = machine, rule, rng, tuple(metrics)
+        self.streams = Streams(streams, rng) if streams > 1 else None
         self.start_step(0)
         # glibc returns large freed blocks to the system, and page faults then cost as much as the
         # arithmetic. It keeps them once a block of nearly 32 MiB, its limit, has been freed.
@@ -81,6 +91,8 @@ class WakeSleep:
         """
         self.samples = self.rule.samples_at(step)
         self.dreams = self.samples if self.rule.dreams is None else self.rule.dreams
+        if self.streams is not None:
+            self.streams.start(step)
 
     @torch.no_grad()
     def step(self, x: Tensor, other: Tensor | None = None) -> StepResult:
@@ -102,17 +114,14 @@ class WakeSleep:
         dreams = bool(self.rule.recognition_dream) or self._takes_dreams(other is None)
         results: list[StepResult] = []
         for part in x.chunk(self._parts(x)):
-            results.append(self._step_part(part, other, len(x), dreams, add=bool(results)))
+            terms, rows, result = self._phases(part, len(x), dreams)
+            for network, each in terms.items():
+                write_gradients(network, each, add=bool(results))
+            results.append(result)
         statistics, layer_losses = zip(*results, strict=True)
-        return StepResult(torch.stack(statistics).sum(0), torch.stack(layer_losses).sum(0))
-
-    def _step_part(
-        self, x: Tensor, other: Tensor | None, points: int, dreams: bool, add: bool
-    ) -> StepResult:
-        """Write, or add, what some of a batch's `points` give to `.grad`."""
-        terms, rows, result = self._phases(x, points, dreams)
-        for network, each in terms.items():
-            write_gradients(network, each, add)
+        result = StepResult(torch.stack(statistics).sum(0), torch.stack(layer_losses).sum(0))
+        gradients = [each.grad for each in self.machine.parameters() if each.grad is not None]
+        distributed.sum_([*gradients, *result])
         if self.metrics:
             self._precondition(terms, rows, other)
         return result
@@ -140,13 +149,21 @@ class WakeSleep:
         rows = len(x) * max(self.samples, self.dreams)
         return max(1, math.ceil(rows * sum(self.machine.sizes) / CACHED))
 
-    def _phases(self, x: Tensor, points: int, dreams: bool) -> tuple[Terms, MetricRows, StepResult]:
+    def _own(self, x: Tensor, points: float) -> tuple[Tensor, Rng, float]:
+        """This process's share of data, who draws for it, and what its sums are divided by."""
+        if distributed.size() == 1 and self.streams is None:
+            return x, self.rng, points
+        part = Part(self.streams or self.rng, len(x))
+        return x[part.own], part, math.inf if part.is_empty else points
+
+    def _phases(self, x: Tensor, points: float, dreams: bool) -> Phases:
         """Run the phases of some of a batch's `points`: terms, rows, and their shares of the sums.
 
         With `dreams`, dreams are drawn for the gradient or for a metric.
         """
         rule, (p, q) = self.rule, self.machine.networks
-        wake = self.machine.wake(x, self.samples, self.rng)
+        x, rng, points = self._own(x, points)
+        wake = self.machine.wake(x, self.samples, rng)
         wake_p, wake_q = (wake.layer_log_probs(network) for network in (p, q))
         log_p, log_q = (part.sum(0).unflatten(0, (-1, self.samples)) for part in (wake_p, wake_q))
         weights_p, weights_q = (part.flatten() / points for part in rule.weighting(log_p, log_q))
@@ -155,9 +172,9 @@ class WakeSleep:
         if rule.recognition_wake:
             centred = weights_q - uniform if rule.baseline else weights_q
             terms[q].append((wake, rule.recognition_wake * centred))
-        dream, losses, dream_loss = None, -wake_q @ uniform, wake_p.new_tensor(math.nan)
+        dream, losses, dream_loss = None, -wake_q @ uniform, wake_p.new_full((), math.nan)
         if dreams:
-            dream = self._dream(len(x), points)
+            dream = self._dream(len(x), points, rng)
         if dream is not None and rule.recognition_dream:
             trace, shares = dream
             terms[q].append((trace, rule.recognition_dream * shares))
@@ -168,10 +185,11 @@ class WakeSleep:
         result = StepResult(sums, torch.cat([wake_losses, losses]))
         return terms, MetricRows((wake, uniform), dream, (wake, weights_p)), result
 
-    def _dream(self, count: int, points: int) -> Term:
+    def _dream(self, count: int, points: float, rng: Rng, evaluate: bool | None = None) -> Term:
         """Dreams of `count` of a batch's `points`, all alike."""
-        evaluate = bool(self.rule.recognition_dream)
-        trace = self.machine.dream(count * self.dreams, self.rng, evaluate)
+        rng = rng.times(self.dreams) if isinstance(rng, Part) else rng
+        evaluate = bool(self.rule.recognition_dream) if evaluate is None else evaluate
+        trace = self.machine.dream(count * self.dreams, rng, evaluate)
         return trace, _uniform(trace, points * self.dreams)
 
     def _precondition(self, terms: Terms, rows: MetricRows, other: Tensor | None) -> None:
@@ -187,15 +205,15 @@ class WakeSleep:
     def _other_rows(self, own: MetricRows, x: Tensor) -> MetricRows:
         """Rows from another batch than the gradient's, `own` where they stay."""
         rule = self.rule
-        wake = self.machine.wake(x, self.samples, self.rng)
-        uniform = _uniform(wake, len(wake.values))
+        x, rng, points = self._own(x, len(x))
+        wake = self.machine.wake(x, self.samples, rng)
+        uniform = _uniform(wake, points * self.samples)
         if any(metric.options.batch == "unlabeled" for metric in self.metrics):
             return own._replace(recognition=(wake, uniform))
         dream = None
         if any(_takes_dreams(metric) for metric in self.metrics):
-            trace = self.machine.dream(len(x) * self.dreams, self.rng, False)
-            dream = (trace, _uniform(trace, len(trace.values)))
-        weights = rule.weighting(*self._log_probs(wake))[0].flatten() / len(x)
+            dream = self._dream(len(x), points, rng, evaluate=False)
+        weights = rule.weighting(*self._log_probs(wake))[0].flatten() / points
         return MetricRows((wake, uniform), dream, (wake, weights))
 
     def _log_probs(self, wake: Trace) -> tuple[Tensor, Tensor]:
@@ -210,12 +228,12 @@ def _takes_dreams(metric: NaturalMetric) -> bool:
     return dreams and metric.refreshes
 
 
-def _uniform(trace: Trace, rows: int) -> Tensor:
+def _uniform(trace: Trace, rows: float) -> Tensor:
     """The same weight for each row of a trace: 1 / rows."""
     return trace.values.new_full((len(trace.values),), 1 / rows)
 
 
-def _bound_and_ess(log_weights: Tensor, points: int) -> tuple[Tensor, Tensor]:
+def _bound_and_ess(log_weights: Tensor, points: float) -> tuple[Tensor, Tensor]:
     """Sums over data points of the K-sample bound and the effective sample size, over `points`.
 
     Args:

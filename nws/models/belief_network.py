@@ -96,6 +96,11 @@ class BeliefNetwork(nn.Module):
         found = {edge.position: edge.layer(_parents(states, edge.parent)) for edge in self.edges}
         return [found[position] for position in range(len(found))]
 
+    def fill_noise(self, out: Tensor, rng: torch.Generator | None) -> None:
+        """Fill `out` (n, units) with the noise of which each family of units makes its values."""
+        for units, columns, _ in self.spans:
+            units.fill_noise(out[:, columns], rng)
+
     def log_prob(self, states: Sequence[Tensor]) -> Tensor:
         """log p(h^0 .. h^L), or log q(h^1 .. h^L | h^0) upward: (n,), in nats. Differentiable.
 

@@ -14,7 +14,10 @@ from torch import Tensor, nn
 
 from nws.errors import UserError
 from nws.models.belief_network import BeliefNetwork, Edge, check_sizes
+from nws.models.noise import Part
 from nws.models.units import NAMED, Units, check_units, find_units
+
+Rng = torch.Generator | Part | None  # of draws: a generator, or what a process draws of a phase
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Trace:
     recognition_logits: Tensor  # (n, N - n_0)
     generator_means: Tensor  # (n, N) A' of the logits
     recognition_means: Tensor  # (n, N - n_0)
+    part: Part | None = None  # of which phase of several processes these are the rows
 
     @cached_property
     def value_blocks(self) -> tuple[Tensor, ...]:
@@ -153,13 +157,13 @@ class HelmholtzMachine(nn.Module):
         return self.generator, self.recognition
 
     @torch.no_grad()
-    def wake(self, x: Tensor, samples: int = 1, rng: torch.Generator | None = None) -> Trace:
+    def wake(self, x: Tensor, samples: int = 1, rng: Rng = None) -> Trace:
         """Wake phase: x is clamped, and h is sampled upward from q.
 
         Args:
             x: Data in [0, 1], (B, n_0).
             samples: K, the number of draws of h for each row of x.
-            rng: Generator of the draws.
+            rng: Generator of the draws; or the `Part` of several processes' data that x is.
 
         Returns:
             The trace of n = B K rows.
@@ -172,7 +176,9 @@ class HelmholtzMachine(nn.Module):
                 f"x must be (B, {self.sizes[0]}), one row a data point and at least one,"
                 f" got {tuple(x.shape)}"
             )
-        trace = self._allocate(len(x) * samples, samples)
+        if isinstance(rng, Part):
+            rng = rng.times(samples)
+        trace = self._allocate(len(x) * samples, samples, rng)
         visible = self.units[0]
         values = visible.from_data(x.to(trace.values))[:, None]
         trace.value_blocks[0].unflatten(0, (-1, samples)).copy_(values)
@@ -183,19 +189,19 @@ class HelmholtzMachine(nn.Module):
         return trace
 
     @torch.no_grad()
-    def dream(self, rows: int, rng: torch.Generator | None = None, evaluate: bool = True) -> Trace:
+    def dream(self, rows: int, rng: Rng = None, evaluate: bool = True) -> Trace:
         """Sleep phase: independent draws of (x, h) downward from p.
 
         Args:
             rows: How many draws.
-            rng: Generator of the draws.
+            rng: Generator of the draws; or the `Part` of several processes' draws that these are.
             evaluate: Whether recognition is evaluated on them. Without it, the logits and means of
                 recognition have no rows.
 
         Returns:
             The trace of n = rows rows, with K = 1.
         """
-        trace = self._allocate(rows, 1)
+        trace = self._allocate(rows, 1, rng)
         if not evaluate:
             none = trace.recognition_logits[:0]
             trace = replace(trace, recognition_logits=none, recognition_means=none)
@@ -222,21 +228,27 @@ class HelmholtzMachine(nn.Module):
         log_p, log_q = (trace.layer_log_probs(network).sum(0) for network in self.networks)
         return (log_p - log_q).unflatten(0, (-1, trace.samples))
 
-    def _allocate(self, rows: int, samples: int) -> Trace:
+    def _allocate(self, rows: int, samples: int, rng: Rng = None) -> Trace:
         like = next(self.parameters())
         values = like.new_empty(rows, sum(self.sizes))
         encoded = any(units.encode(values) is not values for units in set(self.units))
         states = torch.empty_like(values) if encoded else values
         hidden = sum(self.sizes[1:])
         widths = (values.shape[1], hidden) * 2
-        logits_and_means = (like.new_empty(rows, width) for width in widths)
-        return Trace(self.sizes, self.units, samples, values, states, *logits_and_means)
+        p_logits, q_logits, p_means, q_means = (like.new_empty(rows, width) for width in widths)
+        part = rng if isinstance(rng, Part) else None
+        return Trace(
+            self.sizes, self.units, samples, values, states,
+            p_logits, q_logits, p_means, q_means, part,
+        )  # fmt: skip
 
-    def _sample(self, trace: Trace, network: BeliefNetwork, rng: torch.Generator | None) -> None:
+    def _sample(self, trace: Trace, network: BeliefNetwork, rng: Rng) -> None:
         """Draw the units that a network explains, parents first."""
         noise, means = trace.targets(network), trace.means(network)
-        for units, columns, _ in network.spans:
-            units.fill_noise(noise[:, columns], rng)
+        if isinstance(rng, Part):
+            rng.fill(network.fill_noise, noise)
+        else:
+            network.fill_noise(noise, rng)
         mean_blocks = means.split(network.widths, dim=1)
         for edge, logits in self._logits(trace, network):
             units, mean = self.units[edge.child], mean_blocks[edge.position]

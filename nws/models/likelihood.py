@@ -13,8 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from nws import distributed
 from nws.errors import UserError, positive_int
-from nws.models.helmholtz import HelmholtzMachine
+from nws.models.helmholtz import HelmholtzMachine, Rng
+from nws.models.noise import Part, Streams
 from nws.models.units import Units
 
 MAX_ELEMENTS = 2**23  # unit states (data points x samples x units) in flight at once when sampling
@@ -62,10 +64,12 @@ def log_likelihood(
     rng: torch.Generator | None = None,
     max_elements: int = MAX_ELEMENTS,
     show: Callable[[int, int], object] = lambda done, total: None,
+    streams: int = 1,
 ) -> LogLikelihood:
     """log p(x) ~ log (1/K) sum_k p(x, h_k) / q(h_k | x), averaged: a lower bound in expectation.
 
     The sums over samples are streamed in log space, so any number of samples fits in memory.
+    Several processes share the data points of each part of them, and find the same number.
 
     Args:
         machine: The machine.
@@ -74,6 +78,7 @@ def log_likelihood(
         rng: Generator of the draws.
         max_elements: Unit states in flight at once.
         show: Called with the data points done, and N, after each part of them.
+        streams: Blocks of each part that draw by themselves (`nws.models.noise.Streams`).
 
     Raises:
         UserError: For no samples, no data, or data outside [0, 1].
@@ -86,12 +91,18 @@ def log_likelihood(
     samples = positive_int("evaluation.samples", samples)
     max_rows = rows_at_once(machine, max_elements)
     check_data(machine, x)
-    sums, done = [], 0
-    for rows in x.split(max(1, max_rows // samples)):
-        sums.append(log_sums(machine, rows, samples, rng, (1, 2), max_rows))
+    blocks = Streams(streams, rng) if streams > 1 and rng is not None else None
+    sums, places, done = [], [], 0
+    for number, rows in enumerate(x.split(max(1, max_rows // samples))):
+        if blocks is not None:
+            blocks.start(number)
+        part = Part(blocks or rng, len(rows))
+        found = log_sums(machine, rows[part.own], samples, part, (1, 2), max_rows)
+        sums.append(found.T[: 0 if part.is_empty else None])
+        places.append(distributed.bounds(len(rows)))
         done += len(rows)
         show(done, len(x))
-    return summarise(torch.cat(sums, dim=1), samples)
+    return summarise(torch.cat(distributed.gather(sums, places)).T.contiguous(), samples)
 
 
 def check_data(machine: HelmholtzMachine, x: Tensor) -> None:
@@ -120,7 +131,7 @@ def log_sums(
     machine: HelmholtzMachine,
     x: Tensor,
     samples: int,
-    rng: torch.Generator | None,
+    rng: Rng,
     exponents: Sequence[float],
     max_rows: int,
 ) -> Tensor:
@@ -130,7 +141,7 @@ def log_sums(
         machine: The machine.
         x: Data in [0, 1], (B, n_0).
         samples: K.
-        rng: Generator of the draws.
+        rng: Generator of the draws; or the `Part` of several processes' data that x is.
         exponents: The exponents e.
         max_rows: Rows in flight at once; B of them where B is more.
 
@@ -138,9 +149,9 @@ def log_sums(
         (exponents, B), float64.
     """
     sums = torch.full((len(exponents), len(x)), -math.inf, device=x.device, dtype=torch.float64)
-    left = samples
+    left, points = samples, rng.points if isinstance(rng, Part) else len(x)
     while left:
-        chunk = min(left, max(1, max_rows // len(x)))
+        chunk = min(left, max(1, max_rows // points))
         log_weights = machine.log_weights(machine.wake(x, chunk, rng)).double()
         new = torch.stack([(e * log_weights).logsumexp(1) for e in exponents])
         sums = torch.logaddexp(sums, new)

@@ -20,6 +20,7 @@ from torch import Tensor
 from nws.errors import UserError
 
 Made = Tensor | Callable[[], Tensor]  # a tensor, or a function that makes it
+Reduce = Callable[[Tensor], Tensor]  # from numbers of some units to those of all
 FEW = 4  # a layer with so many times more parents than rows is solved in the space of its rows
 
 
@@ -92,6 +93,16 @@ def _make(value: Made) -> Tensor:
 
 def _no_errors() -> Tensor:
     raise UserError("these rows have no squared_errors, which the empirical metric needs")
+
+
+def over_units(operator: "CurvatureOperator", combine: Callable[[Tensor], Tensor]) -> Reduce:
+    """`combine` where other processes have the layer's other units, else nothing to do.
+
+    Args:
+        operator: Of some units.
+        combine: `nws.distributed.total` or `largest`.
+    """
+    return combine if getattr(operator, "whole", None) is not None else lambda numbers: numbers
 
 
 class CurvatureOperator(Protocol):
@@ -167,6 +178,8 @@ class UnitFisher:
         inputs: H (n, d), the bias column included.
         weights: S (n, m), not negative.
         name: For messages.
+        whole: The layer, where these are some of its units and other processes have the others.
+        units: Which they are.
 
     Raises:
         UserError: Where inputs and weights do not have the same rows.
@@ -181,6 +194,8 @@ class UnitFisher:
     inputs: Tensor
     weights: Tensor
     name: str = "layer"
+    whole: "UnitFisher | None" = None
+    units: slice | None = None
 
     def __post_init__(self) -> None:
         if self.inputs.ndim != 2 or self.inputs.shape[:-1] != self.weights.shape[:-1]:
@@ -225,9 +240,18 @@ class UnitFisher:
         """sum_j v_j^T F_j v_j, the squared Fisher length of V (m, d): a number, one product."""
         return torch.mm(self.inputs, vectors.T).square_().mul_(self.weights).sum()
 
+    def of(self, units: slice) -> "UnitFisher":
+        """Some units of the layer, which still know what it has in common."""
+        if len(range(self.shape[0])[units]) == self.shape[0]:
+            return self
+        return UnitFisher(self.inputs, self.weights[:, units], self.name, self, units)
+
     @cached_property
     def shared(self) -> SharedCurvature:
-        """What the blocks have in common: s_j = sum_k s_kj, w_k ~ sum_j s_kj."""
+        """What the blocks have in common: s_j = sum_k s_kj, w_k ~ sum_j s_kj, of all units."""
+        if self.whole is not None:
+            shared = self.whole.shared
+            return shared._replace(scale=shared.scale[self.units])
         weights = self.weights.sum(1)
         weights = weights / weights.sum().clamp_min_(torch.finfo(weights.dtype).tiny)
         return SharedCurvature(self.weights.sum(0), weights @ self.inputs, self.inputs, weights)

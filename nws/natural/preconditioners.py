@@ -94,10 +94,13 @@ def find_basis(
 def _eigenpairs(matrix: Tensor, rows: Tensor, name: str) -> tuple[Tensor, Tensor]:
     try:
         values, vectors = torch.linalg.eigh(matrix)
-    except torch.linalg.LinAlgError as error:
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:  # LinAlgError, or on CUDA what cuSOLVER says
         n, d = len(rows), rows.shape[1] + 1
+        reason = str(error).splitlines()[0]
         raise UserError(
-            f"{name}: the covariance of n={n} rows of d={d} parents has no eigenbasis ({error});"
+            f"{name}: the covariance of n={n} rows of d={d} parents has no eigenbasis ({reason});"
             " lower optimizer.lr"
         ) from error
     return values, vectors
@@ -107,7 +110,9 @@ def _main_directions(rows: Tensor, rank: int) -> Tensor:
     """Orthonormal columns (d, r) near the r largest eigenvectors of rows^T rows."""
     n, d = rows.shape
     if rank >= min(n, d):  # exact: the space of the rows, or everything
-        return torch.linalg.qr(rows.T)[0] if n < d else torch.eye(d).to(rows)
+        if n < d:
+            return torch.linalg.qr(rows.T)[0]
+        return torch.eye(d, dtype=rows.dtype, device=rows.device)
     vectors = torch.linalg.qr(rows.T[:, :: n // rank][:, :rank])[0]
     for _ in range(4):
         vectors = torch.linalg.qr(rows.T @ (rows @ vectors))[0]
@@ -143,8 +148,8 @@ class SharedInverse:
         for row, basis in zip(values, bases, strict=True):
             row[1 : 1 + len(basis.values)] = basis.values
         self._widths = list(widths)
-        counts, numbers = torch.tensor(self._widths), torch.arange(len(bases))
-        self._layer = numbers.repeat_interleave(counts).to(like.device)  # of each unit
+        parts = [like.new_full((m,), i, dtype=torch.long) for i, m in enumerate(self._widths)]
+        self._layer = torch.cat(parts)  # of each unit
         self._values = values[self._layer]
         self._products = like.new_zeros(len(bases), columns)
         self._along = like.new_zeros(len(self._layer), columns)
@@ -166,7 +171,7 @@ class SharedInverse:
         self._factor = scale / along.mul_(scale).add_(1)  # k
 
     def apply_(
-        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor | float = 1.0,
+        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor | None = None,
         longest: Tensor | None = None,
     ) -> None:  # fmt: skip
         """Multiply V by scale M_j^{-1} in place: two products of 2 (r + 1) d m flops a layer.
@@ -174,9 +179,10 @@ class SharedInverse:
         Args:
             weights: The columns of V (m, d) that belong to the parents, (m, d - 1), of each layer.
             biases: Its last column (m,).
-            scale: A factor.
+            scale: A factor; None for 1.
             longest: The largest squared length sum_j d_j . F_j d_j of the result D, with
-                F_j = M_j - alpha I; a longer D is scaled down to it. None for no bound.
+                F_j = M_j - alpha I; a longer D is scaled down to it. None for no bound. It needs
+                a scale.
         """
         bias, blocks = torch.cat(list(biases)), self._along.split(self._widths)
         for along, span, each in zip(blocks, self._spans, weights, strict=True):
@@ -184,13 +190,15 @@ class SharedInverse:
         common = vecdot(self._along, self._mean).addcmul_(bias, self._bias).mul_(self._factor)
         inside = (self._along * self._inside).addcmul_(self._mean, common[:, None], value=-1)
         changed = (bias - common).mul_(self._bias)
-        if longest is not None:
+        if longest is not None and scale is not None:
             squares = torch.cat([vecdot(each, each) for each in weights])
             length = self._square_length(squares, inside, bias, changed) * scale**2
             scale = scale * (longest / length).sqrt().clamp(max=1)
-        inside.mul_(scale)
-        identity = self._identity * scale
-        changed.mul_(scale)
+        identity = self._identity
+        if scale is not None:
+            inside.mul_(scale)
+            identity = identity * scale
+            changed.mul_(scale)
         torch._foreach_copy_(list(biases), list(changed.split(self._widths)))
         parts = zip(weights, identity.split(self._widths), inside.split(self._widths), strict=True)
         for (each, own, along), span in zip(parts, self._spans, strict=True):

@@ -1,9 +1,11 @@
 """Log-likelihoods of runs on held-out images: `python scripts/evaluate.py RUN...`."""
 
 import argparse
+import io
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from omegaconf.errors import OmegaConfBaseException
@@ -17,14 +19,16 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from nws import distributed
 from nws.analysis.evaluation import Request, Row, evaluate, is_resolved, is_trusted
 from nws.analysis.runs import Run, differing_keys, label, read_config
 from nws.analysis.summaries import Table, folder_names, key_columns, means_table
 from nws.analysis.tables import console, print_table
 from nws.errors import UserError
-from nws.experiment.boundary import errors_for_people
+from nws.experiment.boundary import errors_for_people, say_error
 from nws.experiment.directory import find_runs
 from nws.experiment.hardware import pick_device
+from nws.experiment.processes import AgreedStop
 from nws.experiment.signals import StopSignals
 from nws.models.likelihood import TRUSTED_ESS, Z_SAMPLES
 
@@ -64,7 +68,7 @@ def read_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main(stop: StopSignals) -> None:
+def main(stop: AgreedStop) -> None:
     options = vars(read_arguments())
     given, again = options.pop("runs"), options.pop("again")
     device, request = pick_device(options.pop("device")), Request(**options)
@@ -81,7 +85,7 @@ def main(stop: StopSignals) -> None:
             task = bar.add_task(f"{run.name}, {number} of {len(runs)}", total=None)
 
             def show(count: int, total: int, task: TaskID = task) -> None:
-                if stop.caught is not None:
+                if stop.ask() is not None:
                     raise Stopped
                 bar.update(task, completed=count, total=total)
 
@@ -97,7 +101,8 @@ def main(stop: StopSignals) -> None:
     if failures:
         counts = f"{len(failures)} of {len(done) + len(failures)}"
         lines = [f"  {path}: {error}" for path, error in failures]
-        sys.exit("\n".join([f"error: {counts} could not be evaluated", *lines]))
+        say_error("\n".join([f"{counts} could not be evaluated", *lines]))
+        sys.exit(1)
 
 
 def progress_bar() -> Progress:
@@ -200,14 +205,15 @@ def with_error(row: Row, value: str, error: str) -> str:
 
 def run() -> None:
     """The program: one message for a user's error, and how to go on after a signal."""
-    with errors_for_people(), StopSignals() as stop:
+    with errors_for_people(), StopSignals() as signals:
+        stop = AgreedStop(signals)
         try:
-            main(stop)
+            distributed.start()
+            with redirect_stdout(sys.stdout if distributed.is_first() else io.StringIO()):
+                main(stop)  # of several processes one speaks
         except (Stopped, KeyboardInterrupt):
             number = int(stop.caught or signal.SIGINT)
-            print(
-                f"stopped by signal {number}; what is computed is kept, "
-                "and the same command goes on",
-                file=sys.stderr,
-            )
+            if distributed.is_first():
+                kept = "what is computed is kept, and the same command goes on"
+                print(f"stopped by signal {number}; {kept}", file=sys.stderr)
             sys.exit(128 + number)

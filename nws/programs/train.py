@@ -11,12 +11,13 @@ import hydra
 from omegaconf import DictConfig
 
 from nws.analysis.summaries import print_sweep
-from nws.experiment.arguments import rewrite_arguments
+from nws.experiment.arguments import agree_on_arguments
 from nws.experiment.build import build_data, unused_options, without_exact
 from nws.experiment.checkpoints import from_checkpoint
 from nws.experiment.configuration import CONF, resolve_paths, to_dict
 from nws.experiment.facts import facts, summary
 from nws.experiment.hardware import pick_device
+from nws.experiment.job import Job
 from nws.experiment.loggers import Outputs
 from nws.experiment.memory import check_memory
 from nws.experiment.options import help_text
@@ -25,7 +26,7 @@ from nws.experiment.parts import build_parts
 from nws.experiment.resume import Start, starting_point
 from nws.experiment.settings import TrainerSettings
 from nws.experiment.signals import StopSignals
-from nws.experiment.sweeps import Job, program
+from nws.experiment.sweeps import program
 from nws.experiment.terminal import Terminal
 from nws.experiment.trainer import Trainer
 
@@ -37,8 +38,7 @@ def build_trainer(start: Start, choices: dict[str, str]) -> Trainer:
     config = start.config
     resolve_paths(config)
     device = pick_device(config.device)
-    settings = TrainerSettings(**to_dict(config.trainer))
-    data = build_data(config, device)
+    settings, data = TrainerSettings(**to_dict(config.trainer)), build_data(config, device)
     check_memory(config, data, device)
     make = partial(build_parts, config, data, settings.total_steps(len(data.train)))
     trainer = Trainer(settings, data, make, Outputs(start.run, config, choices))
@@ -100,5 +100,5 @@ def run() -> None:
         if {"-h", "--help"} & set(given):
             print(help_text([word for word in given if word[0] != "-" and "=" not in word]))
             return
-        sys.argv[1:] = rewrite_arguments(given, CONF)
+        sys.argv[1:] = agree_on_arguments(given, CONF)
         main()

@@ -27,8 +27,23 @@ TOP = 100  # units of the deepest layer
 PROC = Path("/proc/self")
 
 
-def benchmark_scale(arguments: argparse.Namespace, script: Path) -> list[Row]:
+def add_scale(parser: argparse.ArgumentParser, numbers: Callable[[str], list[int]]) -> None:
+    """The options of `scale` alone."""
+    add = parser.add_argument
+    add("--visible", type=numbers, default=[784, 2304, 4096, 9216], help="sizes for scale")
+    add("--hidden", type=numbers, default=[300], help="sizes for scale (default 300)")
+    add("--most-bytes", type=float, help="scale leaves out what should take more")
+    before = "of Adam on the machine before what is timed (default 100)"
+    add("--steps-before", type=int, default=100, help=before)
+    add("--one", action="store_true", help="scale: one case, in this process")
+
+
+def benchmark_scale(
+    arguments: argparse.Namespace, script: Path, make: Callable[..., Any]
+) -> list[Row]:
     """A row for each size, rule and metric; a case that does not end has neither time nor peak."""
+    if arguments.one:
+        return one_case(arguments, make)
     rows = []
     for visible, hidden, (rule, metric) in product(
         arguments.visible, arguments.hidden, arguments.cases

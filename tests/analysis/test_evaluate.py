@@ -38,7 +38,7 @@ def test_figures_are_those_of_enumeration(command: Command, sweep: Path) -> None
     """All those of a run of bihm, within standard errors that are exact to first order."""
     run, samples, dreams = sweep / "bihm", 4_000, 20_000
     path = run / "checkpoints" / "best.pt"
-    state = torch.load(path, weights_only=True)
+    state = torch.load(path, map_location="cpu", weights_only=True)
     for name, parameter in state[
         "machine"
     ].items():  # so that q is not nearly the posterior, as it is of so small a machine
@@ -91,7 +91,8 @@ def test_figures_are_those_of_enumeration(command: Command, sweep: Path) -> None
 def test_draws_are_a_function_of_seed_and_chunk(command: Command, sweep: Path) -> None:
     """Every data point's sum from the generator of its chunk, as nws/analysis/sums.py says."""
     run = sweep / "rws"
-    assert command(EVALUATE, str(run), *FEW, "--batch", "5", "--seed", "3").code == 0
+    few = (*FEW, "--device", "cpu", "--batch", "5", "--seed")
+    assert command(EVALUATE, str(run), *few, "3").code == 0
     loaded = load_run(run, device=CPU)
     data, machine = loaded.data, loaded.machine
     parts = []
@@ -102,8 +103,8 @@ def test_draws_are_a_function_of_seed_and_chunk(command: Command, sweep: Path) -
     same, other = sweep / "a" / "copy", sweep / "b"
     shutil.copytree(run, same, ignore=shutil.ignore_patterns("evaluation.json"))
     shutil.copytree(run, other, ignore=shutil.ignore_patterns("evaluation.json"))
-    assert command(EVALUATE, str(same), *FEW, "--batch", "5", "--seed", "3").code == 0
-    assert command(EVALUATE, str(other), *FEW, "--batch", "5", "--seed", "4").code == 0
+    assert command(EVALUATE, str(same), *few, "3").code == 0
+    assert command(EVALUATE, str(other), *few, "4").code == 0
     assert rows(same) == rows(run)
     assert rows(other)[0]["log_likelihood"] != rows(run)[0]["log_likelihood"]
 
@@ -154,7 +155,7 @@ def test_a_single_data_point_has_no_standard_error(command: Command, sweep: Path
 
 def test_parameters_that_are_not_finite_are_an_error(command: Command, sweep: Path) -> None:
     path = sweep / "rws" / "checkpoints" / "best.pt"
-    state = torch.load(path, weights_only=True)
+    state = torch.load(path, map_location="cpu", weights_only=True)
     state["machine"]["generator.layers.0.bias"].fill_(math.nan)
     torch.save(state, path)
     message = command(EVALUATE, str(sweep / "rws"), *FEW).message()
@@ -283,7 +284,7 @@ def test_figures_that_stand_there_are_not_computed_again(
     # another checkpoint of the same name: computed again, in place of the old figure
     old = rows(run)[2]
     path = run / "checkpoints" / "last.pt"
-    state = torch.load(path, weights_only=True)
+    state = torch.load(path, map_location="cpu", weights_only=True)
     state["machine"]["generator.layers.0.bias"] += 1
     torch.save(state | {"step": 99}, path)
     assert len(seen_by(command, chunks, 0, run, *FEW, "--no-p-star", "--checkpoint", "last")) == 6
@@ -317,7 +318,7 @@ def test_means_over_seeds(command: Command, sweep: Path) -> None:
         shutil.copytree(sweep / "rws", run)
         file = run / ".hydra" / "config.yaml"
         file.write_text(file.read_text().replace("seed: 0", f"seed: {seed}"))
-        state = torch.load(run / "checkpoints" / "best.pt", weights_only=True)
+        state = torch.load(run / "checkpoints" / "best.pt", map_location="cpu", weights_only=True)
         state["machine"]["generator.layers.0.bias"] += seed
         torch.save(state, run / "checkpoints" / "best.pt")
     outcome = command(EVALUATE, str(sweep), *FEW, "--no-p-star")

@@ -99,7 +99,7 @@ def test_bad_input(command: Command, run: Path, tmp_path: Path) -> None:
         (SAMPLE, "--columns", "0"): "--columns must be",
         (SAMPLE, "--seed=-1"): "--seed must be",
         (SAMPLE, "--device", "foo"): "device must be auto, cpu or cuda, got 'foo'",
-        (SAMPLE, "--output", "/dev/null/image.png"): "could not write /dev/null/image.png",
+        (SAMPLE, "--output", "/dev/null/image.png"): "/dev/null is a file, expected a folder there",
         (EVALUATE, "--samples", "0"): "--samples must be a whole number of at least 1, got 0",
         (EVALUATE, "--data-points", "0"): "--data-points must be",
         (
@@ -136,7 +136,7 @@ def test_damaged_runs(command: Command, run: Path, tmp_path: Path) -> None:
     sections = yaml.safe_load(good)
     del sections["model"]
     config.write_text(yaml.safe_dump(sections))
-    assert "needs a group of options model" in command(SAMPLE, str(run)).message()
+    assert "the options of model are missing" in command(SAMPLE, str(run)).message()
     config.write_text("{")
     assert "cannot be read" in command(SAMPLE, str(run)).message()
     config.write_text(good)

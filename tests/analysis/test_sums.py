@@ -61,7 +61,7 @@ def test_an_error_or_a_kill_on_the_way_costs_little(
     outcome = command(EVALUATE, str(run), *FEW)
     assert outcome.code == 70 and "RuntimeError: out of memory" in outcome.err
     (partial,) = partials(run)
-    state = torch.load(partial, weights_only=True)
+    state = torch.load(partial, map_location="cpu", weights_only=True)
     assert torch.cat(state[:6], dim=1).shape == (3, TEST) and [s.shape for s in state[6:]] == [(2,)]
     # a kill leaves no chance to save at the end: what was written on the way is there
     monkeypatch.setattr(sums, "SAVE_EVERY", 0.0)
@@ -69,7 +69,7 @@ def test_an_error_or_a_kill_on_the_way_costs_little(
 
     def recording(self: Any, path: Path) -> None:
         save(self, path)
-        written.append((len(torch.load(path, weights_only=True)), len(seen)))
+        written.append((len(torch.load(path, map_location="cpu", weights_only=True)), len(seen)))
 
     monkeypatch.setattr(sums.Sums, "_save", recording)
     partial.unlink()
@@ -92,7 +92,7 @@ def test_a_partial_result_is_of_one_request_and_one_checkpoint(
         )  # none goes on where another stopped
         assert len(partials(run)) == count
     path = run / "checkpoints" / "best.pt"
-    state = torch.load(path, weights_only=True)
+    state = torch.load(path, map_location="cpu", weights_only=True)
     state["machine"]["generator.layers.0.bias"] += 1e-3
     torch.save(state, path)
     assert (

@@ -59,7 +59,7 @@ BAD = {
     "optimizer=null": "optimizer needs the name of a file in conf/optimizer/, got null",
     "natural_metric=null": "needs the name of a file in conf/natural_metric/, got null",
     "damping=0.1": "damping needs the name of a file in conf/damping/, got 0.1",
-    "damping.value=1e39": "damping.value must be a number above 0, got 1e+39",
+    "damping.value=1e39": "damping.value must be a number above 0, got 1e+39, which is too large",
     "model=200,100": "model needs the name of a file in conf/model/, got 200,100",
     "~optimizer": "the options of optimizer are missing; leave ~optimizer out",
     "scheduler._target_=torch.optim.lr_scheduler.Nope": "torch.optim.lr_scheduler.Nope",

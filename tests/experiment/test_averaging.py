@@ -92,7 +92,7 @@ def test_an_average_leaves_training_as_it_is(train: Command) -> None:
 
 
 def test_what_is_saved_is_what_was_evaluated(train: Command) -> None:
-    run = train(*EXPONENTIAL).run
+    run = train(*EXPONENTIAL, "device=cpu").run
     loaded = load_run(run, "last", "average", CPU)
     data, machine = loaded.data, loaded.machine
     row, found = metrics(run)[-1], validate(machine, data, 5, 20)

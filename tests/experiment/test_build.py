@@ -106,11 +106,16 @@ def test_a_source_of_images_in_the_working_directory(command: Command, tmp_path:
     assert sweep.code == 0, sweep.err
 
     for arguments, expected in {
-        (source, "+data.perio=3"): "mine has no option perio; its options are root, binarize, per",
-        (source,): "the options of mine do not fit: missing a required argument: 'period'",
+        (
+            source,
+            "+data.perio=3",
+        ): "my_images takes no option perio; did you mean data.period? (~data.perio)",
+        (source,): "data.period is missing; my_images needs it: +data.period=VALUE",
         ("data._target_=my_ideas_of_data.yours",): "data._target_=my_ideas_of_data.yours cannot be",
         ("data._target_=no_such_file.images",): "No module named 'no_such_file'",
-        ("data._target_=null",): "data._target_=None cannot be imported",
+        (
+            "data._target_=null",
+        ): "data._target_ must name a function that returns nws.data.RawImages, got null",
         ("data._target_=math.pi",): "must name a function or a class, got math.pi",
         ("data._target_=my_ideas_of_data.no_images", "+data.period=1"): "no_images returned list",
     }.items():

@@ -243,10 +243,10 @@ def test_a_search_by_optuna(
 
 
 def test_a_mistake_ends_a_search(sweep: Command, tmp_path: Path) -> None:
-    outcome = sweep("hydra/sweeper=optuna", "hydra.sweeper.n_trials=3", "algorithm.samples=0")
+    outcome = sweep("hydra/sweeper=optuna", "hydra.sweeper.n_trials=3", "trainer.batch_size=1298")
     assert (
         outcome.code == 1
-        and "algorithm.samples must be" in outcome.err
+        and "at most the 1297 training images" in outcome.err
         and "Traceback" not in outcome.err
     )
     assert [

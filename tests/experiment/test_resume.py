@@ -356,7 +356,7 @@ def test_a_run_goes_on_whose_configuration_lacks_later_options(
         assert (config[group] if group else config).pop(name, "missing") == value, key
     file.write_text(yaml.safe_dump(config))
     last = run / "checkpoints" / "last.pt"
-    state = torch.load(last, weights_only=True)
+    state = torch.load(last, map_location="cpu", weights_only=True)
     torch.save({key: state[key] for key in state if key not in LATER_STATE}, last)
     given = ("hydra.run.dir=old", *SMALL) if resume == "resume=auto" else ()
     outcome = command("train.py", resume, *given)

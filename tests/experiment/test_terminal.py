@@ -63,7 +63,7 @@ def test_progress_in_a_terminal(tmp_path: Path) -> None:
         f"train.py resume={run}"
     )
     assert "Traceback" not in output
-    state = torch.load(run / "checkpoints" / "last.pt", weights_only=True)
+    state = torch.load(run / "checkpoints" / "last.pt", map_location="cpu", weights_only=True)
     assert state["wandb_id"] and list((run / "wandb").glob(f"offline-run-*-{state['wandb_id']}"))
 
 

@@ -102,7 +102,7 @@ def test_the_trainer_draws_the_unlabelled_batches_by_a_shuffle_of_their_own(
 
     They are also one pass over the 40 unlabelled images, and the start of the next one.
     """
-    run = tfd("trainer.epochs=3").run
+    run = tfd("trainer.epochs=3", "device=cpu").run
     parameters = flatten(checkpoint(run)["machine"])
     assert after_six_steps(run, lambda data: data.unlabeled) == parameters
     # The control: as many labelled images.

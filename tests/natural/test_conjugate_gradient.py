@@ -327,7 +327,9 @@ def test_taking_in_the_next_rows_reads_no_number_from_the_device(
     solver, fisher, damping = factored(pcg(4), case), case.fisher(1), case.damping
     with pytest.raises(AssertionError, match="reads from the device"), NoReads():
         solver.factor(fisher, damping)  # looks at alpha and the rows, where they are on the CPU
-    monkeypatch.setattr("nws.natural.solvers.conjugate_gradient.check_system", lambda *_: None)
+    monkeypatch.setattr(
+        "nws.natural.solvers.conjugate_gradient.check_system", lambda *_, **__: None
+    )
     with NoReads():
         solver.factor(fisher, damping)
 

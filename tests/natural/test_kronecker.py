@@ -251,7 +251,7 @@ def test_an_ordinary_step_reads_no_number_from_the_device(monkeypatch: pytest.Mo
     with pytest.raises(AssertionError, match="reads from the device"), NoReads():
         metric.update(later, ALPHA)  # looks at alpha and the means, where they are on the CPU
     alpha_of = "nws.natural.metrics.kronecker.check_rows"
-    monkeypatch.setattr(alpha_of, lambda rows, alpha: alpha)
+    monkeypatch.setattr(alpha_of, lambda rows, alpha, **_: alpha)
     with NoReads():
         metric.update(later, ALPHA)
         metric.precondition_([g[:, :-1] for g in given], [g[:, -1] for g in given], scale)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any
 
@@ -19,7 +19,7 @@ from nws.experiment.schemas.choices import (
     Group,
     schemas_of,
 )
-from nws.experiment.schemas.run import Trainer
+from nws.experiment.schemas.run import Run, Trainer
 from nws.experiment.schemas.schema import Schema
 from nws.experiment.schemas.values import SPECIAL, Options, Problem, check_names, check_values
 
@@ -51,7 +51,7 @@ def _check_named(key: str, options: Options, spec: Group, schemas: Schemas) -> I
         yield Problem(f"{key}._target_", str(error))
         return
     schema = _schema_of(function, target, schemas)
-    own = {name: value for name, value in options.items() if name not in SPECIAL}
+    own = _own_options(key, options)
     if schema is not None:
         yield from check_values(schema, own, key)
         yield from _check_partial(key, options, schema)
@@ -60,6 +60,12 @@ def _check_named(key: str, options: Options, spec: Group, schemas: Schemas) -> I
     yield from _check_signature(key, own, spec, function, schema)
     for name, value in own.items():
         yield from _check_part(f"{key}.{name}", value, schema, name)
+
+
+def _own_options(key: str, options: Options) -> Options:
+    """Return the options that a class gets; a metric's memory of 1 is what any has anyway."""
+    aside = {*SPECIAL, *["memory"] * (key == "metric" and options.get("memory") == 1)}
+    return {name: value for name, value in options.items() if name not in aside}
 
 
 def _default_target(group: str, options: Options) -> object:
@@ -95,8 +101,9 @@ def _located(target: str) -> object:
 
 def whole_numbers(group: str, options: Options) -> Iterator[tuple[str, Any]]:
     """Yield the keys of a good group whose whole numbers are written as floats, and the numbers."""
-    schema: type[Schema] | None = Trainer
-    if group != "trainer":
+    known: dict[str, type[Schema]] = {"trainer": Trainer, "": Run}
+    schema = known.get(group)
+    if schema is None:
         target = options.get("_target_", _default_target(group, options))
         named = isinstance(target, str)
         schema = _schema_of(_located(target), target, schemas_of(group)) if named else None
@@ -113,7 +120,7 @@ def whole_numbers(group: str, options: Options) -> Iterator[tuple[str, Any]]:
         except ValidationError:
             continue
         if isinstance(whole, int | list) and repr(whole) != repr(value):
-            yield f"{group}.{name}", whole
+            yield f"{group}.{name}".lstrip("."), whole
 
 
 def _name(function: Callable[..., Any]) -> str:
@@ -150,29 +157,29 @@ def _check_signature(
 ) -> Iterator[Problem]:  # fmt: skip
     """Yield options that a class does not take, and those that it needs and does not get."""
     parameters = _parameters(function)
-    spare = {"memory"} if key == "metric" and options.get("memory") == 1 else set()
-    options = {name: value for name, value in options.items() if name not in spare}
     if schema is not None and not schema.others:
         yield from check_names(key, options, schema.model_fields)
-        return
-    if parameters is None:
-        return
-    names = list(parameters)[spec.given or 0 :]
-    every = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-    if not every:
-        fields = schema.model_fields if schema else {}
-        known = dict.fromkeys([*fields, *names, *spec.taken])
-        reason = "" if schema else f"{key}._target_={_name(function)} takes no option {{}}"
-        yield from check_names(key, options, known, reason)
-    if schema is None and spec.given is not None:
-        for name in names:
-            each = parameters[name]
-            needed = each.default is each.empty and each.kind in (
-                each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY,
-            )  # fmt: skip
-            if needed and name not in options and name not in spec.keywords:
-                text = f"{key}.{name} is missing; {_name(function)} needs it: +{key}.{name}=VALUE"
-                yield Problem(f"{key}.{name}", text)
+    elif parameters is not None:
+        names = dict(list(parameters.items())[spec.given or 0 :])
+        fields = [] if schema is None else list(schema.model_fields)
+        if not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+            known = dict.fromkeys([*fields, *names, *spec.taken])
+            reason = "" if fields else f"{key}._target_={_name(function)} takes no option {{}}"
+            yield from check_names(key, options, known, reason)
+        if not fields and spec.given is not None:
+            given = {*options, *spec.keywords}
+            yield from _check_needed(key, given, names, _name(function))
+
+
+def _check_needed(
+    key: str, given: Iterable[str], names: Mapping[str, inspect.Parameter], called: str
+) -> Iterator[Problem]:
+    """Yield the arguments that a class needs and does not get."""
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    for name, each in names.items():
+        if each.default is each.empty and each.kind in kinds and name not in given:
+            text = f"{key}.{name} is missing; {called} needs it: +{key}.{name}=VALUE"
+            yield Problem(f"{key}.{name}", text)
 
 
 def _check_part(

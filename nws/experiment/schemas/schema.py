@@ -120,16 +120,19 @@ def _words(kind: Any, limits: tuple[Any, ...] = ()) -> str:
     if said:
         return str(said[0])
     if origin in (Union, UnionType):
-        parts = [_words(each, limits) for each in get_args(kind) if each is not NoneType]
-        return " or ".join([*parts, "null"] if NoneType in get_args(kind) else parts)
+        return _either(get_args(kind), limits)
     if origin is Literal:
         *names, last = [_shown(each) for each in get_args(kind)]
         return f"{', '.join(names)} or {last}" if names else last
     if origin is list:
         return _list(_words(get_args(kind)[0]), limits)
-    if kind is bool:
-        return "true or false"
-    return "a whole number" * (kind is int) + "a number" * (kind is float) + _range(limits)
+    plain = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
+    return plain + _range(limits)
+
+
+def _either(kinds: tuple[Any, ...], limits: tuple[Any, ...]) -> str:
+    parts = [_words(each, limits) for each in kinds if each is not NoneType]
+    return " or ".join([*parts, *["null"] * (NoneType in kinds)])
 
 
 def _list(of: str, limits: tuple[Any, ...]) -> str:
@@ -158,4 +161,4 @@ def _bounds(kind: type, limits: tuple[Any, ...]) -> list[float]:
 
 
 def _shown(value: object) -> str:
-    return {None: "null", True: "true", False: "false"}.get(value, str(value))  # type: ignore[call-overload]
+    return str(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from pydantic_core import PydanticUndefined
 
 from nws.experiment.schemas.choices import CHOICES
 from nws.experiment.schemas.run import RUN, TRAINER
-from nws.experiment.schemas.schema import MOST, Choice, Schema, expected
+from nws.experiment.schemas.schema import LARGE, Choice, Schema, expected
 from nws.experiment.schemas.writer import as_yaml
 
 Options = Mapping[str, Any]
@@ -55,8 +56,8 @@ def _needs(schema: type[Schema], name: str, key: str, came: object = _NOTHING) -
     """Return what a field takes, what came, what it means, and an example."""
     field = schema.model_fields[name]
     got = "" if came is _NOTHING else f", got {'null' if came is None else repr(came)}"
-    if isinstance(came, int | float) and abs(came) > MOST:
-        got += ", which is infinite in float32"
+    if isinstance(came, int | float) and LARGE < came < math.inf:
+        got += ", which is too large"
     meaning = (field.description or "").split("\n")[0].rstrip(".")
     return f"{expected(field)}{got} ({meaning}){_example(schema, name, key)}"
 
@@ -64,14 +65,17 @@ def _needs(schema: type[Schema], name: str, key: str, came: object = _NOTHING) -
 def _example(schema: type[Schema], name: str, key: str) -> str:
     """Return a value to give: the default, or that of a choice."""
     field = schema.model_fields[name]
-    choices = [RUN, TRAINER, *(each for group in CHOICES.values() for each in group.values())]
-    made = [each for each in choices if isinstance(each, Choice) and each.schema is schema]
-    values = [*(field.examples or []), field.default, *(each.values().get(name) for each in made)]
-    for value in values:
-        plain = not isinstance(value, Choice) and value is not PydanticUndefined
-        if plain and value is not None and "${" not in str(value):
+    made = [each.values().get(name) for each in _choices() if each.schema is schema]
+    for value in (*(field.examples or []), field.default, *made):
+        empty = value is None or value is PydanticUndefined or isinstance(value, Choice)
+        if not empty and "${" not in str(value):
             return f"; for instance {key}={as_yaml(value).replace(', ', ',')}"
     return ""
+
+
+def _choices() -> list[Choice]:
+    listed = [each for group in CHOICES.values() for each in group.values()]
+    return [RUN, TRAINER, *(each for each in listed if isinstance(each, Choice))]
 
 
 def check_names(

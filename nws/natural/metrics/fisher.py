@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nws import distributed
 from nws.errors import UserError, positive_int
 from nws.natural.operators import Rows, UnitFisher
 from nws.natural.solvers import ConjugateGradient, Solver
@@ -13,6 +14,9 @@ from nws.natural.solvers import ConjugateGradient, Solver
 
 class Fisher:
     """F_j = sum_k w_k A''(a_kj) h_k h_k^T for each unit j (Amari 1998; Ay 2002).
+
+    Of several processes each solves its share of every layer's units, and the directions are
+    joined. A layer with fewer units than processes is solved by all of them.
 
     Args:
         solver: Makes the solver of one layer.
@@ -35,6 +39,7 @@ class Fisher:
         self.solvers: list[Solver] = []
         self._past: list[list[tuple[Tensor, Tensor]]] = []  # of each update: H and S of each layer
         self._system: tuple[list[str], Tensor] | None = None  # the layers' names, and alpha
+        self._widths: list[int] = []  # units of each layer
 
     def curvature(self, rows: Rows) -> Tensor:
         """What each row adds to each unit's block: (n, m)."""
@@ -46,6 +51,7 @@ class Fisher:
         newest = [(layer.inputs, self.curvature(layer)) for layer in rows]
         self._past = [*self._past, newest][-self.memory :]
         self._system = [layer.name for layer in rows], alpha
+        self._widths = [curvature.shape[1] for _, curvature in newest]
         self.solvers = self.solvers or [self._make_solver() for _ in rows]
         self._factor()
 
@@ -59,23 +65,37 @@ class Fisher:
                     inputs = torch.cat([layers[number][0] for layers in self._past])
                     curvature = torch.cat([layers[number][1] for layers in self._past])
                     curvature /= len(self._past)
-                solver.factor(UnitFisher(inputs, curvature, name), alpha)
+                fisher = UnitFisher(inputs, curvature, name)
+                solver.factor(fisher.of(own_units(fisher.shape[0])), alpha)
 
     def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """(F_j + alpha I)^{-1} g_j, (m, d) for each layer."""
-        return [solver.solve(g) for solver, g in zip(self.solvers, gradients, strict=True)]
+        pairs = zip(self.solvers, gradients, strict=True)
+        parts = [solver.solve(g[own_units(len(g))]) for solver, g in pairs]
+        return join_units(parts, [len(g) for g in gradients])
+
+    def check(self) -> None:
+        """Raise `UserError` for what a solver has found on a device since (synchronises there)."""
+        for solver in self.solvers:
+            if hasattr(solver, "check"):
+                solver.check()
 
     def report(self) -> dict[str, float]:
         """The largest number of iterations and the worst residual of any layer."""
         reports: list[dict[str, float]]
         reports = [getattr(solver, "report", dict)() for solver in self.solvers]
         keys = dict.fromkeys(key for report in reports for key in report)
-        return {key: max(each[key] for each in reports if key in each) for key in keys}
+        found = [max(each[key] for each in reports if key in each) for key in keys]
+        worst = distributed.largest(torch.tensor(found, dtype=torch.float64))
+        return dict(zip(keys, found if distributed.size() == 1 else worst.tolist(), strict=True))
 
     def state_dict(self) -> dict[str, Any]:
         """The state of each layer's solver; and rows, where they are remembered."""
         solvers: list[dict[str, Any]]
         solvers = [getattr(solver, "state_dict", dict)() for solver in self.solvers]
+        for solver, state, width in zip(self.solvers, solvers, self._widths, strict=False):
+            for key in unit_state(solver, state):  # of the units of all processes
+                state[key] = join_units([state[key]], [width])[0]
         return {"solvers": solvers} | ({"past": self._past} if self.memory > 1 else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -97,4 +117,32 @@ class Fisher:
             self._factor()
         for solver, each in zip(self.solvers, states, strict=True):
             if hasattr(solver, "load_state_dict"):
-                solver.load_state_dict(each)
+                kept = {key: each[key] for key in unit_state(solver, each)}
+                kept = {key: rows[own_units(len(rows))] for key, rows in kept.items()}
+                solver.load_state_dict(each | kept)
+
+
+def own_units(width: int) -> slice:
+    """Which of a layer's units this process solves: all, where there are fewer than processes."""
+    return distributed.share(width) if width >= distributed.size() else slice(None)
+
+
+def join_units(parts: Sequence[Tensor], widths: Sequence[int]) -> list[Tensor]:
+    """Rows of all units of each layer, from those of each process's units.
+
+    Args:
+        parts: Of each layer, (units, ..).
+        widths: Units of each layer.
+    """
+    joined = list(parts)
+    shared = [number for number, width in enumerate(widths) if width >= distributed.size()]
+    places = [distributed.bounds(widths[number]) for number in shared]
+    found = distributed.gather([parts[number] for number in shared], places)
+    for number, rows in zip(shared, found, strict=True):
+        joined[number] = rows
+    return joined
+
+
+def unit_state(solver: Solver, state: dict[str, Any]) -> list[str]:
+    """The entries of a solver's state that have one row a unit."""
+    return [key for key in getattr(solver, "unit_state", ()) if key in state]

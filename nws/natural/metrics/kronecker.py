@@ -54,10 +54,11 @@ class Kronecker(Stateless):
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
         """Take in the rows of each layer, and alpha."""
-        alpha = check_rows(rows, alpha).clone()
+        due = self._step % self.refresh_every == 0
+        alpha = check_rows(rows, alpha, waits=due).clone()
         centres, scales = zip(*(layer.means for layer in rows), strict=True)
         self._means = list(centres), list(scales), alpha
-        if self._step % self.refresh_every == 0:
+        if due:
             self._refresh(rows)
         self._step += 1
         self._invert()

@@ -90,13 +90,16 @@ class UntilAccurate:
         accuracy: The relative error to reach.
         size: The squared length of a solution in the norm of the gains.
         limit: Iterations at most.
+        total: Sums numbers over processes that have other units.
 
     Attributes:
         iteration: Of the last call.
     """
 
-    def __init__(self, accuracy: float, size: Map, limit: int) -> None:
-        self.accuracy, self.size, self.limit = accuracy, size, limit
+    def __init__(
+        self, accuracy: float, size: Map, limit: int, total: Map = lambda numbers: numbers
+    ) -> None:
+        self.accuracy, self.size, self.limit, self.total = accuracy, size, limit, total
         self.iteration = 0
         self._gain: Tensor | None = None
 
@@ -105,7 +108,8 @@ class UntilAccurate:
         if last is None:
             return self.limit == 1
         left = (progress.gain.square() / last.clamp_min(torch.finfo(last.dtype).tiny)).sum()
-        near = not left > self.accuracy**2 * self.size(progress.solution)
+        left, size = self.total(torch.stack([left, self.size(progress.solution)]))
+        near = not left > self.accuracy**2 * size
         return near or progress.iteration >= self.limit
 
 
@@ -116,18 +120,22 @@ class UntilResidual:
         target: Length of the residual to reach, (m,).
         length: Lengths (m,) from residuals (m, d).
         limit: Iterations at most.
+        largest: Makes a number the largest of the processes that have other units.
 
     Attributes:
         iteration: Of the last call.
         worst: Largest ratio of a residual to its target then; nan before.
     """
 
-    def __init__(self, target: Tensor, length: Map, limit: int) -> None:
-        self.target, self.length, self.limit = target, length, limit
+    def __init__(
+        self, target: Tensor, length: Map, limit: int, largest: Map = lambda numbers: numbers
+    ) -> None:
+        self.target, self.length, self.limit, self.largest = target, length, limit, largest
         self.iteration, self.worst = 0, math.nan
 
     def __call__(self, progress: Progress) -> bool:
         self.iteration = progress.iteration
         length = self.length(progress.residual)
-        self.worst = float(torch.where(length <= self.target, 0.0, length / self.target).max())
+        worst = torch.where(length <= self.target, 0.0, length / self.target).max()
+        self.worst = float(self.largest(worst))
         return self.worst == 0 or progress.iteration >= self.limit

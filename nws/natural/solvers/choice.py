@@ -49,7 +49,8 @@ class AutoSolver:
         if self._solver is None:
             fisher = with_rows(operator)
             n, d = fisher.inputs.shape
-            costs = self.costs(n, d, fisher.shape[0], fisher.inputs.element_size())
+            m = (fisher.whole or fisher).shape[0]  # the choice is that of one process
+            costs = self.costs(n, d, m, fisher.inputs.element_size())
             self._solver = self._solvers[min(costs, key=costs.__getitem__)]
             if self._waiting is not None:
                 self._solver.load_state_dict(self._waiting)
@@ -84,6 +85,11 @@ class AutoSolver:
         """The chosen solver's solution, (m, d)."""
         assert self._solver is not None
         return self._solver.solve(gradient)
+
+    def check(self) -> None:
+        """Raise `UserError` for what the chosen solver has found on a device (synchronises)."""
+        if isinstance(self._solver, DirectSolver):
+            self._solver.check()
 
     def state_dict(self) -> State:
         """The chosen solver's state."""

@@ -5,8 +5,9 @@ import logging
 import torch
 from torch import Tensor
 
+from nws import distributed
 from nws.errors import UserError, positive_int
-from nws.natural.operators import CurvatureOperator, ReducedSystem
+from nws.natural.operators import CurvatureOperator, ReducedSystem, over_units
 from nws.natural.preconditioners import Preconditioner, SharedPreconditioner
 from nws.natural.solvers.cg import Iterations, Map, UntilAccurate, UntilResidual, cg
 from nws.natural.solvers.solver import State, check_system, damped
@@ -39,6 +40,8 @@ class ConjugateGradient:
         UserError: For numbers that are out of range.
     """
 
+    unit_state = ("last",)  # entries of the state with one row a unit
+
     def __init__(
         self,
         iterations: int | None = None,
@@ -66,7 +69,7 @@ class ConjugateGradient:
 
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
         """Take in a layer's operator and alpha; `UserError` where they cannot be used."""
-        check_system(operator, damping)
+        check_system(operator, damping, waits=self._age % self.every == 0)
         self._check_last(operator)
         self._solved = None  # as large as the layer's gradient, twice
         self._operator, self._damping = operator, damping.clone()
@@ -124,12 +127,18 @@ class ConjugateGradient:
     def _rule(
         self, gradient: Tensor, size: Map, length: Map, factor: int = 1
     ) -> Iterations | UntilAccurate | UntilResidual:
+        operator = self._operator
+        assert operator is not None
         limit = LIMIT if self.iterations is None else self.iterations * factor
         if self.tolerance:
-            return UntilResidual(self.tolerance * gradient.norm(dim=1), length, limit)
+            target = self.tolerance * gradient.norm(dim=1)
+            return UntilResidual(target, length, limit, over_units(operator, distributed.largest))
         if self.iterations is not None:
             return Iterations(limit)
-        return Iterations(self._count) if self._count else UntilAccurate(self.accuracy, size, limit)
+        if self._count:
+            return Iterations(self._count)
+        total = over_units(operator, distributed.total)
+        return UntilAccurate(self.accuracy, size, limit, total)
 
     def _take_count(self, stop: Iterations | UntilAccurate | UntilResidual) -> None:
         if isinstance(stop, Iterations):

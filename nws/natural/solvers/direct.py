@@ -13,7 +13,14 @@ from torch import Tensor
 
 from nws.errors import UserError, positive_int
 from nws.natural.operators import CurvatureOperator, UnitFisher
-from nws.natural.solvers.solver import Solver, State, Stateless, check_system, unfactorable
+from nws.natural.solvers.solver import (
+    NOT_FINITE,
+    Solver,
+    State,
+    Stateless,
+    check_system,
+    unfactorable,
+)
 
 SINGULAR = "it is singular to working precision; raise damping.value"
 
@@ -34,6 +41,7 @@ class DirectSolver(Stateless, ABC):
     def __init__(self, max_bytes: int = 2**30, block: int = 1) -> None:
         self.max_bytes = positive_int("solver.max_bytes", max_bytes)
         self.block = positive_int("solver.block", block)
+        self._singular: Tensor | bool = False  # whether a block was, on a device
 
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
         """Factor each unit's block, in chunks; `UserError` where one is singular."""
@@ -55,6 +63,36 @@ class DirectSolver(Stateless, ABC):
         factors = self._held or map(self._factor, self._chunks)
         pairs = zip(self._chunks, factors, strict=True)
         return torch.cat([self._solve(units, factor, gradient[units]) for units, factor in pairs])
+
+    def check(self) -> None:
+        """Raise `UserError` where a block was singular on a device since the start (synchronises).
+
+        On the CPU `factor` has raised it.
+        """
+        if self._singular:
+            raise unfactorable(self._fisher, self._damping, SINGULAR)
+
+    def _cholesky(self, matrices: Tensor) -> Tensor:
+        """Lower factors of damped matrices, (units, k, k).
+
+        A matrix without one is an error on the CPU. On a device, which is not waited for, its
+        factor is nan, and `check` tells of it later.
+        """
+        factors, failed = torch.linalg.cholesky_ex(matrices)
+        pivots = factors.diagonal(dim1=1, dim2=2).square()
+        largest = matrices.diagonal(dim1=1, dim2=2).amax(1)
+        least = torch.finfo(pivots.dtype).eps * matrices.shape[1] * largest
+        rounding = (pivots.amin(1) < least) & (self._damping == 0)  # and nothing else
+        lost = (failed > 0) | rounding | ~pivots.isfinite().all(1)
+        rows = self._fisher.inputs, self._fisher.weights
+        if matrices.device.type == "cpu":
+            if lost.any():
+                finite = all(bool(part.isfinite().all()) for part in rows)
+                raise unfactorable(self._fisher, self._damping, SINGULAR if finite else NOT_FINITE)
+            return factors
+        finite_rows = torch.stack([part.isfinite().all() for part in rows]).all()
+        self._singular = self._singular | (lost.any() & finite_rows)
+        return factors.masked_fill_(lost[:, None, None], math.nan)
 
     def units_at_once(self, n: int, d: int, m: int, room: int) -> tuple[int, bool]:
         """Units to work on at once within `room` numbers, and whether all factors fit as well."""
@@ -95,7 +133,7 @@ class Cholesky(DirectSolver):
     def _factor(self, units: slice) -> Tensor:
         blocks = self._fisher.blocks(units)
         blocks.diagonal(dim1=1, dim2=2).add_(self._damping)
-        return _cholesky(blocks, self._fisher, self._damping)
+        return self._cholesky(blocks)
 
     def _solve(self, units: slice, factor: Tensor, gradient: Tensor) -> Tensor:
         return torch.cholesky_solve(gradient[:, :, None], factor)[:, :, 0]
@@ -119,7 +157,7 @@ class Woodbury(DirectSolver):
         inputs, roots = self._fisher.inputs, self._fisher.weights.T[units].sqrt()  # (units, n)
         capacitance = (inputs @ inputs.T) * roots[:, :, None] * roots[:, None, :]
         capacitance.diagonal(dim1=1, dim2=2).add_(self._damping)
-        return _cholesky(capacitance, self._fisher, self._damping)
+        return self._cholesky(capacitance)
 
     def _solve(self, units: slice, factor: Tensor, gradient: Tensor) -> Tensor:
         inputs, roots = self._fisher.inputs, self._fisher.weights.T[units].sqrt()
@@ -200,6 +238,8 @@ class RunningInverse:
         UserError: Where the inverses exceed `max_bytes`, or f is not between 0 and 1.
     """
 
+    unit_state = ("inverses",)  # entries of the state with one row a unit
+
     def __init__(self, forgetting: float, max_bytes: int = 2**30, block: int = 1) -> None:
         if not 0 < forgetting < 1:
             raise UserError(
@@ -228,7 +268,7 @@ class RunningInverse:
         new = 1 - self.forgetting
         self._inverses /= self.forgetting
         fold(self._inverses, fisher.inputs, new * fisher.weights, start.block)
-        identity = torch.eye(d).to(fisher.inputs)
+        identity = torch.eye(d, dtype=fisher.inputs.dtype, device=fisher.inputs.device)
         fold(self._inverses, identity, (new * damping).expand(d, m), start.block)
         # No fold mends what rounding makes unsymmetric, and each division would let it grow.
         self._inverses = (self._inverses + self._inverses.mT).mul_(0.5)
@@ -266,18 +306,3 @@ def with_rows(operator: CurvatureOperator) -> UnitFisher:
 def sherman_morrison(forgetting: float = 0.0, **options: Any) -> Solver:
     """Sherman-Morrison of each operator alone, or with forgetting > 0 across batches."""
     return RunningInverse(forgetting, **options) if forgetting else ShermanMorrison(**options)
-
-
-def _cholesky(matrices: Tensor, fisher: UnitFisher, damping: Tensor) -> Tensor:
-    factors, failed = torch.linalg.cholesky_ex(matrices)
-    lost = failed > 0
-    pivots = factors.diagonal(dim1=1, dim2=2).square()
-    if damping == 0:  # a pivot may be rounding alone
-        largest = matrices.diagonal(dim1=1, dim2=2).amax(1)
-        lost |= pivots.amin(1) < torch.finfo(pivots.dtype).eps * matrices.shape[1] * largest
-    if lost.any() or not torch.isfinite(pivots).all():
-        finite = bool(fisher.inputs.isfinite().all() and fisher.weights.isfinite().all())
-        raise unfactorable(
-            fisher, damping, SINGULAR if finite else "its rows are not finite; lower optimizer.lr"
-        )
-    return factors

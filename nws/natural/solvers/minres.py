@@ -8,15 +8,17 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from nws import distributed
 from nws.errors import UserError, positive_int
-from nws.natural.operators import CurvatureOperator
+from nws.natural.operators import CurvatureOperator, over_units
 from nws.natural.solvers.conjugate_gradient import worst_ratio
 from nws.natural.solvers.solver import Stateless, check_system, damped
 
 
 def minres(
-    matmul: Callable[[Tensor], Tensor], right: Tensor, iterations: int, tolerance: float
-) -> tuple[Tensor, int]:
+    matmul: Callable[[Tensor], Tensor], right: Tensor, iterations: int, tolerance: float,
+    largest: Callable[[Tensor], Tensor] = lambda numbers: numbers,
+) -> tuple[Tensor, int]:  # fmt: skip
     """Minimise |b_j - A_j x_j| for m symmetric matrices at once, from zero.
 
     Where A_j is singular and b_j in its range, x_j comes to the shortest of all solutions, since it
@@ -29,6 +31,7 @@ def minres(
         iterations: At most so many.
         tolerance: Stop where every unit's residual is at most tolerance |b_j|; reads one number
             from the device in each iteration. 0 reads nothing, and makes all iterations.
+        largest: Makes a number the largest of the processes that have other units.
 
     Returns:
         x_j, (m, d), and the number of iterations.
@@ -52,7 +55,8 @@ def minres(
         w_old, w = w, (v - epsilon_old * w_old - delta * w) / gamma
         x.addcmul_(cos * phi, w)
         phi = sin * phi
-        if tolerance and bool((phi <= tolerance * start).all()):
+        left = ~(phi <= tolerance * start).all()
+        if tolerance and not largest(left.to(phi)):
             return x, iteration
     return x, iterations
 
@@ -97,8 +101,9 @@ class MinRes(Stateless):
             return damped(self._operator, self._damping, vectors * self._roots) * self._roots
 
         solution, self.used_iterations = minres(
-            matmul, gradient * self._roots, self.iterations, self.tolerance
-        )
+            matmul, gradient * self._roots, self.iterations, self.tolerance,
+            over_units(self._operator, distributed.largest),
+        )  # fmt: skip
         self._solved = (gradient, solution * self._roots)
         return self._solved[1]
 

@@ -15,10 +15,15 @@ from nws.errors import UserError
 from nws.natural.operators import CurvatureOperator, Rows, UnitFisher
 
 State = dict[str, Tensor]
+NOT_FINITE = "its rows are not finite; lower optimizer.lr"
 
 
 class Solver(Protocol):
-    """Damped solves for all units of one layer. Each layer has a solver, which may keep state."""
+    """Damped solves for all units of one layer. Each layer has a solver, which may keep state.
+
+    A solver that keeps something for each unit names it in `unit_state`, keys of its state whose
+    first dimension is that of the units. Of several processes each then keeps its units'.
+    """
 
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
         """Take in a layer's operator and alpha.
@@ -56,17 +61,20 @@ class Stateless:
         return {}
 
 
-def check_system(operator: CurvatureOperator, damping: Tensor, zero: bool = False) -> None:
+def check_system(
+    operator: CurvatureOperator, damping: Tensor, zero: bool = False, waits: bool = False
+) -> None:
     """Raise `UserError` for an alpha or rows that no solver can use.
 
-    Looks at numbers on the CPU only: on a device this would be a synchronisation.
+    Looks at numbers on the CPU; on a device this is a synchronisation.
 
     Args:
         operator: Of the layer.
         damping: alpha.
         zero: Whether alpha = 0 is allowed.
+        waits: Whether to look on a device too: in a step that waits for it anyway.
     """
-    if damping.device.type != "cpu":
+    if damping.device.type != "cpu" and not waits:
         return
     alpha = float(damping)
     if not (0 < alpha < math.inf or (alpha == 0 and zero)):
@@ -74,21 +82,24 @@ def check_system(operator: CurvatureOperator, damping: Tensor, zero: bool = Fals
         what = zero_only if alpha <= 0 else "set damping.value to a number, 0.02 to 1 is usual"
         raise unfactorable(operator, damping, what)
     if not operator.finite:
-        raise unfactorable(operator, damping, "its rows are not finite; lower optimizer.lr")
+        raise unfactorable(operator, damping, NOT_FINITE)
 
 
-def check_rows(rows: Sequence[Rows], damping: Tensor | float) -> Tensor:
-    """Return alpha in the dtype of the rows; `UserError` for alpha or rows of no use (CPU only).
+def check_rows(rows: Sequence[Rows], damping: Tensor | float, waits: bool = False) -> Tensor:
+    """Return alpha in the dtype of the rows; `UserError` for alpha or rows of no use.
 
     Args:
         rows: Of each layer; only their means are looked at, unless something is wrong.
         damping: alpha.
+        waits: Whether to look on a device too, as `check_system` says.
     """
     means = torch.cat([mean for layer in rows for mean in layer.means])
     damping = torch.as_tensor(damping).to(means)
-    if means.device.type == "cpu" and not (means.sum() * damping.log()).isfinite():
+    looks = waits or means.device.type == "cpu"
+    if looks and not (means.sum() * damping.log()).isfinite():
         for layer in rows:
-            check_system(UnitFisher(layer.inputs, layer.curvature, layer.name), damping)
+            fisher = UnitFisher(layer.inputs, layer.curvature, layer.name)
+            check_system(fisher, damping, waits=waits)
     return damping
 
 

@@ -1,0 +1,263 @@
+"""Steps of several processes against those of one, with shares that are not alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from conftest import flatten
+from processes import together
+from torch import Tensor
+
+from nws import distributed
+from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep, tempered, uniform
+from nws.learning import step as step_module
+from nws.learning.vimco import vimco
+from nws.models import HelmholtzMachine
+from nws.models.gaussian import Gaussian
+from nws.models.likelihood import LogLikelihood, log_likelihood
+from nws.natural import Damping, LevenbergMarquardt
+from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker
+from nws.natural.metrics.mean import Mean
+from nws.natural.solvers import ConjugateGradient
+from nws.natural.solvers.choice import AutoSolver
+from nws.natural.solvers.direct import Cholesky, Woodbury, sherman_morrison
+from nws.natural.solvers.minres import MinRes
+
+SIZES = [11, 7, 5, 1]  # no width is a multiple of 2 or 3, and one is below both
+POINTS = 13  # data points of a batch, likewise
+SINGLE = 1e-5  # relative, float32 after 50 steps: sums of other shares round in another way
+DOUBLE = 1e-10  # the same in float64
+
+Make = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    rule: Rule
+    metric: Make | None = None
+    options: RowOptions = field(default_factory=RowOptions)
+    damping: Make = Damping
+    steps: int = 12
+    dtype: torch.dtype = torch.float64
+    streams: int = 1
+    cached: int = 2**20
+    machine: dict[str, Any] = field(default_factory=dict)
+
+
+RWS = Rule("rws", 3)
+BIHM = Rule("bihm", 3, partial(tempered, exponent=0.5), 1.0, 1.0, 0.0)
+FIFTY: dict[str, Any] = {"steps": 50, "dtype": torch.float32}
+
+
+def fisher(solver: Callable[..., Any], memory: int = 1, **options: Any) -> Make:
+    return partial(Fisher, partial(solver, **options), memory)
+
+
+kronecker = partial(Kronecker, rank=3, refresh_every=4)
+CASES = {
+    "rws": Case(RWS, **FIFTY),
+    "nrws, exact": Case(RWS, Fisher, **FIFTY),
+    "nrws, Kronecker": Case(RWS, kronecker, RowOptions(max_rows=8), **FIFTY),
+    "bihm": Case(BIHM, **FIFTY),
+    "rws, double": Case(RWS, steps=50),
+    "nrws, exact, double": Case(RWS, Fisher, steps=50),
+    "ws": Case(Rule("ws", 1, uniform, 1.0, 0.0, 1.0, baseline=False)),
+    "vimco": Case(Rule("vimco", 3, vimco)),
+    "in parts": Case(RWS, cached=150),  # so small that some processes have no data point
+    "streams": Case(RWS, streams=4),
+    "streams, exact": Case(RWS, Fisher, streams=5),
+    "nbihm": Case(BIHM, Fisher),
+    "gaussian": Case(RWS, Fisher, machine={"visible": Gaussian(0.5)}),
+    "bipolar": Case(RWS, Fisher, machine={"units": "bipolar"}),
+    "warm start": Case(RWS, fisher(ConjugateGradient, warm_start=True, iterations=3)),
+    "tolerance": Case(RWS, fisher(ConjugateGradient, tolerance=1e-3)),
+    "minres": Case(RWS, fisher(MinRes)),
+    "cholesky": Case(RWS, fisher(Cholesky)),
+    "woodbury": Case(RWS, fisher(Woodbury)),
+    "sherman_morrison": Case(RWS, fisher(sherman_morrison)),
+    "running inverses": Case(RWS, fisher(sherman_morrison, forgetting=0.9)),
+    "auto": Case(RWS, fisher(AutoSolver)),
+    "memory": Case(RWS, fisher(ConjugateGradient, memory=3)),
+    "seldom": Case(RWS, Fisher, RowOptions(refresh_every=5)),
+    "few rows": Case(RWS, Fisher, RowOptions(max_rows=5)),
+    "posterior": Case(RWS, Fisher, RowOptions(generator_rows="posterior", max_rows=9)),
+    "other batch": Case(RWS, Fisher, RowOptions(batch="other")),
+    "trust region": Case(RWS, Fisher, RowOptions(max_kl=1e-4)),
+    "trust region, Kronecker": Case(RWS, kronecker, RowOptions(max_kl=1e-4)),
+    "adaptive": Case(RWS, Fisher, damping=partial(LevenbergMarquardt, every=2)),
+    "diagonal": Case(RWS, Diagonal),
+    "empirical": Case(RWS, Empirical, RowOptions(max_rows=7)),
+    "mean": Case(RWS, Mean),
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    parameters: dict[str, Tensor]
+    statistics: Tensor  # (steps, 4)
+    report: dict[str, float]
+    states: list[dict[str, Any]]
+    likelihood: LogLikelihood
+
+
+def learner_of(case: Case) -> WakeSleep:
+    rng = torch.Generator().manual_seed(0)
+    machine = HelmholtzMachine(SIZES, rng=rng, **case.machine).to(case.dtype)
+    metrics = []
+    if case.metric is not None:
+        for network in machine.networks:
+            metrics.append(NaturalMetric(network, case.metric(), case.damping(), case.options))
+    return WakeSleep(machine, case.rule, rng, metrics, case.streams)
+
+
+def take_steps(learner: WakeSleep, case: Case, steps: range) -> list[Tensor]:
+    optimizer = torch.optim.SGD(learner.machine.parameters(), lr=0.1)
+    seen = []
+    for number in steps:
+        data = torch.Generator().manual_seed(number)
+        x, other = (torch.rand(2, POINTS, SIZES[0], generator=data) < 0.3).to(case.dtype)
+        for metric in learner.metrics:
+            metric.learning_rate.fill_(0.1)
+        learner.start_step(number)
+        result = learner.step(x, other if case.options.batch == "other" else None)
+        seen.append(result.statistics.clone())
+        optimizer.step()
+        learner.after_step()
+    return seen
+
+
+def train(case: Case) -> Result:
+    step_module.CACHED = case.cached
+    learner = learner_of(case)
+    statistics = torch.stack(take_steps(learner, case, range(case.steps)))
+    parameters = {name: each.detach() for name, each in learner.machine.named_parameters()}
+    data = (torch.rand(29, SIZES[0], generator=torch.Generator().manual_seed(1)) < 0.3).float()
+    rng = torch.Generator().manual_seed(2)  # 29 in parts of 5: the last is of 4, that of one of 3
+    likelihood = log_likelihood(
+        learner.machine, data, 7, rng, 7 * 5 * sum(SIZES), streams=case.streams
+    )
+    step_module.CACHED = 2**20
+    states = [metric.state_dict() for metric in learner.metrics]
+    return Result(parameters, statistics, learner.report(), states, likelihood)
+
+
+def train_all() -> dict[str, Result]:
+    return {name: train(case) for name, case in CASES.items()}
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Result]:
+    return train_all()
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def processes(request: pytest.FixtureRequest) -> list[dict[str, Result]]:
+    return together(request.param, train_all)
+
+
+def vector(parameters: dict[str, Tensor]) -> Tensor:
+    return torch.cat([each.flatten() for each in parameters.values()])
+
+
+def assert_close(found: Tensor, expected: Tensor, tolerance: float, what: str) -> None:
+    """Within a tolerance relative to the largest number."""
+    error = (found - expected).abs().max() / expected.abs().max().clamp_min(1e-30)
+    assert error <= tolerance, f"{what}: {error:.1e}"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_parameters_are_those_of_one_process(
+    name: str, alone: dict[str, Result], processes: list[dict[str, Result]]
+) -> None:
+    one, tolerance = alone[name], SINGLE if CASES[name].dtype == torch.float32 else DOUBLE
+    first = processes[0][name]
+    assert_close(vector(first.parameters), vector(one.parameters), tolerance, name)
+    means = (each.statistics.nan_to_num(7.0) for each in (first, one))
+    assert_close(*means, tolerance, f"{name}, statistics")
+    values = (torch.tensor([*each.likelihood], dtype=torch.float64) for each in (first, one))
+    assert_close(*values, tolerance, f"{name}, log-likelihood")
+    assert first.report.keys() == one.report.keys()
+    for key, value in one.report.items():
+        assert first.report[key] == pytest.approx(value, rel=1e-3, abs=1e-9), key
+    for each in processes[1:]:  # bit for bit, so that they never part
+        other = each[name]
+        assert flatten([other.parameters, other.states]) == flatten(
+            [first.parameters, first.states]
+        )
+
+
+def one_wrong_draw() -> Tensor:
+    """The parameters of the case ws, where the second process has other numbers in one step."""
+    learner = learner_of(CASES["ws"])
+    take_steps(learner, CASES["ws"], range(4))
+    if distributed.rank() == 1:
+        torch.rand(1, generator=learner.rng)
+    take_steps(learner, CASES["ws"], range(4, 12))
+    return vector({name: each.detach() for name, each in learner.machine.named_parameters()})
+
+
+def test_another_share_would_be_seen(alone: dict[str, Result]) -> None:
+    """The control: parameters move by far more than the tolerances, and all draws matter."""
+    start = learner_of(CASES["rws"]).machine.named_parameters()
+    start = {key: each for key, each in start if each.numel()}
+    for name in ("rws", "bihm"):
+        moved = [(alone[name].parameters[key] - each).abs().max() for key, each in start.items()]
+        assert min(moved) > 100 * SINGLE
+    wrong = together(2, one_wrong_draw)[0]
+    assert (wrong - vector(alone["ws"].parameters)).abs().max() > 1e3 * DOUBLE
+
+
+def go_on(name: str, states: list[dict[str, Any]], draws: Tensor, machine: Any) -> Any:
+    """The second half of a run, from the state at the end of its first half."""
+    case = CASES[name]
+    learner = learner_of(case)
+    learner.machine.load_state_dict(machine)
+    learner.rng.set_state(draws)
+    for metric, state in zip(learner.metrics, states, strict=True):
+        metric.load_state_dict(state)
+    take_steps(learner, case, range(6, 12))
+    return saved(learner)
+
+
+def first_half(name: str) -> Any:
+    learner = learner_of(CASES[name])
+    take_steps(learner, CASES[name], range(6))
+    return saved(learner)
+
+
+def saved(learner: WakeSleep) -> Any:
+    states = [metric.state_dict() for metric in learner.metrics]
+    return states, learner.rng.get_state(), learner.machine.state_dict()
+
+
+STATEFUL = ("warm start", "running inverses", "memory", "seldom", "nbihm", "auto")
+
+
+def halves(given: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The first half of each stateful run, or where its state is given the second."""
+    return {n: first_half(n) if given is None else go_on(n, *given[n]) for n in STATEFUL}
+
+
+def test_a_state_goes_on_with_other_numbers_of_processes(alone: dict[str, Result]) -> None:
+    one, several = halves(), together(2, halves)[0]
+    ends = {"2 to 1": halves(several), "1 to 3": together(3, halves, one)[1]}
+    for change, end in ends.items():
+        for name in STATEFUL:
+            found, expected = vector(end[name][2]), vector(alone[name].parameters)
+            assert_close(found, expected, DOUBLE, f"{change}, {name}")
+
+
+def test_one_process_has_nothing_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No collective operation is called, whatever the metric."""
+
+    def fail(*arguments: Any) -> None:
+        raise AssertionError("a collective operation")
+
+    monkeypatch.setattr(distributed, "_try", fail)
+    for name in ("streams, exact", "adaptive", "nrws, Kronecker", "empirical"):
+        train(CASES[name])

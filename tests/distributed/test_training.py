@@ -1,0 +1,301 @@
+"""`train.py` and `evaluate.py` in several processes, as torchrun starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import (
+    ROOT,
+    SMALL,
+    TWO_STEPS,
+    Command,
+    Outcome,
+    checkpoint,
+    complete,
+    flatten,
+    metrics,
+)
+from documents import of
+from hydra.core.global_hydra import GlobalHydra
+from processes import together
+from torch.distributed.run import get_args_parser
+
+from nws.errors import UserError
+from nws.experiment.provenance import read_provenance
+from nws.learning import WakeSleep
+
+CLOSE = 1e-5  # relative, of parameters and figures in float32 after 12 steps
+# 201 does not divide by 2, and neither do the layers of 5 and 3 units.
+OPTIONS = (*SMALL, "trainer.batch_size=201", "algorithm=nrws", "metric=fisher")
+
+
+def start(program: str, arguments: tuple[str, ...], fault: Any = None) -> tuple[Any, list[str]]:
+    """Run a program in this process, one of several; return its exit status and what it wrote."""
+    from nws.programs import evaluate, train
+
+    written: list[str] = []
+
+    def see(event: str, given: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(given[1], str) and set(given[1]) & set("wax+"):
+            written.append(str(given[0]))
+
+    sys.addaudithook(see)
+    GlobalHydra.instance().clear()
+    sys.argv = [str(ROOT / program), *arguments]
+    if fault is not None:
+        fault()
+    try:
+        (train if program == "train.py" else evaluate).run()
+    except SystemExit as stop:
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
+            return 1, written
+        return stop.code or 0, written
+    return 0, written
+
+
+def at_step(number: int, rank: int, act: Any) -> Any:
+    """A fault: what one process does in a training step, counted from 1."""
+
+    def arm() -> None:
+        original, count = WakeSleep.step, 0
+
+        def step(self: WakeSleep, *batches: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count == number and int(os.environ["RANK"]) == rank:
+                act()
+            return original(self, *batches)
+
+        WakeSleep.step = step  # type: ignore[method-assign]
+
+    return arm
+
+
+@pytest.fixture
+def processes(tmp_path: Path, capfd: pytest.CaptureFixture[str], command: Command) -> Any:
+    """processes("train.py", ...) as under torchrun with 2 processes: exit codes, and an outcome."""
+
+    def run(program: str, *arguments: str, fault: Any = None) -> tuple[list[Any], Outcome]:
+        capfd.readouterr()
+        results = together(2, start, program, arguments, fault, may_die=fault is not None)
+        captured = capfd.readouterr()
+        results = [each if isinstance(each, tuple) else (each, []) for each in results]
+        outcome = Outcome(results[0][0], captured.out, captured.err)
+        assert "Traceback" not in captured.out + captured.err, captured.err
+        return results, outcome
+
+    return run
+
+
+def assert_close(one: Path, other: Path) -> None:
+    """The same run but for rounding."""
+    first, second = (checkpoint(run) for run in (one, other))
+    for part in ("machine", "optimizer", "metrics"):
+        a, b = numbers(first[part]), numbers(second[part])
+        assert a.keys() == b.keys()
+        for key in a:
+            scale = max(1.0, float(a[key].abs().max()))
+            assert float((a[key] - b[key]).abs().max()) <= CLOSE * scale, (part, key)
+    rows = [metrics(run, start=True) for run in (one, other)]
+    for old, new in zip(*rows, strict=True):
+        for key in set(old) - {"generator/residual", "recognition/residual"}:
+            if old[key]:
+                assert float(new[key]) == pytest.approx(float(old[key]), rel=CLOSE, abs=1e-6), key
+    assert first["best"] == pytest.approx(second["best"], rel=CLOSE)
+    draws = (flatten(each["rng"]) for each in (first, second))
+    assert next(draws) == next(draws)
+
+
+def numbers(value: Any, path: str = "") -> dict[str, torch.Tensor]:
+    """The floating-point numbers of a nested state that are no coordinates of a basis."""
+    if isinstance(value, dict):
+        items: Any = value.items()
+    elif isinstance(value, list | tuple):
+        items = enumerate(value)
+    elif isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel():
+        return {} if path.endswith("vectors") else {path: value.double()}
+    else:
+        return {}
+    return {k: leaf for name, each in items for k, leaf in numbers(each, f"{path}/{name}").items()}
+
+
+def test_two_processes_do_what_one_does(processes: Any, command: Command, tmp_path: Path) -> None:
+    whole = command("train.py", *OPTIONS, "hydra.run.dir=whole")
+    results, outcome = processes("train.py", *OPTIONS)
+    assert [code for code, _ in results] == [0, 0], outcome.err
+    assert complete(outcome.run) and outcome.run.parent == tmp_path / "outputs" / "digits_nrws"
+    assert len(list(outcome.run.parent.iterdir())) == 1  # one directory, whose name has the time
+    assert_close(whole.run, outcome.run)
+    # The first process alone writes and speaks.
+    assert [path for path in results[1][1] if path != os.devnull] == []
+    assert any("last.pt" in path for path in results[0][1])  # the control
+    shown = [line.split("  ")[0] for line in outcome.out.splitlines()]
+    expected = [line.split("  ")[0] for line in whole.out.splitlines()]
+    assert shown[:-1] == expected[:-1]
+    files = [
+        sorted(str(path.relative_to(run)) for path in run.rglob("*"))
+        for run in (whole.run, outcome.run)
+    ]
+    assert files[0] == files[1]
+    log = (outcome.run / "train.log").read_text()
+    assert log.count("2 processes") == 1 and log.count("step      12") == 1
+    assert ", 2 processes\n" in outcome.out and ", 2 processes" not in whole.out
+    assert read_provenance(outcome.run)["processes"] == 2
+    assert read_provenance(whole.run)["processes"] == 1
+
+
+def test_a_run_goes_on_with_one_process_and_with_two(processes: Any, command: Command) -> None:
+    """1 process to step 3, 2 to step 8, where a signal reaches one of them, 1 to the end."""
+    whole = command("train.py", *OPTIONS, "hydra.run.dir=whole").run
+    auto = (*OPTIONS, "resume=auto", "hydra.run.dir=parts")
+
+    def halt() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    environ = os.environ | {"RANK": "0"}
+    one = subprocess.run(
+        [sys.executable, "-c", HALTED, *auto], env=environ, capture_output=True, text=True,
+        timeout=100,
+    )  # fmt: skip
+    run = Path(one.stdout.splitlines()[-1])
+    assert one.returncode == 128 + signal.SIGTERM and checkpoint(run)["step"] == 3, one.stderr
+    results, outcome = processes("train.py", *auto, fault=at_step(5, 1, halt))
+    assert [code for code, _ in results] == [128 + signal.SIGTERM] * 2
+    assert outcome.run == run and checkpoint(run)["step"] == 8
+    assert outcome.out.count("stopped by signal 15; go on with") == 1
+    assert [each.get("processes") for each in read_provenance(run)["resumed"]] == [2]
+    assert command("train.py", f"resume={run}").code == 0
+    assert complete(run)
+    assert_close(whole, run)
+
+
+HALTED = f"""
+import os, runpy, signal, sys
+sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests")!r}, {str(ROOT / "tests/distributed")!r}]
+from test_training import at_step
+at_step(3, 0, lambda: os.kill(os.getpid(), signal.SIGTERM))()
+runpy.run_path({str(ROOT / "train.py")!r}, run_name="__main__")
+"""
+
+
+def test_a_killed_process_ends_the_others(processes: Any, command: Command) -> None:
+    options = (*OPTIONS[:-2], "algorithm=nrws", "hydra.run.dir=run")
+    whole = command("train.py", *options[:-1], "hydra.run.dir=whole").run
+
+    def die() -> None:
+        sys.stdout.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    results, outcome = processes("train.py", *options, fault=at_step(8, 1, die))
+    assert [code for code, _ in results] == [1, -signal.SIGKILL]
+    assert "another process of this run has ended" in outcome.message()
+    run = Path("run").resolve()
+    assert read_provenance(run)["state"] == "failed" and checkpoint(run)["step"] == 6
+    results, outcome = processes("train.py", f"resume={run}")
+    assert [code for code, _ in results] == [0, 0], outcome.err
+    assert_close(whole, run)
+
+
+def test_evaluation_is_shared_out(processes: Any, command: Command) -> None:
+    """log p, log p* and log Z of bihm: the same draws, so the same figures."""
+    run = command("train.py", *SMALL, "algorithm=bihm", "hydra.run.dir=run").run
+    arguments = ("--samples=20", "--batch=100", "--data-points=230", "--z-samples=2000")
+    alone = command("scripts/evaluate.py", str(run), *arguments)
+    (one,) = json.loads((run / "evaluation.json").read_text())
+    results, outcome = processes("evaluate.py", str(run), *arguments, "--again")
+    (two,) = json.loads((run / "evaluation.json").read_text())
+    assert [code for code, _ in results] == [0, 0] and one == two
+    assert outcome.out == alone.out
+    assert [path for path in results[1][1] if path != os.devnull] == []
+
+
+def test_mistakes_have_one_message(processes: Any, tmp_path: Path) -> None:
+    cases = {
+        ("trainer.batch_size=1",): "trainer.batch_size must be at least the number of processes",
+        ("-m", "seed=0,1"): "torchrun starts the processes of one run",
+        ("algorithm.samples=0",): "algorithm.samples must be a whole number",
+        ("resume=nowhere",): "does not exist",
+    }
+    for arguments, reason in cases.items():
+        results, outcome = processes("train.py", *SMALL, *arguments)
+        assert [code for code, _ in results] == [1, 1]
+        assert reason in outcome.message()
+    assert not list(tmp_path.rglob("*.pt"))
+
+    def fail() -> None:
+        raise UserError("a mistake that one process alone sees")
+
+    for rank in (0, 1):
+        results, outcome = processes("train.py", *SMALL, fault=at_step(2, rank, fail))
+        assert [code for code, _ in results] == [1, 1]
+        assert "a mistake that one process alone sees" in outcome.message()
+
+
+@pytest.mark.parametrize("text", of("torchrun "))
+def test_commands_of_the_documentation(
+    processes: Any, command: Command, tmp_path: Path, text: str
+) -> None:
+    """As two processes, in a short form."""
+    words = text.split()
+    (place,) = (number for number, word in enumerate(words) if word.endswith(".py"))
+    launch, program, arguments = words[1:place], words[place], words[place + 1 :]
+    parser = get_args_parser()
+    known = parser.parse_args([*launch, program])
+    assert int(known.nproc_per_node) > 1
+    if "RUN" in arguments or "resume=RUN" in arguments:
+        run = command("train.py", *SMALL, "trainer.epochs=1", "hydra.run.dir=run").run
+        arguments = [each.replace("RUN", str(run)) for each in arguments]
+    if program == "train.py":
+        options = ("trainer.epochs=2", "logger=none") if "resume=" in arguments[0] else TWO_STEPS
+        results, outcome = processes("train.py", *arguments, *options)
+        assert outcome.run.is_dir() and ", 2 processes" in outcome.out
+    elif "evaluate" in program:
+        results, outcome = processes("evaluate.py", *arguments, "--samples", "2")
+        assert len(json.loads((run / "evaluation.json").read_text())) == 1
+    else:
+        assert program == "scripts/benchmark.py"  # tests/test_benchmark.py
+        return
+    assert [code for code, _ in results] == [0, 0], outcome.err
+
+
+DYING = """
+import os, signal
+from torch.optim.lr_scheduler import LambdaLR
+
+def dying(optimizer, lr_lambda):
+    def factor(step):
+        first = os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0"
+        if step == 8 and first and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return lr_lambda(step)
+    return LambdaLR(optimizer, factor)
+"""
+
+
+def test_torchrun_starts_again(command: Command, tmp_path: Path) -> None:
+    """With --max-restarts and resume=auto a run goes on by itself after a process has died."""
+    (tmp_path / "dying.py").write_text(DYING)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    found = subprocess.run(
+        [
+            *torchrun, "--max-restarts=1", ROOT / "train.py", *SMALL, "resume=auto",
+            "scheduler._target_=dying.dying",
+        ],
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{tmp_path}"}, cwd=tmp_path, capture_output=True,
+        text=True, timeout=120,
+    )  # fmt: skip
+    assert found.returncode == 0 and "Traceback" not in found.stdout + found.stderr, found.stderr
+    assert found.stderr.count("error: ") <= 1  # torchrun may end the other one before it has seen
+    assert "resumed    from step 6" in found.stdout
+    run = Path(found.stdout.splitlines()[-1])
+    assert complete(run)
+    assert_close(command("train.py", *SMALL, "hydra.run.dir=whole").run, run)

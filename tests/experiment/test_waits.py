@@ -1,0 +1,245 @@
+"""An ordinary training step never waits for the device, seen on the simulated one.
+
+A step that reads nothing makes no branch by its numbers either. What waits is seldom, and named.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import hydra
+import pytest
+import torch
+from conftest import CONF
+from omegaconf import OmegaConf
+from simulated_cuda import Device, simulated_cuda
+
+from nws.errors import UserError
+from nws.experiment.directory import RunDirectory
+from nws.experiment.resume import Start, first_difference
+from nws.experiment.trainer import Trainer
+from nws.natural import UnitFisher
+from nws.natural.metrics import Kronecker
+from nws.natural.operators import Rows
+from nws.natural.solvers import Cholesky, ConjugateGradient, Woodbury
+from nws.programs.train import build_trainer
+
+STEPS = 24
+REFRESH = {"_eigenpairs", "check_rows", "check_system", "finite"}  # every 20th step
+LOOK = {"__call__"}  # of cg: does the number of iterations still fit?
+MEASURE = {"after_step"}  # of Levenberg-Marquardt
+REFRESHES, LOOKS, MEASURES = {0, 20}, {0, 1, 2, 4, 8, 16, 20}, {0, 5, 10, 15, 20}
+
+
+@pytest.fixture
+def device() -> Iterator[Device]:
+    with simulated_cuda() as device:
+        yield device
+
+
+def trainer(folder: Path, *options: str) -> Trainer:
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        small = ["logger=none", "model.layers=[5,3]", "trainer.batch_size=50", *options]
+        config = hydra.compose("config", small)
+    return build_trainer(Start(RunDirectory(folder), config), {})
+
+
+def waits(trained: Trainer, device: Device, steps: int = STEPS) -> list[Counter[str]]:
+    """What waited in each step, by the function that did."""
+    found = []
+    for _ in range(steps):
+        device.waits.clear()
+        trained._step()
+        functions = (wait.place.split(" < ")[0].split(":")[-1] for wait in device.waits)
+        found.append(Counter(functions))
+    assert trained.device.type == "cuda" and trained.sums.is_cuda
+    return found
+
+
+PLAIN = [
+    "algorithm=ws", "algorithm=rws", "algorithm=bihm", "algorithm=vimco", "optimizer=nadam",
+    "optimizer=momentum", "optimizer=sgd", "optimizer.fused=false", "scheduler=cosine",
+    "average=tail", "average=exponential", "data.binarize=threshold", "data.binarize=none",
+    "model.units=bipolar", "algorithm=nrws metric=diagonal", "algorithm=nrws metric=mean",
+]  # fmt: skip
+PLAIN += [
+    f"algorithm=nrws metric=fisher solver={solver}"
+    for solver in (
+        "cholesky",
+        "woodbury",
+        "auto",
+        "sherman_morrison",
+        "sherman_morrison solver.forgetting=0.9",
+        "minres solver.tolerance=0 solver.iterations=3",
+    )
+]
+
+
+@pytest.mark.parametrize("options", PLAIN)
+def test_no_step_waits(options: str, tmp_path: Path, device: Device) -> None:
+    steps = 6 if "=fisher" in options else STEPS  # all are alike; 24 come to the second epoch
+    trained = trainer(tmp_path, *options.split())
+    assert waits(trained, device, steps) == [Counter()] * steps
+
+
+@pytest.mark.parametrize(
+    "options",
+    [f"algorithm={name}" for name in ("nws", "nrws", "nbihm", "nvimco")]
+    + [
+        "algorithm=nrws metric.max_kl=0.1", "algorithm=nrws metric.batch=other",
+        "algorithm=nrws damping=linear", "algorithm=nrws damping=levenberg_marquardt",
+        "algorithm=nrws metric=fisher solver.iterations=3", "algorithm=nbihm metric=fisher",
+        "algorithm=nrws metric=fisher", "algorithm=nrws metric=empirical",
+        "algorithm=nrws metric=fisher solver.warm_start=true",
+    ],
+)  # fmt: skip
+def test_what_waits_is_seldom_and_named(options: str, tmp_path: Path, device: Device) -> None:
+    found = waits(trainer(tmp_path, *options.split()), device)
+    looks = LOOKS if "=fisher" in options or "=empirical" in options else set()
+    looks = set() if "iterations=3" in options else looks
+    measures = MEASURES if "levenberg" in options else set()
+    for step, each in enumerate(found):
+        due = ((REFRESHES, REFRESH), (looks, LOOK), (measures, MEASURE))
+        assert each.keys() <= set().union(*(names for steps, names in due if step in steps)), step
+    assert all(found[step] for step in REFRESHES | looks | measures)  # the control
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 1e-3])
+def test_a_number_of_iterations_that_is_not_settled_waits(
+    tolerance: float, tmp_path: Path, device: Device
+) -> None:
+    options = ("algorithm=nrws", "metric=fisher", "solver=minres", f"solver.tolerance={tolerance}")
+    found = waits(trainer(tmp_path, *options), device, 3)
+    assert all(each["minres"] > 0 for each in found) == (tolerance > 0)
+
+
+@pytest.mark.parametrize("optimizer", ["nadam", "adam"])
+def test_no_step_waits_after_a_resume(optimizer: str, tmp_path: Path, device: Device) -> None:
+    first, second = (trainer(tmp_path, f"optimizer={optimizer}") for _ in range(2))
+    first._step()
+    state = first.state_dict()
+    second._load_optimizer(state, set())
+    assert waits(second, device, 3) == [Counter()] * 3
+
+
+def test_a_step_finds_everything_where_the_last_one_did(tmp_path: Path) -> None:
+    """Batches, gradients, sums and alpha: as the recording of a step would need it."""
+    trained = trainer(tmp_path, "algorithm=nrws", "metric.batch=other", "device=cpu")
+
+    def places() -> list[int]:
+        batches = trained.batches.at(trained.step, trained.learner.rng)
+        gradients = [p.grad for p in trained.machine.parameters() if p.grad is not None]
+        metrics = trained.learner.metrics
+        alphas = [each for m in metrics for each in (m.damping.alpha, m.learning_rate)]
+        check = trained.divergence
+        kept = [*batches, *gradients, *alphas, trained.sums, check._first_bad, check._step]
+        return [each.data_ptr() for each in kept]
+
+    trained._step()
+    first = places()
+    for _ in range(3):
+        trained._step()
+    assert places() == first and len(set(first)) > 10
+
+
+def test_a_run_of_before_the_precision_was_an_option_goes_on() -> None:
+    shared = {"data": {"name": "digits"}}
+    config = OmegaConf.create({"trainer": {"matmul_precision": "highest", "epochs": 1}} | shared)
+    saved = OmegaConf.create({"trainer": {"epochs": 1}} | shared)
+    assert first_difference(config, saved) is None
+    config.trainer.matmul_precision = "high"  # the control
+    found = first_difference(config, saved)
+    assert found is not None and found[0] == "trainer.matmul_precision"
+
+
+@pytest.mark.parametrize("precision", ["highest", "high"])
+def test_the_precision_is_that_of_the_run_alone(precision: str, tmp_path: Path) -> None:
+    trained = trainer(tmp_path, f"trainer.matmul_precision={precision}", "device=cpu")
+    seen = []
+    trained._train_until_due = lambda stop: (
+        seen.append(  # type: ignore[method-assign]
+            torch.get_float32_matmul_precision()
+        )
+        or setattr(trained, "step", trained.total_steps)
+    )
+    trained._write_what_is_due = trained._row = dict  # type: ignore[assignment,method-assign]
+    trained.outputs.row = lambda row: []  # type: ignore[method-assign]
+    trained.fit()
+    assert seen == [precision] and torch.get_float32_matmul_precision() == "highest"
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def rows_with(value: float, device: str) -> Rows:
+    inputs = torch.rand(30, 4, generator=torch.Generator().manual_seed(0)).to(device)
+    inputs[3, 1] = value
+    return Rows(inputs, torch.full((30, 2), 0.01, device=device), name="layer 0")
+
+
+def message(rows: Rows, how: str) -> str:
+    alpha = torch.tensor(0.2, device=rows.inputs.device)
+    fisher = UnitFisher(rows.inputs, rows.curvature, rows.name)
+    take_in = {
+        "kronecker": lambda: Kronecker().update([rows], alpha),
+        "pcg": lambda: ConjugateGradient(3).factor(fisher, alpha),
+    }[how]
+    with pytest.raises(UserError) as caught:
+        take_in()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("how", ["kronecker", "pcg"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_rows_that_are_not_finite_are_named_as_on_the_cpu(how: str, value: float) -> None:
+    on_cpu = message(rows_with(value, "cpu"), how)
+    with simulated_cuda():
+        assert message(rows_with(value, "cuda"), how) == on_cpu
+    assert "rows are not finite; lower optimizer.lr" in on_cpu
+
+
+def test_what_cusolver_says_becomes_an_error_for_people(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Should rows pass the check and their covariance still not be finite."""
+    monkeypatch.setattr("nws.natural.metrics.kronecker.check_rows", lambda rows, alpha, **_: alpha)
+    said = message(rows_with(float("inf"), "cuda"), "kronecker")
+    assert "has no eigenbasis (cusolver error" in said and "lower optimizer.lr" in said
+
+
+@pytest.mark.parametrize("solver", [Cholesky, Woodbury])
+def test_a_singular_block_is_found_later_on_a_device(
+    solver: type[Cholesky], device: Device
+) -> None:
+    """Its solution is nan, and the next look at the device says what the CPU says at once."""
+    fisher = UnitFisher(torch.ones(6, 4) * 1e4, torch.full((6, 3), 1.0), "layer 0")
+    alpha = torch.tensor(1e-7)
+    with pytest.raises(UserError) as on_cpu:
+        solver().factor(fisher, alpha)
+    found = solver()
+    found.factor(
+        UnitFisher(fisher.inputs.to("cuda"), fisher.weights.to("cuda"), "layer 0"), alpha.to("cuda")
+    )
+    device.waits.clear()
+    solution = found.solve(torch.ones(3, 4, device="cuda"))
+    assert device.waits == []
+    with pytest.raises(UserError) as later:
+        found.check()
+    assert str(later.value) == str(on_cpu.value) and "raise damping.value" in str(later.value)
+    assert not solution.isfinite().any()
+
+
+def test_a_run_with_a_singular_block_ends_with_the_same_words(tmp_path: Path) -> None:
+    """The trainer looks before anything is written."""
+    options = ("algorithm=nrws", "metric=fisher", "solver=cholesky", "damping.value=1e-30")
+    with pytest.raises(UserError) as on_cpu:
+        trainer(tmp_path, *options, "device=cpu")._step()
+    with simulated_cuda():
+        trained = trainer(tmp_path, *options)
+        trained._step()
+        with pytest.raises(UserError) as later:
+            trained._check()
+    words = "it is singular to working precision; raise damping.value"
+    assert words in str(on_cpu.value) and words in str(later.value)

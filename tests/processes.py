@@ -1,0 +1,75 @@
+"""Several processes on this machine, forked from the test: no import is paid twice."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from nws import distributed
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def environment(rank: int, size: int, port: int) -> dict[str, str]:
+    """What torchrun tells a process."""
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}
+    return {name: str(number) for name, number in numbers.items()} | {"MASTER_ADDR": "127.0.0.1"}
+
+
+def together(
+    size: int, function: Callable[..., Any], *arguments: Any, may_die: bool = False
+) -> list[Any]:
+    """What a function returns in each of several processes that have met.
+
+    Where a process `may_die`, its signal stands in place of what it did not return.
+    """
+    port, context = free_port(), multiprocessing.get_context("fork")
+    started = []
+    for rank in range(size):
+        here, there = context.Pipe(duplex=False)
+        values = environment(rank, size, port)
+        target = (values, there, function, arguments)
+        process = context.Process(target=_run, args=target, daemon=True)
+        process.start()
+        there.close()
+        started.append((process, here))
+    results = []
+    for process, here in started:
+        try:
+            answer = here.recv_bytes() if here.poll(120) else pickle.dumps((False, "no answer"))
+        except EOFError:
+            answer = pickle.dumps((may_die, "it died"))
+        process.join(10)
+        good, result = pickle.loads(answer)
+        results.append(result if result != "it died" else process.exitcode)
+        assert good, result
+    return results
+
+
+def _run(
+    values: dict[str, str], pipe: Connection, function: Callable[..., Any], arguments: Any
+) -> None:
+    torch.set_num_threads(1)
+    os.environ.update(values)
+    try:
+        distributed.start(timeout=60)
+        answer = pickle.dumps((True, function(*arguments)))  # copies of tensors
+    except BaseException:
+        answer = pickle.dumps((False, traceback.format_exc()))
+    pipe.send_bytes(answer)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # nothing of the test's own is to be torn down here

@@ -1,0 +1,358 @@
+"""A simulated CUDA device: tensors that say `cuda:0` and hold numbers of the CPU.
+
+`pytest --simulated-cuda` runs tests on it, and skips those that start a process.
+`with simulated_cuda() as device:` is the same for some lines, and `device.waits` lists where the
+host waited for the device.
+
+What is simulated: where tensors are, that devices do not mix, what reads from the device or waits
+for it, errors of cuSOLVER, pinned memory. What is not: rounding, random numbers, speed, memory,
+streams and graphs. A tensor is a wrapper, and every operation of torch on it comes to `_compute`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_map
+
+ROOT = Path(__file__).parent.parent
+CUDA = torch.device("cuda", 0)
+CPU_GENERATOR = torch.Generator
+
+# Operations whose kernels wait for the device: the shape of the result depends on numbers, or the
+# host checks what the kernel reports.
+WAITING = {
+    "nonzero", "masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive",
+    "_linalg_eigh", "_linalg_svd", "linalg_eig", "_linalg_check_errors", "multinomial", "bincount",
+}  # fmt: skip
+INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_"}
+# Methods that turn one tensor into another place or kind: they never come to an operation.
+TO = {Tensor.to, Tensor.cpu, Tensor.cuda}
+MAKERS = {torch.tensor, torch.as_tensor, Tensor.new_tensor}  # from numbers of the host
+
+
+class Wait(NamedTuple):
+    """Where the host waited for the device."""
+
+    what: str  # the operation
+    place: str  # file:function of the package, the innermost first
+
+
+class Device:
+    """What the simulated device has seen."""
+
+    def __init__(self) -> None:
+        self.waits: list[Wait] = []
+        self.mode = "default"  # of torch.cuda.set_sync_debug_mode
+
+    def wait(self, what: str) -> None:
+        """Note that the host waits; an error where torch's debug mode asks for it."""
+        if self.mode == "error":
+            raise RuntimeError(f"called a synchronizing CUDA operation: {what}")
+        self.waits.append(Wait(what, _place()))
+
+
+_DEVICE = Device()
+
+
+def _place(depth: int = 3) -> str:
+    """The innermost functions of nws, train.py or scripts/ that are at work."""
+    found: list[str] = []
+    frame = sys._getframe(1)
+    while frame is not None and len(found) < depth:  # type: ignore[redundant-expr]
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in ("nws", "scripts"):
+            found.append(f"{path.relative_to(ROOT)}:{frame.f_code.co_name}")
+        frame = frame.f_back  # type: ignore[assignment]
+    return " < ".join(found)
+
+
+class SimulatedTensor(Tensor):
+    """A tensor on the simulated device; `inner` holds its numbers."""
+
+    inner: Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> SimulatedTensor:
+        wrapped: Any = Tensor._make_wrapper_subclass(
+            cls, inner.size(), strides=inner.stride(), storage_offset=inner.storage_offset(),
+            dtype=inner.dtype, layout=inner.layout,
+        )  # fmt: skip
+        wrapped.inner = inner
+        return wrapped
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _compute(func, args, kwargs or {})
+
+    device = property(lambda self: CUDA)  # type: ignore[assignment]
+    is_cuda = property(lambda self: True)  # type: ignore[assignment]
+    is_cpu = property(lambda self: False)  # type: ignore[assignment]
+
+    def get_device(self) -> int:
+        return 0
+
+    def data_ptr(self) -> int:
+        return self.inner.data_ptr()
+
+    def numpy(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(
+            "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor"
+            " to host memory first."
+        )
+
+    __array__ = numpy
+
+    def tolist(self) -> Any:
+        _DEVICE.wait("tolist")
+        return self.inner.tolist()
+
+    def __repr__(self, **kwargs: Any) -> str:  # type: ignore[override]
+        _DEVICE.wait("repr")
+        return f"{self.inner!r} on cuda:0"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        copied: Any = SimulatedTensor(_inner(self.detach()).clone())
+        if isinstance(self, torch.nn.Parameter):
+            copied = torch.nn.Parameter(copied, self.requires_grad)
+        if self.grad is not None:
+            copied.grad = self.grad.clone()
+        return memo.setdefault(id(self), copied)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As torch saves tensors of a device: their numbers, and where they belong."""
+        _DEVICE.wait("save")
+        data = _inner(self.detach()).clone()
+        arguments = (data, self.dtype, "cuda:0", self.requires_grad)
+        return torch._utils._rebuild_device_tensor_from_cpu_tensor, arguments
+
+
+def _inner(value: Any) -> Any:
+    return value.inner if isinstance(value, SimulatedTensor) else value
+
+
+def _wrap(value: Any) -> Any:
+    plain = isinstance(value, Tensor) and not isinstance(value, SimulatedTensor)
+    return SimulatedTensor(value) if plain else value
+
+
+def _compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Run one operation on the tensors' numbers, as CUDA would: no mixed devices, waits noted."""
+    name = func._schema.name.split("::")[1]
+    tensors = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, Tensor)]
+    on_cpu = [each for each in tensors if not isinstance(each, SimulatedTensor)]
+    _check_devices(name, args, kwargs, on_cpu)
+    if name in ("copy_", "_foreach_copy_") and on_cpu:
+        pinned = kwargs.get("non_blocking") or (len(args) > 2 and args[2])
+        if not (pinned and all(_is_pinned(each) for each in on_cpu)):
+            _DEVICE.wait(f"{name} between devices")
+    if name in WAITING or (name in INDEXING and _has_mask_or_upload(args[1])):
+        _DEVICE.wait(name)
+    if name == "_linalg_eigh" and not torch.isfinite(_inner(args[0])).all():
+        raise RuntimeError(
+            "cusolver error: CUSOLVER_STATUS_EXECUTION_FAILED, when calling `cusolverDnXsyevd`"
+        )
+    back = {id(_inner(each)): each for each in tensors}
+    plain = tree_map(_inner, (args, kwargs))
+    result = func(*plain[0], **plain[1])
+    if torch.Tag.inplace_view in func.tags:  # squeeze_ and the like: the wrapper's shape too
+        with torch._C._DisableTorchDispatch():
+            func(*args, **kwargs)
+    if any(not isinstance(each, Tensor | None) for each in tree_flatten(result)[0]):
+        _DEVICE.wait(name)  # a number came to the host: item, equal
+    return tree_map(lambda each: back[id(each)] if id(each) in back else _wrap(each), result)
+
+
+def _has_mask_or_upload(indices: Any) -> bool:
+    """Whether a mask says which numbers to take, or an index comes from the host."""
+    found = [each for each in tree_flatten(indices)[0] if isinstance(each, Tensor)]
+    masks = any(each.dtype in (torch.bool, torch.uint8) for each in found)
+    return masks or any(not isinstance(each, SimulatedTensor) and each.dim() for each in found)
+
+
+def _check_devices(name: str, args: Any, kwargs: Any, on_cpu: list[Tensor]) -> None:
+    """Raise as torch does where an operation meets tensors of the CPU."""
+    into_cpu = isinstance(args[0] if args else None, Tensor) and args[0] is (on_cpu or [None])[0]
+    mixed = [each for each in on_cpu if each.dim() > 0]
+    if mixed and name not in {"copy_", "_foreach_copy_", *INDEXING}:
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, cuda:0"
+            f" and cpu! (when checking {name})"
+        )
+    written = kwargs.get("out")
+    in_place = name.endswith("_") and into_cpu and name not in ("copy_", "_foreach_copy_")
+    if in_place or (isinstance(written, Tensor) and not isinstance(written, SimulatedTensor)):
+        raise RuntimeError(f"{name} of tensors on cuda:0 cannot write to the cpu")
+
+
+class Surface(TorchFunctionMode):
+    """What of torch's Python is no operation on a tensor of the device: makers and moves."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in TO:
+            return _move(func, args, kwargs)
+        if func is Tensor.pin_memory:
+            return _pin(args[0].clone())
+        if func is Tensor.is_pinned:
+            return _is_pinned(args[0])
+        if func is torch._has_compatible_shallow_copy_type:
+            return not _on_device(args) and func(*args)  # `inner` does not come along
+        if func is Tensor.new_tensor and _on_device(args):
+            _DEVICE.wait("upload")
+            return _wrap(torch.tensor(*args[1:], dtype=kwargs.get("dtype") or args[0].dtype))
+        if "device" in kwargs or "generator" in kwargs:
+            return _make(func, args, kwargs)
+        return func(*args, **kwargs)
+
+
+def _on_device(values: Any) -> bool:
+    return any(isinstance(each, SimulatedTensor) for each in tree_flatten(values)[0])
+
+
+def _make(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Call a function that takes a device or a generator."""
+    here, device = _on_device((args, kwargs)), kwargs.pop("device", None)
+    _check_generator(kwargs.get("generator"), device or ("cuda" if here else "cpu"))
+    if device is None:
+        return func(*args, **kwargs)
+    target = torch.device(device).type
+    if func in MAKERS and target == "cuda" and not here:
+        _DEVICE.wait("upload")
+    if not here and target != "cuda":
+        return func(*args, device=device, **kwargs)
+    made = func(*args, **kwargs)
+    if here and target == "cpu":
+        _DEVICE.wait("to the cpu")
+    return tree_map(_wrap if target == "cuda" else _inner, made)
+
+
+def _check_generator(generator: Any, device: Any) -> None:
+    expected = torch.device(device).type
+    if generator is not None and generator.device.type != expected:
+        raise RuntimeError(
+            f"Expected a '{expected}' device type for generator but found '{generator.device.type}'"
+        )
+
+
+def _pin(tensor: Tensor) -> Tensor:
+    tensor.pinned = True  # type: ignore[attr-defined]
+    return tensor
+
+
+def _is_pinned(tensor: Tensor) -> bool:
+    return getattr(tensor, "pinned", False)
+
+
+def _move(func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
+    """tensor.to(..), .cpu() and .cuda()."""
+    tensor, *rest = args
+    copy = kwargs.pop("copy", False)
+    if func is Tensor.cpu:
+        device, dtype, non_blocking = torch.device("cpu"), None, False
+    elif func is Tensor.cuda:
+        device, dtype, non_blocking = CUDA, None, kwargs.get("non_blocking", False)
+    elif (rest and isinstance(rest[0], Tensor)) or "other" in kwargs:
+        other = rest[0] if rest else kwargs["other"]
+        device, dtype, non_blocking = other.device, other.dtype, kwargs.get("non_blocking", False)
+    else:
+        device, dtype, non_blocking, _ = torch._C._nn._parse_to(*rest, **kwargs)
+    to_cuda = (device or tensor.device).type == "cuda"
+    dtype = dtype or tensor.dtype
+    if to_cuda == isinstance(tensor, SimulatedTensor):
+        with torch._C.DisableTorchFunction():
+            return tensor.to(dtype, copy=copy)
+    if not (non_blocking and _is_pinned(tensor)):
+        _DEVICE.wait("upload" if to_cuda else "to the cpu")
+    with torch._C.DisableTorchFunction():
+        moved = _inner(tensor.detach()).to(dtype, copy=True)
+    return _wrap(moved) if to_cuda else moved
+
+
+class SimulatedGenerator(CPU_GENERATOR):
+    """A generator that remembers its device."""
+
+    def __new__(cls, device: Any = "cpu") -> SimulatedGenerator:
+        made = super().__new__(cls)
+        made.place = torch.device(device)
+        return made
+
+    def __init__(self, device: Any = "cpu") -> None:
+        pass
+
+    place: torch.device
+    device = property(lambda self: CUDA if self.place.type == "cuda" else self.place)  # type: ignore[assignment]
+
+
+@contextlib.contextmanager
+def simulated_cuda() -> Iterator[Device]:
+    """Have a CUDA device for some lines."""
+    import torch.optim.optimizer as optimizer
+
+    device = _DEVICE
+    device.waits.clear()
+    if torch.Generator is SimulatedGenerator:  # pytest --simulated-cuda
+        yield device
+        return
+
+    def set_mode(mode: str) -> None:
+        device.mode = mode
+
+    stand_ins: dict[str, Callable[..., Any]] = {
+        "is_available": lambda: True, "device_count": lambda: 1, "current_device": lambda: 0,
+        "mem_get_info": lambda device=None: (2**34, 2**34),
+        "get_device_name": lambda *args: "simulated CUDA device",
+        "synchronize": lambda *args: device.wait("synchronize"),
+        "max_memory_allocated": lambda *args: 1, "reset_peak_memory_stats": lambda *args: None,
+        "set_sync_debug_mode": set_mode, "is_current_stream_capturing": lambda: False,
+    }  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch, Surface():
+        for name, stand_in in stand_ins.items():
+            patch.setattr(torch.cuda, name, stand_in)
+        patch.setattr(torch, "Generator", SimulatedGenerator)
+        known = [*optimizer._foreach_supported_types, SimulatedTensor]
+        patch.setattr(optimizer, "_foreach_supported_types", known)
+        yield device
+
+
+# --- as a plugin of pytest ------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--simulated-cuda", action="store_true", help="run the tests on a simulated CUDA device"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--simulated-cuda"):
+        stack = contextlib.ExitStack()
+        stack.enter_context(simulated_cuda())
+        config.add_cleanup(stack.close)
+
+
+@pytest.fixture(autouse=True)
+def _no_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip a test that starts a process, which would have no simulated device."""
+    if not request.config.getoption("--simulated-cuda"):
+        return
+    start = subprocess.Popen.__init__
+
+    def start_or_skip(self: Any, args: Any, *more: Any, **options: Any) -> None:
+        program = args if isinstance(args, str) else str(args[0])
+        if Path(program).name not in ("git", "uname"):
+            pytest.skip("starts a process, which has no simulated device")
+        start(self, args, *more, **options)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", start_or_skip)
