@@ -9,7 +9,6 @@ slows all of it alike, so the ratios are what to read. Needs only torch, rich an
 import argparse
 import copy
 import json
-import resource
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -28,6 +27,7 @@ from benchmarks.launches import count_steps
 from benchmarks.peers import pyro_step, torch_step
 from benchmarks.processes import benchmark_processes
 from benchmarks.products import step_products
+from benchmarks.scale import add_scale, benchmark_scale
 from benchmarks.solvers import SOLVERS, Row, benchmark_solvers, interleaved, reference
 
 from nws import distributed
@@ -56,6 +56,7 @@ METRICS: dict[str, Callable[..., Any]] = {
     "mean": lambda solver: Mean(),
     "empirical": Empirical,
 }
+DEFAULT = ["ws", "rws", "nws", "nrws"]
 RATE = 1e-9  # of the optimizers: what is timed hardly moves
 
 
@@ -75,7 +76,7 @@ def make_learner(
     rule, draws = RULES[name.removeprefix("n")], torch.Generator(device).manual_seed(0)
     optimizer = make_optimizer("adam", machine, 3e-3)
     teacher = WakeSleep(machine, rule, draws)
-    for _ in range(100):
+    for _ in range(arguments.steps_before):
         teacher.step(images())
         optimizer.step()
     metrics = []
@@ -164,7 +165,7 @@ def benchmark_launches(arguments: argparse.Namespace) -> list[Row]:
 
 def benchmark_step(arguments: argparse.Namespace) -> list[Row]:
     device = torch.device(arguments.device)
-    cases = rules_and_metrics(arguments)
+    cases = arguments.cases
     learners = {" ".join(filter(None, case)): make_learner(arguments, *case) for case in cases}
     tasks: dict[str, Callable[[], object]] = {}
     for name, (learner, x) in learners.items():
@@ -214,26 +215,6 @@ def benchmark_peers(arguments: argparse.Namespace) -> list[Row]:
     return rows
 
 
-def benchmark_scale(arguments: argparse.Namespace) -> list[Row]:
-    """Time and peak memory of one natural step, for growing numbers of visible units."""
-    device = torch.device(arguments.device)
-    rows = []
-    for visible in arguments.visible:
-        arguments.layers = [visible, 300, 100]
-        learner, x = make_learner(arguments, "nrws", "fisher")
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-        times = interleaved({"": partial(learner.step, x)}, 15, device)[""]
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # of the process so far
-        if device.type == "cuda":
-            peak = torch.cuda.max_memory_allocated(device)
-        # float32 blocks of the first layer of both networks
-        dense = 4 * (300 * (visible + 1) ** 2 + visible * 301**2)
-        row = {"visible": visible, "ms": statistics.median(times), "peak_bytes": peak}
-        rows.append(row | {"dense_bytes": dense})
-    return rows
-
-
 def cell(value: object) -> str:
     if isinstance(value, list):
         return " .. ".join(cell(each) for each in value)
@@ -250,17 +231,17 @@ def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def read_arguments() -> argparse.Namespace:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Time nws on this machine.")
     add = parser.add_argument
     add("what", choices=["step", "peers", "solvers", "scale", "launches", "processes"])
     add("--device", default="cpu", help="cpu or cuda (default cpu)")
     add("--dtype", default="float32", choices=["float32", "float64"])
     add("--threads", type=int, help="CPU threads (default: torch's)")
-    add("--repeats", type=int, default=200, help="of what is timed (default 200)")
+    add("--repeats", type=int, help="of what is timed (default 200; of scale 15)")
     add("--layers", type=numbers, default=LAYERS, help="sizes, the visible layer first")
     add("--batch", type=int, default=32, help="data points B (default 32)")
-    add("--algorithms", type=words, default=["ws", "rws", "nws", "nrws"])
+    add("--algorithms", type=words, help="default ws,rws,nws,nrws; of scale nrws")
     add("--metrics", type=words, default=["fisher"], help="of the natural rules (default fisher)")
     add("--max-rows", type=int, help="that a metric takes in, a layer (default: all)")
     add("--optimizer", choices=["sgd", "adam"], default="sgd", help="of step (default sgd)")
@@ -270,11 +251,18 @@ def read_arguments() -> argparse.Namespace:
     aim = "that pcg aims at without --iterations (default 0.01)"
     add("--accuracy", type=float, default=1e-2, help=aim)
     add("--rank", type=int, default=15, help="of pcg's preconditioner (default 15)")
-    add("--visible", type=numbers, default=[784, 2304, 4096, 9216], help="sizes for scale")
     add("--streams", type=int, default=1, help="of processes (default 1)")
     add("--predict", type=numbers, help="numbers of GPUs, for the model of processes alone")
     add("--json", action="store_true", help="print one JSON object and nothing else")
-    arguments = parser.parse_args()
+    add_scale(parser, numbers)
+    return parser
+
+
+def read_arguments() -> argparse.Namespace:
+    arguments = make_parser().parse_args()
+    repeats, rules = (15, ["nrws"]) if arguments.what == "scale" else (200, [*DEFAULT])
+    arguments.repeats = repeats if arguments.repeats is None else arguments.repeats
+    arguments.algorithms = arguments.algorithms or rules
     check_numbers(arguments)
     options = {"rank": arguments.rank, "accuracy": arguments.accuracy}
     arguments.options = options if arguments.solver == "pcg" else {}
@@ -284,17 +272,19 @@ def read_arguments() -> argparse.Namespace:
         raise UserError("--device cuda, but torch sees no CUDA device; use --device cpu")
     check_names("--algorithms", arguments.algorithms, [*RULES, *(f"n{name}" for name in RULES)])
     check_names("--metrics", arguments.metrics, [*METRICS])
+    arguments.cases = rules_and_metrics(arguments)
     return arguments
 
 
 def check_numbers(arguments: argparse.Namespace) -> None:
-    for name, least in {"repeats": 2, "batch": 1, "threads": 1, "max_rows": 1, "rank": 0}.items():
+    least_of = {"repeats": 2, "batch": 1, "threads": 1, "max_rows": 1, "rank": 0, "steps_before": 0}
+    for name, least in least_of.items():
         value = getattr(arguments, name)
         if value is not None:
             positive_int(f"--{name.replace('_', '-')}", value, least)
     if arguments.iterations is not None:
         positive_int("--iterations", arguments.iterations)
-    for name in ("layers", "visible"):
+    for name in ("layers", "visible", "hidden"):
         for size in getattr(arguments, name):
             positive_int(f"--{name}", size)
     if len(arguments.layers) < 2:
@@ -319,7 +309,8 @@ def main() -> None:
         torch.set_num_threads(arguments.threads)
     benchmarks: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
         "step": benchmark_step, "peers": benchmark_peers, "solvers": benchmark_solvers,
-        "scale": benchmark_scale, "launches": benchmark_launches,
+        "scale": partial(benchmark_scale, script=Path(__file__).resolve(), make=make_learner),
+        "launches": benchmark_launches,
         "processes": partial(benchmark_processes, make=make_learner, full_step=full_step),
     }  # fmt: skip
     rows = benchmarks[arguments.what](arguments)

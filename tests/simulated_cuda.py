@@ -6,7 +6,8 @@ host waited for the device.
 
 What is simulated: where tensors are, that devices do not mix, what reads from the device or waits
 for it, errors of cuSOLVER, pinned memory. What is not: rounding, random numbers, speed, memory,
-streams and graphs. A tensor is a wrapper, and every operation of torch on it comes to `_compute`.
+the order of streams, graphs. A tensor is a wrapper, and every operation of torch on it comes to
+`_compute`.
 """
 
 from __future__ import annotations
@@ -216,6 +217,16 @@ class Surface(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+class SimulatedStream:
+    """A stream that has done its work as soon as it is told to."""
+
+    def __init__(self, device: object = None) -> None:
+        pass
+
+    def wait_stream(self, other: SimulatedStream) -> None:
+        """Nothing to wait for."""
+
+
 def _on_device(values: Any) -> bool:
     return any(isinstance(each, SimulatedTensor) for each in tree_flatten(values)[0])
 
@@ -314,12 +325,15 @@ def simulated_cuda() -> Iterator[Device]:
         "get_device_name": lambda *args: "simulated CUDA device",
         "synchronize": lambda *args: device.wait("synchronize"),
         "max_memory_allocated": lambda *args: 1, "reset_peak_memory_stats": lambda *args: None,
+        "Stream": SimulatedStream, "current_stream": SimulatedStream,
+        "stream": lambda stream: contextlib.nullcontext(),
         "set_sync_debug_mode": set_mode, "is_current_stream_capturing": lambda: False,
     }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch, Surface():
         for name, stand_in in stand_ins.items():
             patch.setattr(torch.cuda, name, stand_in)
         patch.setattr(torch, "Generator", SimulatedGenerator)
+        patch.setattr(Tensor, "record_stream", lambda tensor, stream: None, raising=False)
         known = [*optimizer._foreach_supported_types, SimulatedTensor]
         patch.setattr(optimizer, "_foreach_supported_types", known)
         yield device

@@ -5,6 +5,7 @@ No test checks the times themselves.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import json
@@ -206,12 +207,46 @@ def test_solvers(bench: Bench) -> None:
 
 
 def test_scale(bench: Bench) -> None:
-    rows = bench("scale", "--visible", "12,16")["rows"]
-    assert [row["visible"] for row in rows] == [12, 16]
-    assert [row["dense_bytes"] for row in rows] == [
-        4 * (300 * (v + 1) ** 2 + v * 301**2) for v in (12, 16)
-    ]
-    assert all(row["ms"] > 0 and row["peak_bytes"] > 2**20 for row in rows)
+    """Each case has a peak of its own: a small one after a large one is small."""
+    sizes = ("--visible", "3000,12", "--hidden", "900")
+    rows = bench("scale", *sizes, "--metrics", "kronecker", "--steps-before", "0")["rows"]
+    assert [(row["visible"], row["hidden"], row["metric"]) for row in rows] == [
+        (3000, 900, "kronecker"), (12, 900, "kronecker")
+    ]  # fmt: skip
+    large, small = rows
+    assert large["dense_bytes"] == 4 * (900 * 3001**2 + 3000 * 901**2)
+    # parameters and gradients of the first layers alone, and what the control does not have
+    assert large["peak_bytes"] > 4 * 4 * 3000 * 900 > 2 * small["peak_bytes"]
+    assert all(row["ms"] > 0 for row in rows)
+
+
+def test_scale_leaves_out_what_is_too_large(bench: Bench) -> None:
+    sizes = ("--visible", "10000000", "--hidden", "4096", "--most-bytes", "1e9")
+    (row,) = bench("scale", *sizes)["rows"]
+    assert row["ms"] is None and row["peak_bytes"] is None and row["model_bytes"] > 1e9
+
+
+def test_the_model_of_memory() -> None:
+    """The terms that grow with the parameters, from machines whose rows are few."""
+    load_script("benchmark")
+    scale = sys.modules["benchmarks.scale"]
+    floats = {}
+    for metric in (None, "kronecker", "fisher"):
+        options = argparse.Namespace(batch=1, device="cpu", dtype="float32")
+        floats[metric] = scale.model_bytes(options, [9216, 4096, 100], "nrws", metric) / 4
+    machine = 2 * (9216 * 4096 + 4096 * 100)
+    assert floats[None] == pytest.approx(2 * machine, rel=0.02)
+    assert floats["kronecker"] == pytest.approx(2 * machine, rel=0.02)
+    assert floats["fisher"] == pytest.approx(4 * machine + 3 * 9216 * 4097, rel=0.02)
+
+
+def test_a_case_that_fails_is_one_message(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "")
+    load_script("benchmark")
+    scale = sys.modules["benchmarks.scale"]
+    with pytest.raises(UserError, match="a case of scale failed: .*no_such_program"):
+        scale._in_child(["no_such_program.py"])
+    assert scale._in_child(["-c", "import os; os.kill(os.getpid(), 9)"]) == {}
 
 
 def test_it_needs_torch_rich_and_nws_alone(tmp_path: Path) -> None:

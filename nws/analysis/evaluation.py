@@ -78,7 +78,7 @@ def evaluate(
     loaded = load_run(path, request.checkpoint, request.weights, device)
     run, data, machine = loaded.directory, loaded.data, loaded.machine
     rows = read_rows(run.path)
-    images = (data.test if request.split == "test" else data.valid).batch()[: request.data_points]
+    images = (data.test if request.split == "test" else data.valid).first(request.data_points)
     p_star = is_bidirectional(loaded.config) if request.p_star is None else request.p_star
     max_rows, z_samples = rows_at_once(machine, MAX_ELEMENTS), request.z_samples * p_star
     sums = Sums(machine, images, request.samples, request.seed, request.batch, z_samples, max_rows)

@@ -6,6 +6,7 @@ No array is allocated that its file cannot hold, and no code in a file is run.
 import contextlib
 import math
 import os
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -31,19 +32,23 @@ def check_memory(where: object, size: int) -> None:
             )
 
 
-def read_npy(file: Path) -> np.ndarray:
-    """Return the array of a .npy file.
+def read_npy(file: Path, mapped: bool = False) -> np.ndarray:
+    """Return the array of a .npy file; if `mapped`, bytes in the order of C stay in the file.
 
     Raises:
         UserError: Where the array is larger than the memory.
         ValueError: Where the file is damaged.
     """
     with open(file, "rb") as content:
-        return _read(content, file.stat().st_size, file)
+        return _read(content, file.stat().st_size, file, file if mapped else None)
 
 
-def read_npz(file: Path, names: tuple[str, ...]) -> tuple[dict[str, np.ndarray], list[str]]:
+def read_npz(
+    file: Path, names: tuple[str, ...], mapped: bool = False
+) -> tuple[dict[str, np.ndarray], list[str]]:
     """Return those arrays of a .npz file that are there, and the names of all that is in it.
+
+    If `mapped`, bytes in the order of C stay in the file, where they are not packed.
 
     Raises:
         UserError: Where an array is larger than the memory.
@@ -60,23 +65,48 @@ def read_npz(file: Path, names: tuple[str, ...]) -> tuple[dict[str, np.ndarray],
                 raise ValueError(f"{member.filename} is encrypted; write it without a password")
             if member.file_size > RATIO * member.compress_size + RATIO:
                 raise ValueError(f"{member.filename} promises more bytes than it can hold")
+            if mapped and member.compress_type == zipfile.ZIP_STORED:
+                arrays[name] = _map_member(file, member, f"{file}: {name}")
+                continue
             with archive.open(member) as content:
                 arrays[name] = _read(content, member.file_size, f"{file}: {name}")
     return arrays, list(members)
 
 
-def _read(content: IO[bytes], size: int, where: object) -> np.ndarray:
-    """Return the array of an open file of `size` bytes, after a check of its header."""
+def _map_member(file: Path, member: zipfile.ZipInfo, where: object) -> np.ndarray:
+    """Return a member of a zip file that is not packed, after a check of its sum."""
+    with open(file, "rb") as content:
+        content.seek(member.header_offset + 26)
+        name, extra = struct.unpack("<HH", content.read(4))
+        begin = content.seek(member.header_offset + 30 + name + extra)
+        left, found = member.file_size, 0
+        while left and (chunk := content.read(min(left, 2**20))):
+            left, found = left - len(chunk), zlib.crc32(chunk, found)
+        if found != member.CRC:
+            raise ValueError(f"{member.filename} is not what its checksum says")
+        content.seek(begin)
+        return _read(content, member.file_size, where, file)
+
+
+def _read(content: IO[bytes], size: int, where: object, mapped: Path | None = None) -> np.ndarray:
+    """Return the array of `size` bytes from here in an open file, after a check of its header.
+
+    Bytes in the order of C stay in the file `mapped`, where it is given: the array is a map of it,
+    in which changes do not reach the file.
+    """
+    begin = content.tell()
     major, _ = npy.read_magic(content)
     read_header = npy.read_array_header_1_0 if major == 1 else npy.read_array_header_2_0
-    shape, _, dtype = read_header(content)
+    shape, columns_first, dtype = read_header(content)
     if dtype.hasobject:
         raise ValueError("it holds Python objects, no plain numbers")
-    promised, there = math.prod(shape) * dtype.itemsize, size - content.tell()
+    promised, there = math.prod(shape) * dtype.itemsize, size - (content.tell() - begin)
     if promised != there:
         raise ValueError(f"its header promises {promised:,} bytes of numbers, it holds {there:,}")
+    if mapped is not None and dtype.itemsize == 1 and promised and not columns_first:
+        return np.memmap(mapped, dtype, "c", content.tell(), shape)
     check_memory(where, promised)
-    content.seek(0)
+    content.seek(begin)
     array: np.ndarray = npy.read_array(content, allow_pickle=False)
     content.read(1)  # the end, where zipfile compares the checksum
     return array

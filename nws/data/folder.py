@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nws.data.dataset import RawImages
-from nws.data.own import height_and_width, resize, split_images
+from nws.data.own import height_and_width, resize, split_places
 from nws.errors import UserError, positive_int
 
 PARTS = ("train", "valid", "test")
@@ -46,7 +46,7 @@ def load_folder(
     images = _read([file for each in files for file in each], target)
     parts: Sequence[Tensor] = images.split([len(each) for each in files])
     if len(parts) == 1:
-        parts = split_images(images, held_out, top)
+        parts = [images[places] for places in split_places(len(images), held_out, top)]
     shape = (images.shape[1], images.shape[2])
     train, valid, test = (part.flatten(1) for part in parts)
     return RawImages(train, valid, test, shape)

@@ -21,22 +21,23 @@ HEADER_BYTES = 16  # magic, images, rows, columns: four big-endian 32-bit intege
 MEND = "delete it and run again to download it, or replace it by a good copy"
 
 
-def load_mnist(root: str | Path) -> RawImages:
+def load_mnist(root: str | Path, mapped: bool = False) -> RawImages:
     """Return MNIST from `root`/MNIST/raw, downloaded where it is missing.
 
     It has 50,000 training, 10,000 validation and 10,000 test images of 28x28 grey bytes. The
     validation part is the end of the official training file; the test part is the official one.
+    If `mapped`, images stay in their files, where these are not packed.
     Raises `UserError` where a file is damaged, or is missing and cannot be downloaded.
     """
-    return _load(Path(root).expanduser(), "MNIST")
+    return _load(Path(root).expanduser(), "MNIST", mapped)
 
 
-def load_fashion_mnist(root: str | Path) -> RawImages:
+def load_fashion_mnist(root: str | Path, mapped: bool = False) -> RawImages:
     """Return Fashion-MNIST from `root`/FashionMNIST/raw; as `load_mnist` in all else."""
-    return _load(Path(root).expanduser(), "FashionMNIST")
+    return _load(Path(root).expanduser(), "FashionMNIST", mapped)
 
 
-def _load(root: Path, kind: str) -> RawImages:
+def _load(root: Path, kind: str, mapped: bool) -> RawImages:
     folder = root / kind / "raw"
     if any(_find(folder, part) is None for part in ("train", "t10k")):
         _download(root, kind, folder)
@@ -46,7 +47,7 @@ def _load(root: Path, kind: str) -> RawImages:
             f"{kind}: expected the two image files in {folder.resolve()} after the download,"
             f" found {find_in(folder)}"
         )
-    official, test = _read_idx(train_file), _read_idx(test_file)
+    official, test = _read_idx(train_file, mapped), _read_idx(test_file, mapped)
     if official.shape[1:] != test.shape[1:]:
         raise UserError(
             f"{folder.resolve()}: expected training and test images of one size, got"
@@ -91,8 +92,8 @@ def _promised(head: bytes) -> int:
     return HEADER_BYTES + math.prod(sizes) * (magic == IMAGES_MAGIC)
 
 
-def _read_idx(path: Path) -> Tensor:
-    """Return the images of an idx file (packed as .gz or not), (N, H, W) uint8."""
+def _read_idx(path: Path, mapped: bool) -> Tensor:
+    """Return the images of an idx file (packed as .gz or not), (N, H, W) uint8; a map of it."""
     content, size, torn = read_idx(path, HEADER_BYTES, _promised, MEND)
     head = content[:HEADER_BYTES].ljust(HEADER_BYTES, b"\0")
     magic, count, height, width = np.frombuffer(head, ">u4").tolist()
@@ -107,6 +108,9 @@ def _read_idx(path: Path) -> Tensor:
             f" {expected} bytes once unpacked; it holds {size} bytes,"
             f" {(size - HEADER_BYTES) // max(pixels, 1)} complete images"
         ) + ", and the packed file ends too early" * torn
+    elif mapped and path.suffix != ".gz":
+        shape = (count, height, width)
+        return torch.from_numpy(np.memmap(path, np.uint8, "c", HEADER_BYTES, shape))
     else:
         data = np.frombuffer(content, np.uint8, offset=HEADER_BYTES).reshape(count, height, width)
         return torch.from_numpy(data.copy())  # the buffer is read-only

@@ -17,11 +17,13 @@ log = logging.getLogger(__name__)
 SPLIT_SEED = 505  # a constant: every run splits the same images in the same way
 
 
-def split_images(images: Tensor, held_out: float, where: object) -> tuple[Tensor, Tensor, Tensor]:
-    """Return training, validation and test images: a fixed random split, which the log tells of.
+def split_places(count: int, held_out: float, where: object) -> tuple[Tensor, Tensor, Tensor]:
+    """Return which images are the training, validation and test part: a fixed random split.
+
+    The log tells of it.
 
     Args:
-        images: (N, ..).
+        count: How many images there are.
         held_out: The share of images that become the validation part; as many become the test part.
         where: What the images are from, for messages.
 
@@ -29,26 +31,26 @@ def split_images(images: Tensor, held_out: float, where: object) -> tuple[Tensor
         UserError: There are less than three images, or the share leaves none to train on.
 
     Example:
-        >>> train, valid, test = split_images(torch.zeros(50, 9), 0.1, "mine.npy")
+        >>> train, valid, test = split_places(50, 0.1, "mine.npy")
         >>> len(train), len(valid), len(test)
         (40, 5, 5)
     """
     number = isinstance(held_out, int | float) and not isinstance(held_out, bool)
     if not (number and 0 < held_out < 0.5):
         raise UserError(f"data.held_out must be a share above 0 and below 0.5, got {held_out!r}")
-    if len(images) < 3:
+    if count < 3:
         raise UserError(
             f"{where}: expected at least 3 images, one each to train on, to validate and to test,"
-            f" got {len(images)}"
+            f" got {count}"
         )
     rng = torch.Generator().manual_seed(SPLIT_SEED)
-    mixed = images[torch.randperm(len(images), generator=rng)]
-    held = min(max(1, round(held_out * len(images))), (len(images) - 1) // 2)
-    valid, test, train = mixed.split([held, held, len(images) - 2 * held])
+    mixed = torch.randperm(count, generator=rng)
+    held = min(max(1, round(held_out * count)), (count - 1) // 2)
+    valid, test, train = mixed.split([held, held, count - 2 * held])
     log.info(
         "%s: %d images, split at random, the same for all runs: %d to train on, %d to validate,"
         " %d to test (data.held_out=%g)",
-        where, len(images), len(train), len(valid), len(test), held_out,
+        where, count, len(train), len(valid), len(test), held_out,
     )  # fmt: skip
     return train, valid, test
 

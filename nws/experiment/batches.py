@@ -8,7 +8,10 @@ from torch import Tensor
 
 from nws.data import Dataset, Split
 from nws.errors import UserError
+from nws.experiment.ahead import Key, RowsAhead
 from nws.experiment.seeds import derive_seed
+
+TRAIN, UNLABELED = 2, 3  # the streams of random numbers that shuffle these parts
 
 
 class Batches:
@@ -35,6 +38,8 @@ class Batches:
                     " of the training images"
                 )
             steps_per_epoch(size, len(data.unlabeled), "unlabelled")
+        host = data.train.onto is not None
+        self._ahead = RowsAhead(data.train.device, self._rows) if host else None
 
     def at(self, step: int, rng: torch.Generator) -> list[Tensor]:
         """Return the batch of a step, (B, D), and the one that metrics take rows from, if another.
@@ -42,28 +47,43 @@ class Batches:
         `rng` makes fresh draws of grey images. The next call writes over what is returned: a step
         that is recorded finds its batch in the same place.
         """
-        wanted: list[tuple[Split, int, int]] = [(self.data.train, 2, step)]
-        if "other" in self.sources:
-            wanted.append((self.data.train, 2, step + 1))
-        elif "unlabeled" in self.sources and self.data.unlabeled is not None:
-            wanted.append((self.data.unlabeled, 3, step))
+        wanted = self._wanted(step)
+        if self._ahead is not None:
+            rows = self._ahead.take(wanted, self._wanted(step + 1))
+        else:
+            rows = [self._rows(key) for key in wanted]
         if not self._places:
-            images = self.data.train.bytes
-            shape = (len(wanted), self.size, images.shape[1])
-            self._places = [*images.new_empty(shape, dtype=torch.float32)]
-        pairs = zip(wanted, self._places, strict=True)
-        return [self._batch(*which, rng, place) for which, place in pairs]
+            shape = (len(wanted), *rows[0].shape)
+            self._places = [*rows[0].new_empty(shape, dtype=torch.float32)]
+        return [
+            self._split(stream).images(each, rng, place)
+            for (stream, _), each, place in zip(wanted, rows, self._places, strict=True)
+        ]
 
-    def _batch(
-        self, split: Split, stream: int, step: int, rng: torch.Generator, out: Tensor
-    ) -> Tensor:
-        """Write a batch of a part, whose shuffles come from a stream of random numbers."""
+    def _wanted(self, step: int) -> list[Key]:
+        """Return which batches a step takes: that of the gradient first."""
+        if "other" in self.sources:
+            return [(TRAIN, step), (TRAIN, step + 1)]
+        if "unlabeled" in self.sources:
+            return [(TRAIN, step), (UNLABELED, step)]
+        return [(TRAIN, step)]
+
+    def _split(self, stream: int) -> Split:
+        """Return the part whose shuffles come from a stream of random numbers."""
+        if stream == UNLABELED and self.data.unlabeled is not None:
+            return self.data.unlabeled
+        return self.data.train
+
+    def _rows(self, key: Key) -> Tensor:
+        """Return the bytes of a batch, (B, D), where they are held."""
+        stream, step = key
+        split = self._split(stream)
         epoch, place = divmod(step, len(split) // self.size)
         order = _shuffle(len(split), split.bytes.device, self.seed, stream, epoch)
-        return split.batch(order[place * self.size : (place + 1) * self.size], rng, out)
+        return split.rows(order[place * self.size : (place + 1) * self.size])
 
 
-@lru_cache(maxsize=2)  # a step needs two at most: of two epochs, or of two parts
+@lru_cache(maxsize=4)  # a step and the next need two epochs at most, of two parts
 def _shuffle(count: int, device: torch.device, *seed: int) -> Tensor:
     rng = torch.Generator().manual_seed(derive_seed(*seed))
     order = torch.randperm(count, generator=rng)

@@ -89,7 +89,7 @@ def mean_image_bias(data: Dataset, units: Units) -> Tensor:
 
     One white and one black image are added, so that no pixel is certain.
     """
-    white = data.train.bytes.sum(0, dtype=torch.float64).cpu() / data.train.maximum
+    white = data.train.total() / data.train.maximum
     return units.link(units.from_data((white + 1) / (len(data.train) + 2)))
 
 

@@ -52,7 +52,7 @@ def validate(
         show: Called with the images done, and how many there are, from time to time.
         streams: Blocks of images that draw by themselves (`trainer.streams`).
     """
-    images = data.valid.batch()[:points]
+    images = data.valid.first(points)
     rng = torch.Generator(images.device).manual_seed(EVALUATION_SEED)
     valid = log_likelihood(machine, images, samples, rng, show=show, streams=streams)
     row: Row = {

@@ -67,6 +67,6 @@ def export_run(run: LoadedRun, folder: Path) -> Exported:
 
 def _log_likelihood(run: LoadedRun, machine: HelmholtzMachine) -> float:
     """Return the mean over the first validation images, in nats, always from the same draws."""
-    images = run.data.valid.batch()[:IMAGES]
+    images = run.data.valid.first(IMAGES)
     rng = torch.Generator(images.device).manual_seed(EVALUATION_SEED)
     return log_likelihood(machine, images, SAMPLES, rng).mean

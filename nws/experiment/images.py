@@ -46,8 +46,8 @@ def progress_pictures(machine: HelmholtzMachine, data: Dataset, seed: int) -> di
     """
     if not distributed.is_first():
         return {}
-    rng = torch.Generator(data.valid.bytes.device).manual_seed(seed)
-    originals = data.valid.batch()[: IMAGES // 2]
+    rng = torch.Generator(data.valid.device).manual_seed(seed)
+    originals = data.valid.first(IMAGES // 2)
     generated = image_grid(generate(machine, IMAGES, rng), data.shape)
     parts, names = with_source(data.valid, originals, "validation images")
     parts.append(reconstruct(machine, originals, rng))
@@ -75,7 +75,7 @@ def with_source(split: Split, images: Tensor, name: str) -> tuple[list[Tensor], 
     """
     if split.source is None:
         return [images], [name]
-    grey = split.source.batch()[: len(images)]
+    grey = split.source.first(len(images))
     return [grey, images], [f"grey {name}", "the binary images made of them, which the run sees"]
 
 

@@ -54,6 +54,7 @@ def identity_rows(trainer: Trainer) -> list[tuple[str, str]]:
     """Return the lines of the panel that say what is trained, on what and by what."""
     config, data, facts = trainer.outputs.config, trainer.data, identity(trainer)
     sizes = f"{len(data.train):,} train, {len(data.valid):,} valid, {len(data.test):,} test"
+    held = ", in host memory" * (data.train.onto is not None)
     layers = [str(size) for size in facts["layers"]]
     if len(layers) > MAX_LAYERS:
         layers = [*layers[: MAX_LAYERS - 2], "..", layers[-1]]
@@ -62,7 +63,7 @@ def identity_rows(trainer: Trainer) -> list[tuple[str, str]]:
         ("algorithm", f"{config.algorithm.name}, K = {trainer.learner.rule.samples}"),
         ("metric", metric_text(trainer, config)),
         ("optimizer", optimizer_text(trainer, config)),
-        ("data", f"{data.name} {data.shape[0]}x{data.shape[1]}: {sizes}"),
+        ("data", f"{data.name} {data.shape[0]}x{data.shape[1]}: {sizes}{held}"),
         ("layers", f"{network}, {facts['parameters']:,} parameters"),
         ("device", describe(trainer.device.type) + processes_text()),
     ]

@@ -32,7 +32,7 @@ class Parts(NamedTuple):
 
 def build_parts(config: DictConfig, data: Dataset, total_steps: int) -> Parts:
     """Return the parts of a configuration at step 0. Every call returns the same, bit for bit."""
-    device = data.train.bytes.device
+    device = data.train.device
     rule = build_rule(config, total_steps)
     machine = build_machine(config, data).to(device)
     rng = torch.Generator(device).manual_seed(derive_seed(config.seed, 1))

@@ -21,10 +21,10 @@ from nws.files import remove_abandoned
 #: What a resumed run keeps: its place in the draws depends on it, or only a start takes it.
 FIXED = ("seed", "name", "trainer.batch_size")
 FIXED_GROUPS = ("algorithm", "model", "data")
-#: What a run shows of itself: two runs that differ in it alone are the same.
-SHOWN = ("resume", "progress", "verbosity")
+#: What changes no number: two runs that differ in it alone are the same.
+SHOWN = ("resume", "progress", "verbosity", "data.where")
 #: Options of the data that may change: where the files are.
-FREE = ("data.root", "data.path", "data.shape")
+FREE = ("data.root", "data.path", "data.shape", "data.where")
 
 #: What does nothing by itself: it chooses the values of other options.
 CHOOSERS = ("experiment", "debug", "natural_metric", "tuned")

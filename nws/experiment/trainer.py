@@ -55,7 +55,7 @@ class Trainer:
     ) -> None:
         self.settings, self.data, self.make, self.outputs = settings, data, make, outputs
         self.start()
-        self.device = data.train.bytes.device
+        self.device = data.train.device
         self.steps_per_epoch = settings.steps_per_epoch(len(data.train))
         self.total_steps = settings.total_steps(len(data.train))
         self.seed = outputs.config.seed

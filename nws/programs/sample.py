@@ -188,7 +188,7 @@ class Task:
         data = self.loaded.data
         split = data.test if self.arguments.split == "test" else data.valid
         name = "test images" if self.arguments.split == "test" else "validation images"
-        return with_source(split, split.batch()[: self.arguments.count], name)
+        return with_source(split, split.first(self.arguments.count), name)
 
     def dreams(self, count: int | None = None, probabilities: bool = False) -> Tensor:
         count = count or self.arguments.count

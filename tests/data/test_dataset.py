@@ -211,12 +211,12 @@ def test_to_device_keeps_images_and_draws_there(tmp_path: Path, device: str) -> 
         (
             load_digits,
             {"path": "x.npz"},
-            "digits has no option path; its options are root, binarize$",
+            "digits has no option path; its options are root, binarize, where$",
         ),
         (
             load_npz,
             {"size": 3},
-            "npz has no option size; its options are root, binarize, path, shape, held_out$",
+            "npz has no option size; its options are root, binarize, where, path, shape, held_out$",
         ),
     ],
 )

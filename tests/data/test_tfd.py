@@ -212,7 +212,7 @@ def test_another_48x48_file_is_read_with_one_warning(
         ({"size": "48x48"}, "data.size must be a whole number of at least 1, got '48x48'"),
         (
             {"path": "x"},
-            "tfd has no option path; its options are root, binarize, fold, split, size$",
+            "tfd has no option path; its options are root, binarize, where, fold, split, size$",
         ),
     ],
 )

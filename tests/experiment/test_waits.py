@@ -64,6 +64,7 @@ PLAIN = [
     "average=tail", "average=exponential", "data.binarize=threshold", "data.binarize=none",
     "model.units=bipolar", "algorithm=nrws metric=diagonal", "algorithm=nrws metric=mean",
 ]  # fmt: skip
+PLAIN.append("algorithm=rws data.where=host")
 PLAIN += [
     f"algorithm=nrws metric=fisher solver={solver}"
     for solver in (
@@ -88,7 +89,7 @@ def test_no_step_waits(options: str, tmp_path: Path, device: Device) -> None:
     "options",
     [f"algorithm={name}" for name in ("nws", "nrws", "nbihm", "nvimco")]
     + [
-        "algorithm=nrws metric.max_kl=0.1", "algorithm=nrws metric.batch=other",
+        "algorithm=nrws metric.max_kl=0.1", "algorithm=nrws metric.batch=other data.where=host",
         "algorithm=nrws damping=linear", "algorithm=nrws damping=levenberg_marquardt",
         "algorithm=nrws metric=fisher solver.iterations=3", "algorithm=nbihm metric=fisher",
         "algorithm=nrws metric=fisher", "algorithm=nrws metric=empirical",

@@ -64,7 +64,7 @@ GROUP_SCHEMAS = {
     "data": Group(
         "a function that returns nws.data.RawImages",
         common=data.Source,
-        taken=("name", "binarize", "root"),
+        taken=("name", "binarize", "where", "root"),
     ),
     "model": Group(
         "a Helmholtz machine", 1, model.HelmholtzMachine, taken=("layers",), keywords=("rng",)

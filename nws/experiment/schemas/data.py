@@ -27,6 +27,11 @@ class Source(Schema):
         "resample",
         description="How grey images become binary ones; binary images are left as they are." + HOW,
     )
+    where: Literal["auto", "device", "host"] = Field(
+        "auto",
+        description="Where bytes are held: on the device, or in memory of the host (in the file,"
+        " where it can be mapped); auto: on the device, unless they fill half of its free memory",
+    )
 
 
 class Digits(Source):

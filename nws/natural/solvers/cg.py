@@ -64,6 +64,7 @@ def cg(matmul: Map, right: Tensor, precondition: Map, stop: Callable[[Progress],
         step = energy / vecdot(direction, image)[:, None].clamp_min_(tiny)
         solution.addcmul_(step, direction)
         residual.addcmul_(step, image, value=-1)
+        del image  # before the next one is made
         if stop(Progress(iteration, solution, residual, step, energy)):
             break
     return solution

@@ -71,6 +71,7 @@ class ConjugateGradient:
         """Take in a layer's operator and alpha; `UserError` where they cannot be used."""
         check_system(operator, damping, waits=self._age % self.every == 0)
         self._check_last(operator)
+        self._solved = None  # as large as the layer's gradient, twice
         self._operator, self._damping = operator, damping.clone()
         self._reduced: ReducedSystem | None = operator.reduce(self._damping)
         if self._reduced is None:
