@@ -215,7 +215,8 @@ def build_all(config: Any) -> None:
     """Everything that a run makes before its directory."""
     trainer = TrainerSettings(**OmegaConf.to_container(config.trainer))
     own = config.data._target_ in ("nws.data.load_digits", "nws.data.load_three_by_three")
-    data = digits(config.data.binarize, config.data.name) if own else digits("static", "digits")
+    choice = config.data.get("binarize", "resample"), config.data.get("name", "digits")
+    data = digits(*choice) if own else digits("static", "digits")
     check_memory(config, data, CPU)
     total_steps = trainer.total_steps(len(data.train))
     rule = build.build_rule(config, total_steps)
