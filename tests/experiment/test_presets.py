@@ -75,7 +75,7 @@ def test_tuned(name: str) -> None:
 
 
 def test_mnist_to_its_end() -> None:
-    for algorithm, expected in {"rws": (0.004, 0.2, None), "nrws": (0.2, 0.1, 10)}.items():
+    for algorithm, expected in {"rws": (0.008, 0.2, None), "nrws": (0.2, 0.1, 10)}.items():
         config = compose("experiment=mnist_static", f"algorithm={algorithm}")
         assert settings(config) == expected and config["name"] == f"mnist_static_{algorithm}"
         assert config["data"]["binarize"] == "static" and config["algorithm"]["dreams"] == 3
