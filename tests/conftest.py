@@ -25,7 +25,7 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 from scipy.io import savemat
 
-pytest_plugins = ["simulated_cuda"]  # --simulated-cuda
+pytest_plugins = ["simulated_cuda", "faults.trial"]  # --simulated-cuda; fixtures of faults
 
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"

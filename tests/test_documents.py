@@ -36,7 +36,7 @@ from documents import (
     of,
     spans,
 )
-from test_launchers import SBATCH, SLURM, SRUN
+from slurm import JOB, put_commands
 
 # --- commands -------------------------------------------------------------------------------------
 
@@ -102,17 +102,8 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     import submitit
 
-    folder = tmp_path / "slurm"
-    folder.mkdir()
-    for name, text in {"sbatch": SBATCH, "srun": SRUN}.items():
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
-    settings = {
-        "PATH": f"{folder}:{os.environ['PATH']}",
-        "RECORD": str(folder / "script"),
-        "SUBMITIT_EXECUTOR": "slurm",
-    } | SLURM
-    for key, value in settings.items():
+    put_commands(monkeypatch, tmp_path / "slurm")
+    for key, value in (JOB | {"SUBMITIT_EXECUTOR": "slurm"}).items():
         monkeypatch.setenv(key, value)
 
     def results(job: Any) -> list[Any]:

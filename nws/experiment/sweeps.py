@@ -46,6 +46,7 @@ def sweep_name(name: str, data: str, algorithm: str, overrides: Sequence[str]) -
 
     It is the experiment's name without what the sweep varies, "sweep" where nothing is left.
     """
+    name, data, algorithm = str(name), str(data), str(algorithm)  # 2026 is a name too
     swept = set(varied_keys(overrides))
     if name.endswith(f"{data}_{algorithm}"):
         parts = [name.removesuffix(f"{data}_{algorithm}").strip("_")]

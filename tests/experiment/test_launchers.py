@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -25,6 +24,7 @@ from conftest import (
     only,
     snapshot,
 )
+from slurm import put_commands, run_scripts
 
 from nws.experiment.provenance import read_provenance
 
@@ -127,55 +127,18 @@ def test_several_processes_stop_and_go_on(
     )
 
 
-SBATCH = """#!/bin/bash
-cp "${@: -1}" "$RECORD"; echo "Submitted batch job 7"
-"""
-
-
-SRUN = """#!/bin/bash
-while [[ "$1" == -* ]]; do [[ "$1" == --unbuffered ]] && shift || shift 2; done
-exec "$@"
-"""
-
-
-SLURM = {
-    "SLURM_JOB_ID": "7",
-    "SLURM_NTASKS": "1",
-    "SLURM_PROCID": "0",
-    "SLURM_LOCALID": "0",
-    "SLURM_NODEID": "0",
-    "SLURM_JOB_NUM_NODES": "1",
-    "SLURM_JOB_NODELIST": "here",
-    "SLURM_CPUS_PER_TASK": "1",
-}
-
-
 def test_a_cluster(
     sweep: Command, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The script that SLURM would get, and a job run by it, with stand-ins for SLURM's commands."""
-    import submitit
-
-    def run_the_script(job: Any) -> list[Any]:
-        text = (tmp_path / "script").read_text().replace("%j", "7").replace("%t", "0")
-        subprocess.run(["bash", "-c", text], env={**os.environ, **SLURM}, check=True, timeout=90)
-        outcome, result = submitit.core.utils.pickle_load(job.paths.result_pickle)
-        assert outcome == "success", result
-        return [result]
-
-    monkeypatch.setattr(submitit.Job, "results", run_the_script)
     with monkeypatch.context() as patch:
         patch.setenv("PATH", "")
         assert (
             "needs the commands sbatch and srun of SLURM, found none here"
             in sweep("seed=3", "hydra/launcher=submitit_slurm").message()
         )
-    (tmp_path / "bin").mkdir()
-    for name, text in {"sbatch": SBATCH, "srun": SRUN}.items():
-        (tmp_path / "bin" / name).write_text(text)
-        (tmp_path / "bin" / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    monkeypatch.setenv("RECORD", str(tmp_path / "script"))
+    kept = put_commands(monkeypatch, tmp_path / "bin")
+    run_scripts(monkeypatch, kept)
     options = (
         "hydra.launcher.partition=gpu",
         "hydra.launcher.gpus_per_node=1",
@@ -183,7 +146,7 @@ def test_a_cluster(
     )
     outcome = sweep(*TOY, "seed=3", "hydra/launcher=submitit_slurm", *options)
     assert outcome.code == 0, (outcome.out, outcome.err)
-    script = (tmp_path / "script").read_text()
+    script = kept.read_text()
     for line in (
         "partition=gpu",
         "gpus-per-node=1",

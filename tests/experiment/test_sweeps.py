@@ -25,6 +25,8 @@ from conftest import (
     snapshot,
 )
 
+from nws.experiment.sweeps import sweep_name
+
 AUTO = "resume=auto"
 
 
@@ -66,27 +68,26 @@ def test_a_failing_job_does_not_stop_the_others(train: Command, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("overrides", "expected"),
+    ("overrides", "expected", "published"),
     [
-        (["seed=0,1"], "digits_rws"),
-        (["algorithm=ws,rws"], "digits"),
-        (["data=digits,mnist", "seed=range(3)"], "rws"),
-        (["data=digits,mnist", "algorithm=ws,rws"], "sweep"),
-        (["experiment=a,b"], "sweep"),
-        (["model.layers=[4,2]"], "digits_rws"),  # a list is no sweep
+        (["seed=0,1"], "digits_rws", "published_digits_rws"),
+        (["algorithm=ws,rws"], "digits", "published_digits"),
+        (["data=digits,mnist", "seed=range(3)"], "rws", "published_rws"),
+        (["data=digits,mnist", "algorithm=ws,rws"], "sweep", "published"),
+        (["experiment=a,b"], "sweep", "sweep"),
+        (["model.layers=[4,2]"], "digits_rws", "published_digits_rws"),  # a list is no sweep
     ],
 )
-def test_sweep_names(overrides: list[str], expected: str) -> None:
-    from nws.experiment.sweeps import sweep_name
-
+def test_sweep_names(overrides: list[str], expected: str, published: str) -> None:
     assert sweep_name("digits_rws", "digits", "rws", overrides) == expected
-    longer = (
-        "published"
-        if expected == "sweep" and "experiment=a,b" not in overrides
-        else f"published_{expected}"
-    )
-    expected = "sweep" if "experiment=a,b" in overrides else longer
-    assert sweep_name("published_digits_rws", "digits", "rws", overrides) == expected
+    assert sweep_name("published_digits_rws", "digits", "rws", overrides) == published
+
+
+def test_a_number_is_a_name_too(train: Command, tmp_path: Path) -> None:
+    """Hydra hands `data.name=2026` on as a number."""
+    assert train("data.name=2026", "trainer.epochs=0.1").code == 0
+    (run,) = (tmp_path / "outputs").iterdir()
+    assert run.name == "2026_rws"
 
 
 def test_a_stopped_sweep_is_completed_by_the_same_command(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import secrets
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from breaking import Ending, Server
 from conftest import SMALL, assert_same_run
+from faults.trial import fresh_seed
 
 RUN = (*SMALL, "hydra.run.dir=run", "verbosity=quiet")
 AUTO = (*RUN, "resume=auto")
@@ -32,8 +32,7 @@ class Campaign:
 
     def __init__(self, folder: Path, long: bool) -> None:
         self.folder, self.long = folder, long
-        given = os.environ.get("NWS_FAULTS_SEED")
-        self.seed = int(given) if given else secrets.randbelow(10**9) if long else 0
+        self.seed = fresh_seed(long)
         self.random = random.Random(self.seed)
         self.share = float(os.environ.get("NWS_FAULTS_SHARE", "1"))  # of the long campaign
         self.counts = Counter(dict.fromkeys(WRONG, 0))

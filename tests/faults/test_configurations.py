@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import copy
 import math
-import os
-import random
 from collections import Counter
 from functools import cache
 from types import NoneType, UnionType
@@ -21,6 +19,7 @@ import pytest
 import torch
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from conftest import CONF
+from faults.trial import fresh_seed
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -256,8 +255,8 @@ def judge(case: tuple[Options, dict[str, Any], set[str]]) -> str:
 def test_what_the_schemas_refuse_is_refused_and_what_they_accept_is_built(
     request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    long = request.config.getoption("--faults-long")
-    number = int(os.environ.get("NWS_FAULTS_SEED", random.randrange(2**32))) if long else 0
+    long = bool(request.config.getoption("--faults-long"))
+    number = fresh_seed(long)
     counts: Counter[str] = Counter()
 
     @seed(number)

@@ -115,20 +115,20 @@ def test_less_room_than_one_unit_needs_is_one_unit_at_a_time(method: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("method", "block", "shape", "units"),
+    ("method", "options", "shape", "units"),
     [
         *(
-            (method, 1, shape, units)
+            (method, {}, shape, units)
             for method in DIRECT
             for shape in [(64, 16), (16, 64), (40, 40)]
             for units in (2, 40)
         ),
-        ("sherman_morrison", 64, (64, 16), 40),
+        ("sherman_morrison", {"block": 64}, (64, 16), 40),
     ],
     ids=str,
 )
 def test_the_memory_in_use_at_once_stays_below_max_bytes(
-    method: str, block: int, shape: tuple[int, int], units: int
+    method: str, options: dict[str, int], shape: tuple[int, int], units: int
 ) -> None:
     """The test measures every tensor.
 
@@ -136,9 +136,9 @@ def test_the_memory_in_use_at_once_stays_below_max_bytes(
     """
     case = SolverCase(*shape, 40, 0.2)
     fisher, gradient = case.fisher(), case.gradient()
-    limit = units * DIRECT[method](block=block).work(case.n, case.d) * 8
+    limit = units * DIRECT[method](**options).work(case.n, case.d) * 8
     beside = (case.n**2 + 2 * case.d**2 + 3 * case.m * (case.n + case.d)) * 8
-    solver = DIRECT[method](max_bytes=limit, block=block)
+    solver = DIRECT[method](max_bytes=limit, **options)
     with PeakBytes() as memory:
         for _ in range(2):  # the first factors, if they were kept, would count the second time
             solver.factor(fisher, case.damping)

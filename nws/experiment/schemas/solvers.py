@@ -17,7 +17,6 @@ class Cholesky(Direct):
     """Factors."""
 
     target = "nws.natural.solvers.Cholesky"
-    block: Count = Field(1, description="without effect here", exclude=True)
 
 
 class Woodbury(Cholesky):

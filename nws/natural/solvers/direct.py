@@ -33,14 +33,12 @@ class DirectSolver(Stateless, ABC):
 
     Args:
         max_bytes: Memory to work in.
-        block: Rows that Sherman-Morrison folds in at once.
     """
 
     zero = False  # whether alpha = 0 is allowed where n >= d
 
-    def __init__(self, max_bytes: int = 2**30, block: int = 1) -> None:
+    def __init__(self, max_bytes: int = 2**30) -> None:
         self.max_bytes = positive_int("solver.max_bytes", max_bytes)
-        self.block = positive_int("solver.block", block)
         self._singular: Tensor | bool = False  # whether a block was, on a device
 
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
@@ -167,7 +165,16 @@ class Woodbury(DirectSolver):
 
 
 class ShermanMorrison(DirectSolver):
-    """Start from I / alpha and fold the rows into all inverses, `block` of them at a time."""
+    """Start from I / alpha and fold the rows into all inverses.
+
+    Args:
+        max_bytes: Memory to work in.
+        block: Rows that are folded in at once.
+    """
+
+    def __init__(self, max_bytes: int = 2**30, block: int = 1) -> None:
+        super().__init__(max_bytes)
+        self.block = positive_int("solver.block", block)
 
     def work(self, n: int, d: int) -> int:
         """The inverse, an update of it, and what a block of rows needs."""

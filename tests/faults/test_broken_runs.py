@@ -1,4 +1,4 @@
-"""Files from elsewhere that are broken: each ends in a `UserError`, or loads where it is harmless.
+"""Files of runs that are broken: each ends in a `UserError`, or is harmless.
 
 The files are made here from good ones, a few hundred in all. With `--faults-long` there are
 thousands, from a seed that is printed.
@@ -6,231 +6,35 @@ thousands, from a seed that is printed.
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
-import random
 import shutil
-import struct
-import sys
-import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, Command
+from conftest import Command
 from faults import corpus
+from faults.trial import Trial
 from omegaconf import DictConfig, OmegaConf
-from PIL import Image
-from scipy.io import savemat
 
 from nws.analysis.evaluation import read_rows
 from nws.analysis.runs import read_run
 from nws.analysis.supervised.search import _kept, score
-from nws.data import load_dataset, load_folder, load_mnist, load_npz, mnist, tfd
-from nws.data.labels import fashion_mnist_labels
 from nws.errors import UserError
 from nws.experiment.directory import RunDirectory, open_run
 from nws.experiment.loading import load_run
+from nws.experiment.processes import AgreedStop
 from nws.experiment.provenance import Provenance, read_provenance
 from nws.experiment.resume import Start
 from nws.experiment.signals import StopSignals
 from nws.programs.train import build_trainer
 
 GREY = np.random.default_rng(0).integers(0, 256, (12, 9), dtype=np.uint8)
-
-
-@dataclass
-class Trial:
-    """Reads broken files, and counts how that ended."""
-
-    long: bool
-    rng: random.Random
-    counts: Counter[str] = field(default_factory=Counter)
-
-    def read(self, name: str, action: Callable[[], object]) -> bool:
-        """Whether an action ended well; False after a `UserError`. Anything else fails the test."""
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                action()
-        except UserError as error:
-            message = str(error)
-            assert "weights_only" not in message and "Traceback" not in message, (name, message)
-            self.counts["refused"] += 1
-            return False
-        except Exception as error:
-            raise AssertionError(f"{name}: {type(error).__name__}: {error}") from error
-        self.counts["harmless"] += 1
-        return True
-
-    def read_bytes(self, file: Path, few: int, action: Callable[[], object]) -> None:
-        """Read many broken versions of a file, and in the end the good one."""
-        good = file.read_bytes()
-        for name, content in corpus.broken_bytes(good, 20 * few if self.long else few, self.rng):
-            file.write_bytes(content)
-            self.read(f"{file.name}, {name}", action)
-        file.write_bytes(good)
-        assert self.read(file.name, action), "the control: the good file"
-
-
-@pytest.fixture(autouse=True)
-def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here is about a disk that loses power."""
-    monkeypatch.setattr("os.fsync", lambda number: None)
-
-
-@pytest.fixture
-def trial(request: pytest.FixtureRequest) -> Iterator[Trial]:
-    long = bool(request.config.getoption("--faults-long"))
-    seed = random.SystemRandom().randrange(10**6) if long else 0
-    made = Trial(long, random.Random(seed))
-    yield made
-    print(f"\n{request.node.name}: {dict(made.counts)} with seed {seed}", file=sys.stderr)
-    assert made.counts["refused"] > 3
-
-
-# --- data -----------------------------------------------------------------------------------------
-
-
-def test_npz_and_npy(trial: Trial, tmp_path: Path) -> None:
-    parts = {"train": GREY, "valid": GREY[:3], "test": GREY[3:6]}
-    for save, name in ((np.savez, "a.npz"), (np.savez_compressed, "b.npz")):
-        save(tmp_path / name, **parts)
-        file = tmp_path / name
-        trial.read_bytes(file, 40, lambda file=file: load_dataset(load_npz, path=file))
-    np.save(tmp_path / "c.npy", GREY)
-    file = tmp_path / "c.npy"
-    trial.read_bytes(file, 40, lambda: load_dataset(load_npz, path=file))
-
-
-def header(shape: str, dtype: str = "'|u1'", order: str = "False") -> bytes:
-    """The header of a .npy file."""
-    text = f"{{'descr': {dtype}, 'fortran_order': {order}, 'shape': {shape}, }}".encode()
-    text = text.ljust(117) + b"\n"
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (header("(10000000000000, 1000)") + bytes(90), "promises 10,000,000,000,000,000 bytes"),
-        (header("(10, 9)", "'|O'") + bytes(90), "Python objects"),
-        (header("(-1, 9)") + bytes(90), "promises -9 bytes"),
-        (header("('a', 9)") + bytes(90), "reading failed"),
-        (header("(10, 9)", "[('a', '<u4')]") + bytes(360), "got dtype"),
-        (header("(10, 9)", "'nosuch'") + bytes(90), "reading failed"),
-        (header("(10, 9)", order="3") + bytes(90), "reading failed"),
-        (header("()") + bytes(1), r"got shape \(\)"),
-        (b"\x93NUMPY\x09\x09" + bytes(100), "reading failed"),
-    ],
-)
-def test_headers_of_npy(tmp_path: Path, content: bytes, message: str) -> None:
-    file = tmp_path / "my.npy"
-    file.write_bytes(content)
-    with pytest.raises(UserError, match=message):
-        load_npz(file)
-
-
-def test_odd_members_of_npz(tmp_path: Path) -> None:
-    import zipfile
-
-    def load(name: str, content: bytes, message: str, edit: bytes = b"", **options: Any) -> None:
-        file = tmp_path / "my.npz"
-        with zipfile.ZipFile(file, "w", **options) as archive:
-            for part in ("train", "valid", "test"):
-                archive.writestr(f"{part}{name}", content)
-        if edit:  # of the directory, and of the members' own headers
-            text = bytearray(file.read_bytes())
-            for start, place in ((b"PK\x01\x02", 8), (b"PK\x03\x04", 6)):
-                at = text.find(start)
-                while at >= 0:
-                    text[at + place : at + place + len(edit)] = edit
-                    at = text.find(start, at + 1)
-            file.write_bytes(text)
-        with pytest.raises(UserError, match=message):
-            load_npz(file)
-
-    np.save(buffer := io.BytesIO(), GREY)
-    good = buffer.getvalue()
-    load(".npy", b"no array at all", "reading failed")
-    load("", b"no array at all", "reading failed")
-    load(".npy", good, "is encrypted", edit=b"\x01\x00")
-    load(".npy", good, "reading failed", edit=b"\x00\x00\x63\x00")  # a method that is unknown
-    bomb = header("(1000000, 1000)") + bytes(100)
-    load(".npy", bomb, "promises 1,000,000,000 bytes", compression=zipfile.ZIP_DEFLATED)
-
-
-def idx(images: np.ndarray) -> bytes:
-    return struct.pack(">4I", 2051, *images.shape) + images.tobytes()
-
-
-def test_idx(trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mnist, "VALID_IMAGES", 4)
-    folder = tmp_path / "MNIST" / "raw"
-    folder.mkdir(parents=True)
-    images = GREY.reshape(12, 3, 3)
-    (folder / "train-images-idx3-ubyte").write_bytes(idx(images))
-    test = folder / "t10k-images-idx3-ubyte"
-    test.write_bytes(idx(images[:5]))
-
-    def load() -> object:
-        return load_dataset(load_mnist, root=tmp_path)
-
-    trial.read_bytes(test, 40, load)
-    promises = struct.pack(">4I", 2051, 2**32 - 1, 2**32 - 1, 2**32 - 1)
-    test.write_bytes(promises + bytes(45))
-    assert not trial.read("terabytes", load)
-    test.unlink()
-    packed = folder / "t10k-images-idx3-ubyte.gz"
-    for content in (promises + bytes(45), idx(images[:5]) + bytes(10**7)):
-        packed.write_bytes(gzip.compress(content))
-        assert not trial.read("a bomb", load)
-    packed.write_bytes(gzip.compress(idx(images[:5])))
-    trial.read_bytes(packed, 40, load)
-
-
-def test_labels(trial: Trial, tmp_path: Path) -> None:
-    folder = tmp_path / "FashionMNIST" / "raw"
-    folder.mkdir(parents=True)
-    content = struct.pack(">2I", 2049, 20) + bytes(range(20))
-    (folder / "train-labels-idx1-ubyte").write_bytes(content)
-    packed = folder / "t10k-labels-idx1-ubyte.gz"
-    packed.write_bytes(gzip.compress(content))
-    trial.read_bytes(packed, 30, lambda: fashion_mnist_labels(tmp_path))
-
-
-def test_mat(trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "TFD").mkdir()
-    file = tmp_path / "TFD" / "TFD_48x48.mat"
-    monkeypatch.setattr(tfd, "_check_official", lambda file: None)
-    rng = np.random.default_rng(0)
-    faces = rng.integers(0, 256, (8, 48, 48), dtype=np.uint8)
-    folds = np.repeat(np.arange(8, dtype=np.uint8)[:, None] % 4, 5, axis=1)
-    for packed in (False, True):
-        savemat(file, {"images": faces, "folds": folds}, do_compression=packed)
-        trial.read_bytes(file, 30, lambda: tfd.load_tfd(tmp_path))
-
-
-def test_images_in_folders(trial: Trial, tmp_path: Path) -> None:
-    for number in range(4):
-        Image.fromarray(GREY[number].reshape(3, 3)).save(tmp_path / f"{number}.png")
-    Image.fromarray(GREY[5].reshape(3, 3)).save(tmp_path / "5.jpg")
-    for name in ("0.png", "5.jpg"):
-        trial.read_bytes(tmp_path / name, 40, lambda: load_dataset(load_folder, path=tmp_path))
-    bomb = bytearray((tmp_path / "0.png").read_bytes())
-    bomb[16:24] = struct.pack(">2I", 2**30, 2**30)
-    (tmp_path / "0.png").write_bytes(bomb)
-    assert not trial.read("a bomb", lambda: load_folder(tmp_path))
-
-
-# --- runs -----------------------------------------------------------------------------------------
+pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
 @pytest.fixture(scope="module")
@@ -282,7 +86,7 @@ def go_on(path: Path) -> None:
     config.trainer.epochs = 2.25  # a step more
     trainer = build_trainer(Start(run, config, state), {})
     with torch.no_grad():
-        trainer._train_until_due(StopSignals())  # the evaluation and the files are as ever
+        trainer._train_until_due(AgreedStop(StopSignals()))  # files as ever
 
 
 def keep_metrics(path: Path) -> Callable[[], None]:
@@ -447,10 +251,3 @@ def test_what_a_user_sees(command: Command, run: Path) -> None:
         assert "3 of 64 numbers of generator.layers.0.bias are not finite" in message
     message = command("scripts/export.py", str(run), "small").message()
     assert "not finite" in message and not Path("small").exists()
-
-
-def test_the_corpus_is_made_here() -> None:
-    """The repository has no broken files."""
-    assert {path.suffix for path in (ROOT / "tests" / "faults").iterdir() if path.is_file()} == {
-        ".py"
-    }
