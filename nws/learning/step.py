@@ -47,6 +47,14 @@ class MetricRows(NamedTuple):
 Phases = tuple[Terms, MetricRows, StepResult]  # what the phases of some of a batch give
 
 
+def parts_of(states: int, weights: int) -> int:
+    """In how many parts a plain step on a CPU takes a batch with so many unit states a phase.
+
+    Each part passes over all weights, so a part has no fewer states than there are weights.
+    """
+    return max(1, math.ceil(states / max(CACHED, weights)))
+
+
 class WakeSleep:
     """One learning rule on one machine: `step` turns a batch into gradients.
 
@@ -147,7 +155,8 @@ class WakeSleep:
         if self.metrics or x.device.type != "cpu":
             return 1
         rows = len(x) * max(self.samples, self.dreams)
-        return max(1, math.ceil(rows * sum(self.machine.sizes) / CACHED))
+        weights = sum(each.numel() for each in self.machine.parameters())
+        return parts_of(rows * sum(self.machine.sizes), weights)
 
     def _own(self, x: Tensor, points: float) -> tuple[Tensor, Rng, float]:
         """This process's share of data, who draws for it, and what its sums are divided by."""

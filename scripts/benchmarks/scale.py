@@ -6,6 +6,7 @@ parameters; d parents with the bias and m units of a layer.
 
 import argparse
 import json
+import math
 import resource
 import statistics
 import subprocess
@@ -20,7 +21,7 @@ import torch
 
 from benchmarks.solvers import Row, interleaved
 from nws.errors import UserError
-from nws.learning.step import CACHED
+from nws.learning.step import parts_of
 from nws.natural.operators import FEW
 
 TOP = 100  # units of the deepest layer
@@ -130,7 +131,7 @@ def model_bytes(
     samples = 1 if rule in ("ws", "nws") else 10
     rows = arguments.batch * samples
     if metric is None and arguments.device == "cpu":
-        rows = min(rows, max(samples, CACHED // total))
+        rows = samples * math.ceil(arguments.batch / parts_of(rows * total, parameters))
     phase = rows * (5 * total - 2 * visible)
     count = 2 * parameters + 2 * phase + 3 * rows * total
     if metric is not None:

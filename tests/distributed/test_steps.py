@@ -15,7 +15,6 @@ from torch import Tensor
 
 from nws import distributed
 from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep, tempered, uniform
-from nws.learning import step as step_module
 from nws.learning.vimco import vimco
 from nws.models import HelmholtzMachine
 from nws.models.gaussian import Gaussian
@@ -45,7 +44,7 @@ class Case:
     steps: int = 12
     dtype: torch.dtype = torch.float64
     streams: int = 1
-    cached: int = 2**20
+    parts: bool = False  # one data point at a time
     machine: dict[str, Any] = field(default_factory=dict)
 
 
@@ -68,7 +67,7 @@ CASES = {
     "nrws, exact, double": Case(RWS, Fisher, steps=50),
     "ws": Case(Rule("ws", 1, uniform, 1.0, 0.0, 1.0, baseline=False)),
     "vimco": Case(Rule("vimco", 3, vimco)),
-    "in parts": Case(RWS, cached=150),  # so small that some processes have no data point
+    "in parts": Case(RWS, parts=True),  # so small that some processes have no data point
     "streams": Case(RWS, streams=4),
     "streams, exact": Case(RWS, Fisher, streams=5),
     "nbihm": Case(BIHM, Fisher),
@@ -132,8 +131,9 @@ def take_steps(learner: WakeSleep, case: Case, steps: range) -> list[Tensor]:
 
 
 def train(case: Case) -> Result:
-    step_module.CACHED = case.cached
     learner = learner_of(case)
+    if case.parts:
+        vars(learner)["_parts"] = len
     statistics = torch.stack(take_steps(learner, case, range(case.steps)))
     parameters = {name: each.detach() for name, each in learner.machine.named_parameters()}
     data = (torch.rand(29, SIZES[0], generator=torch.Generator().manual_seed(1)) < 0.3).float()
@@ -141,7 +141,6 @@ def train(case: Case) -> Result:
     likelihood = log_likelihood(
         learner.machine, data, 7, rng, 7 * 5 * sum(SIZES), streams=case.streams
     )
-    step_module.CACHED = 2**20
     states = [metric.state_dict() for metric in learner.metrics]
     return Result(parameters, statistics, learner.report(), states, likelihood)
 

@@ -26,7 +26,7 @@ from cases import (
 from torch import Tensor
 
 from nws.learning import Rule, StepResult, WakeSleep, importance, uniform
-from nws.learning.step import STATISTICS
+from nws.learning.step import STATISTICS, parts_of
 from nws.models import HelmholtzMachine
 from nws.models.likelihood import effective_sample_size
 
@@ -165,7 +165,8 @@ def test_a_batch_in_parts_gives_the_mean_of_all_of_it(
 ) -> None:
     """At most so many rows at once; each part has its phases, in this order of draws."""
     case = Case((3, 4, 2), 4, 5, "bipolar")
-    monkeypatch.setattr("nws.learning.step.CACHED", rows * sum(case.sizes))
+    most = rows * sum(case.sizes)
+    monkeypatch.setattr("nws.learning.step.parts_of", lambda states, _: math.ceil(states / most))
     machine, x, rule = case.machine(), case.data(), make_rule(rule_name, case.samples)
     result = step(case, machine, rule, x)
     rng, phases = case.rng(SEED), []
@@ -191,6 +192,11 @@ def test_a_batch_in_parts_gives_the_mean_of_all_of_it(
     some = ([layer[:4] for layer in each] for each in (wake, dream))
     first = reference.rule_gradients(machine, rule, *some)
     assert not torch.allclose(gradients(machine)[0], first[0], rtol=1e-3, atol=1e-3)
+
+
+def test_parts_fit_a_cache_but_have_no_fewer_states_than_weights() -> None:
+    assert [parts_of(each, 1000) for each in (1, 2**20, 2**20 + 1, 2**22)] == [1, 1, 2, 4]
+    assert [parts_of(each, 2**21) for each in (2**21, 2**22)] == [1, 2]
 
 
 # --- weights of other kinds than a softmax --------------------------------------------------------
