@@ -13,9 +13,11 @@ the order of streams, graphs. A tensor is a wrapper, and every operation of torc
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,11 +25,11 @@ import pytest
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_map
 
 ROOT = Path(__file__).parent.parent
 CUDA = torch.device("cuda", 0)
 CPU_GENERATOR = torch.Generator
+HELPERS = ("git", "uname", "wandb-core")  # programs that a test may start: they know no tensors
 
 # Operations whose kernels wait for the device: the shape of the result depends on numbers, or the
 # host checks what the kernel reports.
@@ -36,8 +38,6 @@ WAITING = {
     "_linalg_eigh", "_linalg_svd", "linalg_eig", "_linalg_check_errors", "multinomial", "bincount",
 }  # fmt: skip
 INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_"}
-# Methods that turn one tensor into another place or kind: they never come to an operation.
-TO = {Tensor.to, Tensor.cpu, Tensor.cuda}
 MAKERS = {torch.tensor, torch.as_tensor, Tensor.new_tensor}  # from numbers of the host
 
 
@@ -70,11 +70,18 @@ def _place(depth: int = 3) -> str:
     found: list[str] = []
     frame = sys._getframe(1)
     while frame is not None and len(found) < depth:  # type: ignore[redundant-expr]
-        path = Path(frame.f_code.co_filename)
-        if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in ("nws", "scripts"):
-            found.append(f"{path.relative_to(ROOT)}:{frame.f_code.co_name}")
+        if file := _own_file(frame.f_code.co_filename):
+            found.append(f"{file}:{frame.f_code.co_name}")
         frame = frame.f_back  # type: ignore[assignment]
     return " < ".join(found)
+
+
+@cache
+def _own_file(name: str) -> str:
+    """A file of nws or scripts/ as its path below the root; nothing for any other."""
+    path = Path(name)
+    own = path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in ("nws", "scripts")
+    return str(path.relative_to(ROOT)) if own else ""
 
 
 class SimulatedTensor(Tensor):
@@ -149,8 +156,8 @@ def _wrap(value: Any) -> Any:
 
 def _compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run one operation on the tensors' numbers, as CUDA would: no mixed devices, waits noted."""
-    name = func._schema.name.split("::")[1]
-    tensors = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, Tensor)]
+    name = _name(func)
+    tensors = _tensors((args, kwargs))
     on_cpu = [each for each in tensors if not isinstance(each, SimulatedTensor)]
     _check_devices(name, args, kwargs, on_cpu)
     if name in ("copy_", "_foreach_copy_") and on_cpu:
@@ -164,19 +171,45 @@ def _compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             "cusolver error: CUSOLVER_STATUS_EXECUTION_FAILED, when calling `cusolverDnXsyevd`"
         )
     back = {id(_inner(each)): each for each in tensors}
-    plain = tree_map(_inner, (args, kwargs))
-    result = func(*plain[0], **plain[1])
+    result = func(*_map(_inner, args), **_map(_inner, kwargs))
     if torch.Tag.inplace_view in func.tags:  # squeeze_ and the like: the wrapper's shape too
         with torch._C._DisableTorchDispatch():
             func(*args, **kwargs)
-    if any(not isinstance(each, Tensor | None) for each in tree_flatten(result)[0]):
+    if isinstance(result, bool | int | float | complex):
         _DEVICE.wait(name)  # a number came to the host: item, equal
-    return tree_map(lambda each: back[id(each)] if id(each) in back else _wrap(each), result)
+    return _map(lambda each: back[id(each)] if id(each) in back else _wrap(each), result)
+
+
+@cache
+def _name(func: Any) -> str:
+    return str(func._schema.name.split("::")[1])
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    """The tensors in arguments; torch's own walk through them takes longer than the arithmetic."""
+    if isinstance(values, Tensor):
+        return [values]
+    if isinstance(values, dict):
+        values = values.values()
+    elif not isinstance(values, list | tuple):
+        return []
+    return [tensor for each in values for tensor in _tensors(each)]
+
+
+def _map(function: Callable[[Any], Any], values: Any) -> Any:
+    """The same arguments with a function of each tensor in place of it."""
+    if isinstance(values, Tensor):
+        return function(values)
+    if isinstance(values, dict):
+        return {key: _map(function, each) for key, each in values.items()}
+    if isinstance(values, list | tuple):
+        return type(values)([_map(function, each) for each in values])
+    return values
 
 
 def _has_mask_or_upload(indices: Any) -> bool:
     """Whether a mask says which numbers to take, or an index comes from the host."""
-    found = [each for each in tree_flatten(indices)[0] if isinstance(each, Tensor)]
+    found = _tensors(indices)
     masks = any(each.dtype in (torch.bool, torch.uint8) for each in found)
     return masks or any(not isinstance(each, SimulatedTensor) and each.dim() for each in found)
 
@@ -200,21 +233,11 @@ class Surface(TorchFunctionMode):
     """What of torch's Python is no operation on a tensor of the device: makers and moves."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        if func in TO:
-            return _move(func, args, kwargs)
-        if func is Tensor.pin_memory:
-            return _pin(args[0].clone())
-        if func is Tensor.is_pinned:
-            return _is_pinned(args[0])
-        if func is torch._has_compatible_shallow_copy_type:
-            return not _on_device(args) and func(*args)  # `inner` does not come along
-        if func is Tensor.new_tensor and _on_device(args):
-            _DEVICE.wait("upload")
-            return _wrap(torch.tensor(*args[1:], dtype=kwargs.get("dtype") or args[0].dtype))
-        if "device" in kwargs or "generator" in kwargs:
-            return _make(func, args, kwargs)
-        return func(*args, **kwargs)
+        if func in SURFACE:
+            return SURFACE[func](func, args, dict(kwargs or {}))
+        if kwargs and ("device" in kwargs or "generator" in kwargs):
+            return _make(func, args, dict(kwargs))
+        return func(*args, **(kwargs or {}))
 
 
 class SimulatedStream:
@@ -228,7 +251,7 @@ class SimulatedStream:
 
 
 def _on_device(values: Any) -> bool:
-    return any(isinstance(each, SimulatedTensor) for each in tree_flatten(values)[0])
+    return any(isinstance(each, SimulatedTensor) for each in _tensors(values))
 
 
 def _make(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -245,7 +268,7 @@ def _make(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     made = func(*args, **kwargs)
     if here and target == "cpu":
         _DEVICE.wait("to the cpu")
-    return tree_map(_wrap if target == "cuda" else _inner, made)
+    return _map(_wrap if target == "cuda" else _inner, made)
 
 
 def _check_generator(generator: Any, device: Any) -> None:
@@ -254,6 +277,22 @@ def _check_generator(generator: Any, device: Any) -> None:
         raise RuntimeError(
             f"Expected a '{expected}' device type for generator but found '{generator.device.type}'"
         )
+
+
+def _new_tensor(func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
+    """x.new_tensor(numbers)."""
+    if not _on_device(args):
+        return func(*args, **kwargs)
+    _DEVICE.wait("upload")
+    return _wrap(torch.tensor(*args[1:], dtype=kwargs.get("dtype") or args[0].dtype))
+
+
+def _one_hot(func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
+    """torch makes a tensor inside, by a device that the wrapper has in Python alone."""
+    if len(args) + len(kwargs) < 2 and _on_device(args):
+        _DEVICE.wait("one_hot")  # for the largest number
+    made = func(*_map(_inner, args), **_map(_inner, kwargs))
+    return _wrap(made) if _on_device((args, kwargs)) else made
 
 
 def _pin(tensor: Tensor) -> Tensor:
@@ -278,16 +317,33 @@ def _move(func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
         device, dtype, non_blocking = other.device, other.dtype, kwargs.get("non_blocking", False)
     else:
         device, dtype, non_blocking, _ = torch._C._nn._parse_to(*rest, **kwargs)
-    to_cuda = (device or tensor.device).type == "cuda"
+    target = (device or tensor.device).type
+    to_cuda, here = target == "cuda", isinstance(tensor, SimulatedTensor)
     dtype = dtype or tensor.dtype
-    if to_cuda == isinstance(tensor, SimulatedTensor):
-        with torch._C.DisableTorchFunction():
-            return tensor.to(dtype, copy=copy)
+    if to_cuda == here:
+        with torch._C.DisableTorchFunction():  # another device is meta, which has no numbers
+            return tensor.to(dtype=dtype, device=None if here else device, copy=copy)
     if not (non_blocking and _is_pinned(tensor)):
         _DEVICE.wait("upload" if to_cuda else "to the cpu")
     with torch._C.DisableTorchFunction():
         moved = _inner(tensor.detach()).to(dtype, copy=True)
     return _wrap(moved) if to_cuda else moved
+
+
+# Functions that do not come to `_compute` as an operation, or not with all tensors on the device.
+SURFACE: dict[Any, Callable[[Any, Any, dict[str, Any]], Any]] = {
+    Tensor.to: _move,
+    Tensor.cpu: _move,
+    Tensor.cuda: _move,
+    Tensor.new_tensor: _new_tensor,
+    Tensor.pin_memory: lambda func, args, kwargs: _pin(args[0].clone()),
+    Tensor.is_pinned: lambda func, args, kwargs: _is_pinned(args[0]),
+    # `inner` does not come along
+    torch._has_compatible_shallow_copy_type: lambda func, args, kwargs: (
+        not _on_device(args) and func(*args)
+    ),
+    torch.nn.functional.one_hot: _one_hot,
+}
 
 
 class SimulatedGenerator(CPU_GENERATOR):
@@ -333,6 +389,7 @@ def simulated_cuda() -> Iterator[Device]:
         for name, stand_in in stand_ins.items():
             patch.setattr(torch.cuda, name, stand_in)
         patch.setattr(torch, "Generator", SimulatedGenerator)
+        patch.setattr(torch.distributed, "is_nccl_available", lambda: False)  # gloo for all
         patch.setattr(Tensor, "record_stream", lambda tensor, stream: None, raising=False)
         known = [*optimizer._foreach_supported_types, SimulatedTensor]
         patch.setattr(optimizer, "_foreach_supported_types", known)
@@ -353,20 +410,22 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--simulated-cuda"):
         stack = contextlib.ExitStack()
         stack.enter_context(simulated_cuda())
+        stack.enter_context(_no_programs())
         config.add_cleanup(stack.close)
 
 
-@pytest.fixture(autouse=True)
-def _no_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip a test that starts a process, which would have no simulated device."""
-    if not request.config.getoption("--simulated-cuda"):
-        return
-    start = subprocess.Popen.__init__
+@contextlib.contextmanager
+def _no_programs() -> Iterator[None]:
+    """Skip a test that starts a program, in its fixtures too; a fork has the simulated device."""
+    start, reason = subprocess.Popen.__init__, "starts a program, which has no simulated device"
 
     def start_or_skip(self: Any, args: Any, *more: Any, **options: Any) -> None:
         program = args if isinstance(args, str) else str(args[0])
-        if Path(program).name not in ("git", "uname"):
-            pytest.skip("starts a process, which has no simulated device")
+        if Path(program).name not in HELPERS:
+            pytest.skip(reason)
         start(self, args, *more, **options)
 
-    monkeypatch.setattr(subprocess.Popen, "__init__", start_or_skip)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess.Popen, "__init__", start_or_skip)
+        patch.setattr(os, "forkpty", lambda: pytest.skip(reason))
+        yield

@@ -17,7 +17,6 @@ from nws.experiment.checks import validate
 from nws.experiment.loading import load_run
 from nws.models import HelmholtzMachine
 
-CPU = torch.device("cpu")
 ROUNDING = 1e-5  # relative, of some 20 updates in float32
 EXPONENTIAL = ("average=exponential", "average.memory=4")
 
@@ -92,13 +91,13 @@ def test_an_average_leaves_training_as_it_is(train: Command) -> None:
 
 
 def test_what_is_saved_is_what_was_evaluated(train: Command) -> None:
-    run = train(*EXPONENTIAL, "device=cpu").run
-    loaded = load_run(run, "last", "average", CPU)
+    run = train(*EXPONENTIAL).run
+    loaded = load_run(run, "last", "average")
     data, machine = loaded.data, loaded.machine
     row, found = metrics(run)[-1], validate(machine, data, 5, 20)
     assert float(row["average/log_likelihood"]) == found["valid/log_likelihood"]
     assert float(row["average/standard_error"]) == found["valid/standard_error"]
-    plain = validate(load_run(run, "last", device=CPU).machine, data, 5, 20)
+    plain = validate(load_run(run, "last").machine, data, 5, 20)
     assert float(row["valid/log_likelihood"]) == plain["valid/log_likelihood"]
     assert plain["valid/log_likelihood"] != found["valid/log_likelihood"]
 

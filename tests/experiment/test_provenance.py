@@ -20,10 +20,12 @@ import nws.experiment.trainer as trainer_module
 from nws.experiment.build import build_machine
 from nws.experiment.checks import validate
 from nws.experiment.git import Code
+from nws.experiment.hardware import pick_device
 from nws.experiment.loading import load_run
 from nws.experiment.loggers import Outputs
 from nws.experiment.provenance import read_provenance
 
+DEVICE = pick_device("auto")
 KEYS = {
     "command", "overrides", "experiment", "version", "git", "python", "torch", "platform",
     "processor", "host", "device", "threads", "layers", "parameters", "ms_per_step",
@@ -45,7 +47,7 @@ def test_a_finished_run(train: Command) -> None:
     assert found["overrides"] == [text for text in given if not text.startswith("hydra.")]
     assert found["experiment"] == "digits"
     assert (found["torch"], found["python"]) == (torch.__version__, platform.python_version())
-    assert (found["device"], found["threads"]) == ("cpu", torch.get_num_threads())
+    assert (found["device"], found["threads"]) == (DEVICE.type, torch.get_num_threads())
     assert found["layers"] == [64, 5, 3]
     assert found["parameters"] == sum(each.numel() for each in checkpoint(run)["machine"].values())
     assert (found["steps"], found["total_steps"], found["epochs"]) == (12, 12, 2)
@@ -155,9 +157,9 @@ def test_reading(tmp_path: Path) -> None:
 def test_the_row_of_step_0_is_of_the_untrained_machine(train: Command) -> None:
     run = train("algorithm=nrws").run
     first, second, _ = metrics(run, start=True)
-    loaded = load_run(run, "last", device="cpu")
+    loaded = load_run(run, "last")
     config, data = loaded.config, loaded.data
-    found = validate(build_machine(config, data), data, 5, 20)
+    found = validate(build_machine(config, data).to(DEVICE), data, 5, 20)
     assert {key: float(first[key]) for key in found} == found
     training = [key for key in first if key.startswith("train/") or "damping" in key]
     assert len(training) > 4 and not any(first[key] for key in training)

@@ -24,11 +24,11 @@ from nws.experiment.build import (
     build_optimizer,
     build_rule,
 )
+from nws.experiment.hardware import pick_device
 from nws.experiment.seeds import derive_seed
 from nws.learning import WakeSleep
 
 CONF = ROOT / "conf"
-CPU = torch.device("cpu")
 NRWS = ("algorithm=nrws", "metric=fisher", "scheduler=constant", "algorithm.samples=3")
 SHORT = (*NRWS, "trainer.epochs=0.5")  # three steps
 Interrupt = Callable[[int], None]
@@ -147,9 +147,10 @@ def test_every_choice_trains_and_says_so_in_the_table(train: Command) -> None:
 def after_one_step(run: Path, natural: bool = True, other: bool = False) -> dict[str, Any]:
     """The parameters after the first step of a run's configuration, without train.py."""
     config = OmegaConf.create(config_of(run))
-    data = build_data(config, CPU)
-    machine = build_machine(config, data)
-    rng = torch.Generator().manual_seed(derive_seed(config.seed, 1))
+    device = pick_device("auto")
+    data = build_data(config, device)
+    machine = build_machine(config, data).to(device)
+    rng = torch.Generator(device).manual_seed(derive_seed(config.seed, 1))
     learner = WakeSleep(
         machine, build_rule(config), rng, build_metrics(config, 1, machine) if natural else ()
     )
@@ -157,11 +158,12 @@ def after_one_step(run: Path, natural: bool = True, other: bool = False) -> dict
         len(data.train), generator=torch.Generator().manual_seed(derive_seed(config.seed, 2, 0))
     )
     batches = [
-        data.train.batch(rows, rng) for rows in order.split(config.trainer.batch_size)[: 1 + other]
+        data.train.batch(rows.to(device), rng)
+        for rows in order.split(config.trainer.batch_size)[: 1 + other]
     ]
     learner.step(*batches)
     build_optimizer(config, 1, machine).step()
-    return flatten(machine.state_dict())
+    return flatten(machine.cpu().state_dict())
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "nadam"])

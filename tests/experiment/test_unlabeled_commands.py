@@ -27,6 +27,7 @@ from nws.experiment.build import (
     build_optimizer,
     build_rule,
 )
+from nws.experiment.hardware import pick_device
 from nws.experiment.seeds import derive_seed
 from nws.learning import WakeSleep
 
@@ -74,16 +75,17 @@ def test_a_run_on_tfd(tfd: Callable[..., Any]) -> None:
 def after_six_steps(run: Path, source: Callable[[Dataset], Any]) -> dict[str, Any]:
     """The parameters after the first six steps of a run's configuration, without the trainer."""
     config = OmegaConf.create(config_of(run))
-    data = build_data(config, torch.device("cpu"))
-    machine = build_machine(config, data)
-    rng = torch.Generator().manual_seed(derive_seed(0, 1))
+    device = pick_device("auto")
+    data = build_data(config, device)
+    machine = build_machine(config, data).to(device)
+    rng = torch.Generator(device).manual_seed(derive_seed(0, 1))
     learning = WakeSleep(machine, build_rule(config), rng, build_metrics(config, 6, machine))
     optimizer = build_optimizer(config, 6, machine)
 
     def rows(part: Split, stream: int) -> list[Tensor]:  # of each step, over three passes and more
         seeds = [derive_seed(0, stream, epoch) for epoch in range(3)]
         orders = [
-            torch.randperm(len(part), generator=torch.Generator().manual_seed(seed))
+            torch.randperm(len(part), generator=torch.Generator().manual_seed(seed)).to(device)
             for seed in seeds
         ]
         return [batch for order in orders for batch in order.split(8)]
@@ -92,7 +94,7 @@ def after_six_steps(run: Path, source: Callable[[Dataset], Any]) -> dict[str, An
     for labelled, unlabelled in list(zip(rows(data.train, 2), rows(other, 3), strict=False))[:6]:
         learning.step(data.train.batch(labelled, rng), other.batch(unlabelled, rng))
         optimizer.step()
-    return flatten(machine.state_dict())
+    return flatten(machine.cpu().state_dict())
 
 
 def test_the_trainer_draws_the_unlabelled_batches_by_a_shuffle_of_their_own(
@@ -102,7 +104,7 @@ def test_the_trainer_draws_the_unlabelled_batches_by_a_shuffle_of_their_own(
 
     They are also one pass over the 40 unlabelled images, and the start of the next one.
     """
-    run = tfd("trainer.epochs=3", "device=cpu").run
+    run = tfd("trainer.epochs=3").run
     parameters = flatten(checkpoint(run)["machine"])
     assert after_six_steps(run, lambda data: data.unlabeled) == parameters
     # The control: as many labelled images.
