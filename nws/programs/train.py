@@ -17,6 +17,7 @@ from nws.experiment.launch.panels import show_end, show_start, start_record
 from nws.experiment.launch.resume import Start, starting_point
 from nws.experiment.launch.sweeps import program
 from nws.experiment.options.configuration import CONF, resolve_paths, to_dict
+from nws.experiment.options.flags import split
 from nws.experiment.options.help import help_text
 from nws.experiment.process.hardware import pick_device
 from nws.experiment.process.memory import check_memory
@@ -98,7 +99,7 @@ def run() -> None:
     given = sys.argv[1:]
     with program(given, print_sweep):
         if {"-h", "--help"} & set(given):
-            print(help_text([word for word in given if word[0] != "-" and "=" not in word]))
+            print(help_text([word for word in split(given).overrides if "=" not in word]))
             return
         sys.argv[1:] = agree_on_arguments(given, CONF)
         main()

@@ -4,6 +4,7 @@ import importlib.util
 import logging
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import hydra
@@ -15,7 +16,8 @@ from nws import distributed
 from nws.errors import UserError
 from nws.experiment.launch.resume import left_state
 from nws.experiment.options.composition import check_command
-from nws.experiment.options.configuration import GROUPS
+from nws.experiment.options.configuration import GROUPS, override_key
+from nws.experiment.options.flags import Arguments, quote, resume_of, split
 from nws.experiment.process.terminal import Terminal
 from nws.experiment.storage.directory import RunDirectory, open_run
 
@@ -47,20 +49,20 @@ OLD_KEYS = {
 }
 
 
-def rewrite_arguments(arguments: list[str], conf: Path) -> list[str]:
+def rewrite_arguments(typed: Arguments, conf: Path) -> Arguments:
     """Return the arguments that Hydra reads in place of the user's; `conf` has config.yaml.
 
     Raises `UserError` where a plugin is missing, RUN is no run, or options are wrong.
     """
-    arguments = rename_old_keys(arguments, conf)
-    check_choices(arguments)
-    arguments = use_our_settings(arguments)
-    arguments = resume_run(arguments)
+    overrides = rename_old_keys(typed.overrides, conf)
+    check_choices(overrides)
+    arguments = replace(typed, overrides=use_our_settings(overrides))
+    arguments = resume_run(arguments, conf)
     check_command(arguments, conf)
     return find_unfinished_run(arguments, conf)
 
 
-def agree_on_arguments(arguments: list[str], conf: Path) -> list[str]:
+def agree_on_arguments(given: list[str], conf: Path) -> list[str]:
     """Meet the other processes of the run, if any, and return what `rewrite_arguments` does.
 
     Of several processes the first one does it for all, and alone speaks from here on. They get the
@@ -68,30 +70,40 @@ def agree_on_arguments(arguments: list[str], conf: Path) -> list[str]:
     """
     distributed.start()
     if distributed.size() == 1:
-        return rewrite_arguments(arguments, conf)
+        return rewrite_arguments(split(given), conf).words
     if not distributed.is_first():
         logging.disable()
         return list(distributed.send(None))
-    if {"-m", "--multirun"} & set(arguments):
+    typed = split(given)
+    if typed.multirun:
         raise UserError(SWEPT)
-    rewritten = rewrite_arguments(arguments, conf)
-    composed = compose(rewritten, conf)
+    arguments = rewrite_arguments(typed, conf)
+    composed = compose(arguments, conf)
     if composed is not None and _is_multirun(composed):
         raise UserError(SWEPT)
     if composed is not None:
-        rewritten.append(f"hydra.run.dir={_quote(Path(composed.hydra.run.dir))}")
-    return list(distributed.send(rewritten))
+        arguments = _directed(arguments, Path(composed.hydra.run.dir))
+    return list(distributed.send(arguments.words))
 
 
 def _is_multirun(composed: DictConfig) -> bool:
     return getattr(composed.hydra.mode, "name", None) == "MULTIRUN"
 
 
-def compose(arguments: list[str], conf: Path) -> DictConfig | None:
+def _directed(arguments: Arguments, directory: Path) -> Arguments:
+    """Return the arguments with a directory of the run."""
+    place = f"hydra.run.dir={quote(directory)}"
+    return replace(arguments, overrides=[*arguments.overrides, place])
+
+
+def compose(arguments: Arguments, conf: Path) -> DictConfig | None:
     """Return the configuration that Hydra composes; None where it cannot, which it says itself."""
+    if not arguments.trains:
+        return None
+    overrides = [*arguments.overrides, *arguments.search_path]
     try:
         with hydra.initialize_config_dir(str(conf), job_name="train", version_base="1.3"):
-            return hydra.compose("config", arguments, return_hydra_config=True)
+            return hydra.compose("config", overrides, return_hydra_config=True)
     except (HydraException, OmegaConfBaseException):
         return None
 
@@ -149,40 +161,46 @@ def use_our_settings(arguments: list[str]) -> list[str]:
     return [SETTINGS.get(text, text) for text in arguments]
 
 
-def resume_run(arguments: list[str]) -> list[str]:
+def resume_run(arguments: Arguments, conf: Path) -> Arguments:
     """Replace resume=RUN by the run's path and groups, and let Hydra's log go to its directory.
 
-    The groups let overrides such as optimizer.momentum=0.5 be composed as the run was.
+    The groups let overrides such as optimizer.momentum=0.5 be composed as the run was. A choice
+    whose file is not there now is left out: the run has its configuration in full. However auto is
+    written, it is resume=auto from here on.
     """
-    given = {argument.partition("=")[0].lstrip("+"): argument for argument in arguments}
-    value = given.get("resume", "").partition("=")[2]
-    if value in ("", "null", "auto"):
+    value = resume_of(arguments.overrides)
+    if value is None:
         return arguments
-    if {"-m", "--multirun"} & set(arguments):
+    given = {override_key(text): text for text in arguments.overrides}
+    others = [text for text in arguments.overrides if override_key(text) != "resume"]
+    if value == "auto":
+        return replace(arguments, overrides=[*others, "resume=auto"])
+    if arguments.multirun:
         raise UserError("resume=RUN takes one run; resume=auto goes on with a sweep (-m)")
-    run, _ = open_run(value.strip("'\""))
+    run, _ = open_run(value)
     for key in ("hydra.run.dir", "hydra.sweep.dir"):
         if key in given:
             raise UserError(f"a resumed run stays in {run.path}, got {given[key]}; leave it out")
     run.settle_config()
-    choices = run.saved_choices().items()
-    groups = [f"{name}={choice}" for name, choice in choices if name not in given]
-    others = [argument for argument in arguments if argument != given["resume"]]
-    return [*groups, *others, f"resume={_quote(run.path)}", f"hydra.run.dir={_quote(run.path)}"]
+    folders = [conf, *filter(None, [arguments.folder])]
+    groups = [
+        f"{name}={choice}"
+        for name, choice in run.saved_choices().items()
+        if override_key(name) not in given
+        and any((folder / name / f"{choice}.yaml").is_file() for folder in folders)
+    ]
+    resumed = replace(arguments, overrides=[*groups, *others, f"resume={quote(run.path)}"])
+    return _directed(resumed, run.path)
 
 
-def _quote(path: Path) -> str:
-    return "'" + str(path).replace("'", "\\'") + "'"
-
-
-def find_unfinished_run(arguments: list[str], conf: Path) -> list[str]:
+def find_unfinished_run(arguments: Arguments, conf: Path) -> Arguments:
     """For resume=auto, make the newest unfinished run of this configuration the run directory.
 
     The arguments stay as they are for a sweep, which `sweep_directory` finds, and with a directory
     of the user's.
     """
-    directed = any(text.startswith(("-", "hydra.run.dir=")) for text in arguments)
-    if directed or "resume=auto" not in arguments:
+    directed = "hydra.run.dir" in map(override_key, arguments.overrides)
+    if directed or arguments.multirun or resume_of(arguments.overrides) != "auto":
         return arguments
     composed = compose(arguments, conf)
     if composed is None or _is_multirun(composed):
@@ -198,6 +216,6 @@ def find_unfinished_run(arguments: list[str], conf: Path) -> list[str]:
             continue
         if not run.is_finished():
             terminal.line(f"resume=auto: going on with {os.path.relpath(run.path)}")
-            return [*arguments, f"hydra.run.dir={_quote(run.path)}"]
+            return _directed(arguments, run.path)
     terminal.line(f"resume=auto: no unfinished run of this configuration in {parent}, a new one")
     return arguments

@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nws import distributed
+from nws.experiment.options.configuration import override_key
 from nws.experiment.process.boundary import end_program, errors_for_people
 from nws.experiment.process.invocation import command_line
 from nws.experiment.process.signals import Shield, StopSignals, announce
@@ -74,7 +75,7 @@ def sweep_directory(parent: str, time: str, resume: str | None, overrides: DictC
 def sweep_command(overrides: DictConfig) -> list[str]:
     """Return what makes two sweeps the same: the overrides of jobs and sweeper, no launcher."""
     ways = [text for text in overrides.hydra if text.startswith(("hydra/sweeper", "hydra.sweeper"))]
-    return [text for text in overrides.task if text.lstrip("+").split("=")[0] != "resume"] + ways
+    return [text for text in overrides.task if override_key(text) != "resume"] + ways
 
 
 # Cached, so that all jobs of a sweep share the folder that was named at its start.
@@ -203,7 +204,7 @@ def program(arguments: Sequence[str], report: Callable[[Path], None]) -> Iterato
         if Sweep.directory is not None:
             report(Sweep.directory)
         if Sweep.directory is not None and Sweep.caught is not None:
-            rest = [text for text in arguments if text.lstrip("+").split("=")[0] != "resume"]
+            rest = [text for text in arguments if override_key(text) != "resume"]
             command = command_line("train", *rest, "resume=auto")
             print(f"the sweep was stopped by signal {int(Sweep.caught)}; go on with\n  {command}")
             print(Sweep.directory)

@@ -22,59 +22,33 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nws.errors import UserError
-from nws.experiment.options.configuration import GROUPS
+from nws.experiment.options.configuration import GROUPS, override_key
+from nws.experiment.options.flags import Arguments
 from nws.experiment.options.schemas.check import Problem
 from nws.experiment.options.validation import check_hydra, find_problems, raise_for
 from nws.experiment.options.wording import about_override, in_words
 
-#: Flags of Hydra with which nothing trains, or another configuration than ours is read.
-OTHER = (
-    "--cfg", "-c", "--info", "-i", "--hydra-help", "--version", "--shell-completion", "-sc",
-    "--config-path", "-cp", "--config-name", "-cn", "--experimental-rerun",
-)  # fmt: skip
 MOST_VALUES = 100  # of a swept key; the jobs check the rest
 
 
-def check_command(arguments: Sequence[str], conf: Path) -> None:
+def check_command(arguments: Arguments, conf: Path) -> None:
     """Raise `UserError` with all that is wrong with the arguments of train.py.
 
     Args:
         arguments: As Hydra will read them.
         conf: The folder of config.yaml.
     """
-    words = {each.partition("=")[0] for each in arguments}
-    if not words & set(OTHER):
-        given, folder = _overrides(arguments)
+    if arguments.trains:
         with hydra.initialize_config_dir(str(conf), job_name="train", version_base="1.3"):
-            found = Composition(folder)
-            found.check(given, bool(words & {"-m", "--multirun"}))
+            found = Composition(arguments.search_path)
+            found.check(arguments.overrides, arguments.multirun)
         raise_for(found.problems)
-
-
-def _overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the overrides, and one that adds the folder of --config-dir, if there is one."""
-    rest, folder = [], []
-    words = iter(arguments)
-    for word in words:
-        flag, equals, value = word.partition("=")
-        if flag in ("--config-dir", "-cd"):
-            path = Path(value if equals else next(words, ".")).resolve()
-            folder = [f"hydra.searchpath=[file://{path}]"]
-        elif flag in ("--package", "-p"):
-            next(words, None)
-        elif not word.startswith("-"):
-            rest.append(word)
-    return rest, folder
 
 
 def _split(overrides: Sequence[Override]) -> tuple[list[str], list[Override]]:
     """Return the overrides with one value, as they were given, and those with several."""
     swept = [each for each in overrides if each.is_sweep_override()]
     return [each.input_line or "" for each in overrides if each not in swept], swept
-
-
-def _key(override: str) -> str:
-    return override.partition("=")[0].lstrip("+~")
 
 
 class Composition:
@@ -147,8 +121,8 @@ class Composition:
     def _check_sweep(self, fixed: list[str], swept: Sequence[Override], config: DictConfig) -> None:
         """Find what is wrong with the jobs of a sweep: each value, beside the first of others."""
         params = config.hydra.sweeper.get("params") or {}
-        named = set(map(_key, [*fixed, *(each.input_line or "" for each in swept)]))
-        listed = [f"{key}={params[key]}" for key in params if key not in named]
+        named = set(map(override_key, [*fixed, *(each.input_line or "" for each in swept)]))
+        listed = [f"{key}={params[key]}" for key in params if override_key(key) not in named]
         more, ranges = _split([each for text in listed for each in self._parse(text)])
         values = self._all_values([*ranges, *swept], "direction" in config.hydra.sweeper)
         fixed = [*fixed, *more]

@@ -1,6 +1,7 @@
 """What `--help` says of every option: its meaning, range and default, from the schemas."""
 
 import re
+import shlex
 import shutil
 import textwrap
 from collections.abc import Iterator
@@ -129,7 +130,7 @@ def help_text(asked: list[str], width: int | None = None) -> str:
     unknown = [word for word in asked if word not in sections]
     if unknown:
         there = ", ".join(sections)
-        raise UserError(f"--help takes the groups {there}; got {', '.join(unknown)}")
+        raise UserError(f"--help takes the groups {there}; got {shlex.join(unknown)}")
     parts = [] if asked else [USAGE.format(train=command_line("train")).strip()]
     for name in asked or sections:
         parts.append("\n".join(_section(*sections[name], width)))
