@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import CONF, Command, assert_same_run
+from conftest import CONF, ROOT, Command, assert_same_run
 
 from nws.experiment.launch.arguments import rename_old_keys
 
@@ -86,16 +86,34 @@ def test_bad_input_gets_one_message(train: Command, tmp_path: Path) -> None:
         assert not list(tmp_path.iterdir()), f"{override} left something"
 
 
+HELP = f"python {ROOT / 'train.py'} --help"  # as the test starts it
 UNKNOWN = {
-    "foo=1": "there is no option foo; python train.py --help lists the options",
-    "trainer.foo=1": "there is no option trainer.foo; python train.py --help trainer lists",
+    "foo=1": f"there is no option foo; {HELP} lists the options",
+    "trainer.foo=1": f"there is no option trainer.foo; {HELP} trainer lists",
+    "optimizer.foo=1": f"there is no option optimizer.foo; {HELP} optimizer lists the options of"
+    " optimizer; an option of a class of your own is +optimizer.foo=1\n",
+    "scheduler.bar=1": f"there is no option scheduler.bar; {HELP} scheduler lists the options of",
     "optimizer.learning_rate=1": "no option optimizer.learning_rate; did you mean optimizer.lr?",
+    "optimizer.momentm=1": "did you mean optimizer.momentum, with optimizer=momentum?",
+    "optimizer._target=x": "did you mean optimizer._target_?",
+    "optimiser.lr=1": "there is no option optimiser.lr; did you mean optimizer.lr?",
+    "optimzer=sgd": "there is no option optimzer; did you mean optimizer?",
+    "model/visibl=gaussian": "there is no option model/visibl; did you mean model/visible?",
+    "algorithm.K=1": "there is no option algorithm.K; did you mean algorithm.samples?",
     "epochs=3": "there is no option epochs; did you mean trainer.epochs?",
+    "epohcs=3": "there is no option epohcs; did you mean trainer.epochs?",
     "data.path=x": "there is no option data.path here, only with data=folder or data=npz",
+    "optimizer.weight_decay=0.1": "optimizer.weight_decay is not in the file of optimizer; give"
+    " +optimizer.weight_decay=0.1 to add it\n",
+    "optimizer.weigth_decay=0.1": "did you mean +optimizer.weight_decay?",
+    "scheduler.min_lr=0.1": "no option scheduler.min_lr here, only with scheduler=plateau",
     "~model.foo": "there is no option model.foo, so it cannot be removed",
+    "~optimizer.beta": "there is no option optimizer.beta; did you mean ~optimizer.betas?",
     "algorithm=rwss": "algorithm has no choice rwss; did you mean algorithm=rws? The choices are",
     "data=nope": "data has no choice nope; the choices are digits, fashion_mnist",
-    "seed=1,2": "seed=1,2 has several values: add -m for a run of each",
+    "seed=1,2": "seed=1,2 has several values: add -m for a run of each, or write seed=[...]",
+    "seed=range(3)": "seed=range(3) has several values: add -m for a run of each\n",
+    "seed=1,": "seed=1, has a comma with no value beside it; give a value there, or leave it out",
     "optimizer.lr=[1": "optimizer.lr=[1 cannot be read",
     "word": "'word' is no option: give key=value",
     "+optimizer.lr=1": "optimizer.lr is there already; leave the + out",
@@ -109,6 +127,10 @@ def test_unknown_options_and_choices_get_suggestions(train: Command, tmp_path: P
         assert list(tmp_path.iterdir()) == []
 
 
+def test_the_installed_command_names_itself(command: Command) -> None:
+    assert "; nws train --help lists the options" in command("nws", "train", "foo=1").message()
+
+
 def test_all_mistakes_are_named_at_once(train: Command, tmp_path: Path) -> None:
     mistakes = ("lr=1", "model.layres=[3]", "trainer.epochs=abc", "algorithm.baseline=5", "seed=-1")
     message = train(*mistakes).message()
@@ -120,6 +142,7 @@ def test_all_mistakes_are_named_at_once(train: Command, tmp_path: Path) -> None:
 
 SWEEPS = {
     ("seed=range(0)",): "seed=range(0) has no values, so that the sweep has no job",
+    ("seed=1,",): "seed=1, has a comma with no value beside it",
     ("seed=0,1,-1",): "seed must be a whole number of at least 0, got -1",
     ("algorithm=rws,rwss",): "algorithm has no choice rwss",
     ("optimizer.lr=interval(0.01,0.1)",): "is an interval, which needs hydra/sweeper=optuna",

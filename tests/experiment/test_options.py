@@ -10,8 +10,8 @@ import pytest
 import yaml
 from conftest import CONF, Command
 
-from nws.experiment.options.configuration import flatten_config
-from nws.experiment.options.help import WITHOUT_KEYS, defaults, describe, groups, help_text
+from nws.experiment.options.configuration import PRESETS, flatten_config
+from nws.experiment.options.help import defaults, describe, groups, help_text
 from nws.experiment.options.schemas.run import RUN, TRAINER
 
 
@@ -24,11 +24,11 @@ def keys(path: Path, group: str) -> dict[str, Any]:
     return {key: value for key, value in flat.items() if key and "._" not in f".{key}"}
 
 
-@pytest.mark.parametrize("group", sorted(groups().keys() - set(WITHOUT_KEYS)))
+@pytest.mark.parametrize("group", sorted(groups().keys() - set(PRESETS)))
 def test_every_key_is_shown_with_its_value(group: str) -> None:
     """Against yaml, which knows nothing of schemas."""
     for choice in groups()[group]:
-        read = {each.key: each.value for each in choice.options if each.value}
+        read = {each.key: each.value for each in choice.options if each.value and not each.added}
         expected = keys(CONF / group / f"{choice.name}.yaml", group)
         assert {key: yaml.safe_load(value) for key, value in read.items()} == expected, choice.name
 
@@ -54,11 +54,17 @@ def test_the_help_has_everything_and_fits_the_terminal(command: Command, width: 
     wide = [line for line in text.splitlines() if len(line) > width and " " in line.strip()]
     assert [line for line in wide if not line.startswith(("Train", "A class"))] == []
     for group, choices in groups().items():
-        if group not in WITHOUT_KEYS:
-            for key in (option.key for each in choices for option in each.options if option.value):
-                assert f"  {group.replace('/', '.')}.{key} = " in text
+        if group not in PRESETS:
+            prefix = group.replace("/", ".")
+            options = [option for each in choices for option in each.options]
+            in_files = {option.key for option in options if not option.added}
+            for key in {each.key for each in options if each.value and not each.added}:
+                assert f"  {prefix}.{key} = " in text
+            for key in {each.key for each in options} - in_files:
+                assert f"  +{prefix}.{key} = " in text
         assert all(re.search(rf"^  {re.escape(each.name)}\b", text, re.M) for each in choices)
     assert "optimizer.lr = 0.01 (adam), 0.05 (momentum)" in text
+    assert "  +optimizer.weight_decay = 0.0\n" in text and "  +scheduler.min_lr = 0.0 (pl" in text
 
 
 def test_help_on_the_command_line(command: Command, tmp_path: Path) -> None:
@@ -73,6 +79,7 @@ def test_help_on_the_command_line(command: Command, tmp_path: Path) -> None:
         and "damping.every = 5 (levenberg_marquardt)\n" in one
         and "trainer" not in one
     )
+    assert command("train.py", "--help", "").message().endswith("; got ''\n")
     message = command("train.py", "--help", "nope").message()
     assert "--help takes the groups run, trainer, algorithm, " in message
     assert list(tmp_path.iterdir()) == []

@@ -16,7 +16,7 @@ from nws import distributed
 from nws.errors import UserError
 from nws.experiment.launch.resume import left_state
 from nws.experiment.options.composition import check_command
-from nws.experiment.options.configuration import GROUPS, override_key
+from nws.experiment.options.configuration import GROUPS, PRESETS, override_key
 from nws.experiment.options.flags import Arguments, quote, resume_of, split
 from nws.experiment.process.terminal import Terminal
 from nws.experiment.storage.directory import RunDirectory, open_run
@@ -131,7 +131,7 @@ def check_choices(arguments: list[str]) -> None:
     """Raise `UserError` for group=null and group=0.1, which Hydra answers with a traceback."""
     for argument in arguments:
         key, _, value = argument.partition("=")
-        groups = (*GROUPS, "natural_metric", "experiment", "debug")
+        groups = (*GROUPS, *PRESETS)
         if key in groups and any(map(_is_no_name, value.split(","))):
             raise UserError(
                 f"{key} needs the name of a file in conf/{key}/, got {value}; leave it out for the"

@@ -11,7 +11,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from nws import distributed
 from nws.errors import UserError
-from nws.experiment.options.configuration import flatten_config, override_key, resolve_paths
+from nws.experiment.options.configuration import (
+    PRESETS,
+    flatten_config,
+    override_key,
+    resolve_paths,
+)
 from nws.experiment.options.validation import check_configuration
 from nws.experiment.storage.directory import RunDirectory, is_end, open_run
 from nws.experiment.storage.metrics_file import restore_metrics
@@ -27,7 +32,7 @@ SHOWN = ("resume", "progress", "verbosity", "data.where")
 FREE = ("data.root", "data.path", "data.shape", "data.where")
 
 #: What does nothing by itself: it chooses the values of other options.
-CHOOSERS = ("experiment", "debug", "natural_metric", "tuned")
+CHOOSERS = (*PRESETS, "tuned")
 
 PATIENCE = 5.0  # seconds that resume=auto waits for a process that is just ending
 

@@ -22,11 +22,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nws.errors import UserError
-from nws.experiment.options.configuration import GROUPS, override_key
+from nws.experiment.options.configuration import GROUPS, PRESETS, override_key
 from nws.experiment.options.flags import Arguments
-from nws.experiment.options.schemas.check import Problem
+from nws.experiment.options.schemas.values import Problem
 from nws.experiment.options.validation import check_hydra, find_problems, raise_for
-from nws.experiment.options.wording import about_override, in_words
+from nws.experiment.options.wording import in_words, several_values
 
 MOST_VALUES = 100  # of a swept key; the jobs check the rest
 
@@ -76,7 +76,7 @@ class Composition:
         if multirun or config.hydra.mode == RunMode.MULTIRUN:
             self._check_sweep(fixed, swept, config)
         else:
-            self.problems += [about_override(each.input_line or "") for each in swept]
+            self.problems += [several_values(each.input_line or "") for each in swept]
         self.problems += check_hydra(config.hydra)
         if not swept:
             self._check_job(config)
@@ -132,13 +132,8 @@ class Composition:
         self._check_job(base)
         for override, texts in values:
             others = [*fixed, *(each[0] for key, each in values if key is not override)]
-            self._check_values(override, texts[1:], others, base)
-
-    def _check_values(
-        self, override: Override, texts: list[str], others: list[str], base: DictConfig
-    ) -> None:
-        for text in texts:
-            self._check_value(override, text, others, base)
+            for text in texts[1:]:
+                self._check_value(override, text, others, base)
 
     def _all_values(
         self, swept: Sequence[Override], searches: bool
@@ -153,7 +148,7 @@ class Composition:
         """Find what is wrong with one value of a swept key."""
         key = override.key_or_group
         plain = "/" not in key and key not in GROUPS and OmegaConf.select(base, key) is not None
-        if not plain or key in ("experiment", "debug", "natural_metric"):
+        if not plain or key in PRESETS:
             config = self._compose([*others, text])
         else:
             config = base.copy()

@@ -23,11 +23,10 @@ GROUPS = (
 )  # fmt: skip
 #: Those of them that runs of earlier versions lack.
 LATER = ("average",)
+#: Groups whose files set keys of the other groups.
+PRESETS = ("experiment", "debug", "natural_metric")
 #: The keys beside the groups.
-KEYS = (
-    "name", "seed", "device", "progress", "verbosity", "resume", "experiment", "debug",
-    "natural_metric", "tuned",
-)  # fmt: skip
+KEYS = ("name", "seed", "device", "progress", "verbosity", "resume", *PRESETS, "tuned")
 
 
 def override_key(text: str) -> str:

@@ -6,14 +6,16 @@ import shutil
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
+from pydantic_core import PydanticUndefined
 
 from nws.errors import UserError
-from nws.experiment.options.configuration import CONF
+from nws.experiment.options.configuration import CONF, PRESETS
 from nws.experiment.options.schemas.algorithm import CHOICES as RULES
 from nws.experiment.options.schemas.choices import CHOICES
 from nws.experiment.options.schemas.run import RUN, TRAINER
@@ -21,11 +23,6 @@ from nws.experiment.options.schemas.schema import Choice, expected
 from nws.experiment.options.schemas.writer import as_yaml
 from nws.experiment.process.invocation import command_line
 
-WITHOUT_KEYS = (
-    "natural_metric",
-    "experiment",
-    "debug",
-)  # groups whose files set keys of the other groups
 ORDER = (
     "algorithm", "metric", "natural_metric", "solver", "damping", "model", "data", "optimizer",
     "scheduler", "average", "logger", "experiment", "debug",
@@ -39,6 +36,8 @@ optimizer.lr=0.1. With -m, every combination of values is a run: seed=0,1,2.
 A class of your own, in my_ideas.py here: metric._target_=my_ideas.MyMetric.
 --cfg job prints the configuration that the other arguments make, and trains
 nothing. --help GROUP prints one of the groups below.
+A key with + is in no file: +optimizer.weight_decay=0.1 adds it.
+--config-dir FOLDER adds choices of your own.
 """
 
 
@@ -50,6 +49,7 @@ class Option:
     value: str  # the default, as a file of conf/ has it
     meaning: str
     takes: str  # what it may be, in words
+    added: bool = False  # whether the file lacks it: it is given with a +
 
 
 @dataclass(frozen=True)
@@ -67,27 +67,32 @@ def describe(name: str, choice: Choice | str) -> Described:
         (own,) = (each for each in describe(name, RULES[choice]).options if each.key == "name")
         about = f"{choice} with the natural gradient: metric=kronecker and SGD."
         return Described(name, about, (replace(own, value=name),))
-    return Described(name, choice.about, tuple(_options(choice)))
+    return Described(name, choice.about, tuple(options_of(choice)))
 
 
-def _options(choice: Choice, prefix: str = "") -> Iterator[Option]:
-    for key, value in choice.values().items():
+def options_of(choice: Choice, prefix: str = "") -> Iterator[Option]:
+    """Yield the options of a choice, those of its parts too, and those that + adds last."""
+    if choice.schema is None:
+        return
+    values, fields = choice.values(), choice.schema.model_fields
+    for key in [*values, *(each for each in fields if each not in values)]:
+        value = values.get(key, fields[key].default)
         nested = isinstance(value, Choice)
-        assert choice.schema is not None
-        takes = expected(choice.schema.model_fields[key])
-        text = "" if nested else as_yaml(value)
-        yield Option(prefix + key, text, choice.meaning(key), takes)
-        if nested:
-            yield from _options(value, f"{prefix}{key}.")
+        text = "" if nested or value is PydanticUndefined else as_yaml(value)
+        takes = expected(fields[key])
+        yield Option(prefix + key, text, choice.meaning(key), takes, key not in values)
+        if isinstance(value, Choice):
+            yield from options_of(value, f"{prefix}{key}.")
 
 
+@cache
 def groups() -> dict[str, list[Described]]:
     """Return the groups of conf/ and their choices; those of Hydra aside."""
     found = {
         group: [describe(name, choice) for name, choice in sorted(choices.items())]
         for group, choices in CHOICES.items()
     }
-    for group in WITHOUT_KEYS:
+    for group in PRESETS:
         folder = CONF / group
         names = {
             str(path.relative_to(folder).with_suffix("")): path
@@ -122,8 +127,10 @@ def help_text(asked: list[str], width: int | None = None) -> str:
         UserError: For a word that is no group.
     """
     width = width or min(100, shutil.get_terminal_size().columns)
-    sections = {"run": ("The run", [Described("", "", tuple(_options(RUN)))])}
-    sections |= {"trainer": ("trainer", [Described("", "", tuple(_options(TRAINER, "trainer.")))])}
+    sections = {"run": ("The run", [Described("", "", tuple(options_of(RUN)))])}
+    sections |= {
+        "trainer": ("trainer", [Described("", "", tuple(options_of(TRAINER, "trainer.")))])
+    }
     found = groups()
     order = sorted(found, key=lambda group: ORDER.index(group.split("/")[0]))
     sections |= {group: (group, found[group]) for group in order}
@@ -142,7 +149,7 @@ def _section(group: str, choices: list[Described], width: int) -> Iterator[str]:
         yield from _choices(group, choices, width)
     else:
         yield group
-    if group not in WITHOUT_KEYS:
+    if group not in PRESETS:
         yield from _keys(group, choices, width)
 
 
@@ -158,27 +165,44 @@ def _choices(group: str, choices: list[Described], width: int) -> Iterator[str]:
 
 
 def _keys(group: str, choices: list[Described], width: int) -> Iterator[str]:
-    inner = group.replace("/", ".")
-    keys = dict.fromkeys(option.key for choice in choices for option in choice.options)
-    for key in keys:
-        said = [(c.name, o) for c in choices for o in c.options if o.key == key]
+    prefix = f"{group.replace('/', '.')}." if choices[0].name else ""
+    for name, said, values in keys_of(choices, prefix):
         if any(option.value for _, option in said):  # else only a place for others
-            dotted = f"{inner}.{key}" if choices[0].name else key
-            everywhere = len(said) == sum(bool(choice.options) for choice in choices)
-            yield from _wrap("  ", f"{dotted} = {values_of(said, everywhere)}", width, 8)
+            yield from _wrap("  ", f"{name} = {values}", width, 8)
             yield from _meanings(said, width)
 
 
-def values_of(said: list[tuple[str, Option]], everywhere: bool) -> str:
+def keys_of(
+    choices: list[Described], prefix: str, mark: str = ""
+) -> Iterator[tuple[str, list[tuple[str, Option]], str]]:
+    """Yield each key of a group, the options of choices that have it, and their defaults.
+
+    Keys that no file has come last, each with the + that adds it. A default is between two marks.
+    """
+    keys: dict[str, list[tuple[str, Option]]] = {}
+    for choice in choices:
+        for option in choice.options:
+            keys.setdefault(option.key, []).append((choice.name, option))
+    in_files = [key for key, said in keys.items() if not all(each.added for _, each in said)]
+    own = [each for each in choices if [x.key for x in each.options] not in ([], ["name"])]
+    for key in [*in_files, *(each for each in keys if each not in in_files)]:
+        said = [each for each in keys[key] if not each[1].added] or keys[key]
+        name = prefix + key if key in in_files else f"+{prefix}{key}"
+        yield name, said, _values_of(said, len(said) >= len(own), mark)
+
+
+def _values_of(said: list[tuple[str, Option]], everywhere: bool, mark: str) -> str:
     """Return the defaults of a key: `0.2`, or `50 (diagonal, kronecker), 1 (fisher)`."""
     if len(said) > 1 and all(name == option.value for name, option in said):
         return "(the name of the choice)"
     found: dict[str, list[str]] = {}
     for name, option in said:
         found.setdefault(option.value, []).append(name)
-    if len(found) == 1 and everywhere:
-        return next(iter(found))
-    return ", ".join(f"{value} ({', '.join(names)})" for value, names in found.items())
+    shown = {
+        value: f" ({', '.join(names)})" * (len(found) > 1 or not everywhere)
+        for value, names in found.items()
+    }
+    return ", ".join(f"{mark}{value}{mark}{names}" for value, names in shown.items() if value)
 
 
 def _meanings(said: list[tuple[str, Option]], width: int) -> Iterator[str]:

@@ -10,16 +10,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nws.errors import UserError
 from nws.experiment.options.configuration import GROUPS, KEYS, LATER
-from nws.experiment.options.schemas.check import (
-    Problem,
-    check_group,
-    check_names,
-    check_values,
-    whole_numbers,
-)
+from nws.experiment.options.schemas.check import check_group, whole_numbers
 from nws.experiment.options.schemas.choices import GROUP_SCHEMAS
 from nws.experiment.options.schemas.programs import HYDRA
 from nws.experiment.options.schemas.run import Run, Trainer
+from nws.experiment.options.schemas.values import Problem, check_names, check_values
 
 
 def check_configuration(config: DictConfig, groups: Sequence[str] = ()) -> None:

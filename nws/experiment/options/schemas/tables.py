@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from nws.experiment.options.help import Described, Option, describe, groups
+from nws.experiment.options.help import Option, describe, groups, keys_of
 from nws.experiment.options.schemas.run import RUN, TRAINER
 
 #: Around a table in the page: the groups that it is of, `run` for the keys beside the groups.
@@ -23,41 +23,11 @@ def table(names: list[str]) -> str:
     rows = []
     for name in names:
         prefix = "" if name == "run" else name.replace("/", ".") + "."
-        rows += [_row(prefix, key, found[name]) for key in _keys(found[name])]
+        for key, said, values in keys_of(found[name], prefix, "`"):
+            takes = dict.fromkeys(x.takes.replace(" (docs/extending.md)", "") for _, x in said)
+            cells = f"`{key}`", values, _cell("; ".join(takes)), _cell(_meaning(said))
+            rows.append(f"| {' | '.join(cells)} |\n")
     return HEAD + "".join(rows)
-
-
-def _keys(choices: list[Described]) -> list[str]:
-    """Return the keys that choices have, each once."""
-    return list(dict.fromkeys(each.key for choice in choices for each in choice.options))
-
-
-def _row(prefix: str, key: str, choices: list[Described]) -> str:
-    said = [(x.name, each) for x in choices for each in x.options if each.key == key]
-    takes = dict.fromkeys(x.takes.replace(" (docs/extending.md)", "") for _, x in said)
-    own = [each for each in choices if [x.key for x in each.options] not in ([], ["name"])]
-    everywhere = len(said) >= len(own)
-    cells = (
-        f"`{prefix}{key}`",
-        _default(said, everywhere),
-        _cell("; ".join(takes)),
-        _cell(_meaning(said)),
-    )
-    return f"| {' | '.join(cells)} |\n"
-
-
-def _default(said: list[tuple[str, Option]], everywhere: bool) -> str:
-    """Return `10` of all choices, or `10` (bihm, rws), `1` (ws)."""
-    found: dict[str, list[str]] = {}
-    for name, option in said:
-        found.setdefault(option.value, []).append(name)
-    if len(said) > 1 and all(name == option.value for name, option in said):
-        return "the name of the choice"
-    shown = {
-        value: f" ({', '.join(names)})" * (len(found) > 1 or not everywhere)
-        for value, names in found.items()
-    }
-    return ", ".join(f"`{value}`{names}" for value, names in shown.items() if value)
 
 
 def _cell(text: str) -> str:
