@@ -60,6 +60,13 @@ BAD = {
     "natural_metric=null": "needs the name of a file in conf/natural_metric/, got null",
     "damping=0.1": "damping needs the name of a file in conf/damping/, got 0.1",
     "damping.value=1e39": "above 0 and at most 10,000,000, got 1e+39, which is too large",
+    "model/visible=null": "model/visible needs the name of a file in conf/model/visible/, got null;"
+    " leave it out for the default",
+    "++experiment=null": "experiment needs the name of a file in conf/experiment/, got null",
+    "trainer=null": "the options of trainer are missing; leave ~trainer or trainer=VALUE out, and",
+    "~trainer": "name the option, as in trainer.epochs=10\n",
+    "model.visible={a: 1}": "; for instance model.visible._target_=nws.models.gaussian.Gaussian",
+    "algorithm.weighting={_target_: null}": "=nws.learning.weighting.tempered",
     "model=200,100": "model needs the name of a file in conf/model/, got 200,100",
     "~optimizer": "the options of optimizer are missing; leave ~optimizer out",
     "scheduler._target_=torch.optim.lr_scheduler.Nope": "torch.optim.lr_scheduler.Nope",
@@ -143,6 +150,7 @@ def test_all_mistakes_are_named_at_once(train: Command, tmp_path: Path) -> None:
 SWEEPS = {
     ("seed=range(0)",): "seed=range(0) has no values, so that the sweep has no job",
     ("seed=1,",): "seed=1, has a comma with no value beside it",
+    ("model/visible=null,gaussian",): "model/visible needs the name of a file in conf/model/",
     ("seed=0,1,-1",): "seed must be a whole number of at least 0, got -1",
     ("algorithm=rws,rwss",): "algorithm has no choice rwss",
     ("optimizer.lr=interval(0.01,0.1)",): "is an interval, which needs hydra/sweeper=optuna",

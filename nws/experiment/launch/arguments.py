@@ -18,6 +18,7 @@ from nws.experiment.launch.resume import left_state
 from nws.experiment.options.composition import check_command
 from nws.experiment.options.configuration import GROUPS, PRESETS, override_key
 from nws.experiment.options.flags import Arguments, quote, resume_of, split
+from nws.experiment.options.schemas.choices import CHOICES
 from nws.experiment.process.terminal import Terminal
 from nws.experiment.storage.directory import RunDirectory, open_run
 
@@ -127,15 +128,15 @@ def rename_old_keys(arguments: list[str], conf: Path) -> list[str]:
     return renamed
 
 
-def check_choices(arguments: list[str]) -> None:
+def check_choices(overrides: list[str]) -> None:
     """Raise `UserError` for group=null and group=0.1, which Hydra answers with a traceback."""
-    for argument in arguments:
-        key, _, value = argument.partition("=")
-        groups = (*GROUPS, *PRESETS)
-        if key in groups and any(map(_is_no_name, value.split(","))):
+    for text in overrides:
+        key, _, value = text.partition("=")
+        group = key.lstrip("+")
+        if group in (*CHOICES, *PRESETS) and any(map(_is_no_name, value.split(","))):
             raise UserError(
-                f"{key} needs the name of a file in conf/{key}/, got {value}; leave it out for the"
-                " default. Numbers go to the options of a group, as in damping.value=0.1"
+                f"{group} needs the name of a file in conf/{group}/, got {value}; leave it out for"
+                " the default. Numbers go to the options of a group, as in damping.value=0.1"
             )
 
 

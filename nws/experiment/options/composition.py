@@ -94,7 +94,7 @@ class Composition:
         while config is None:
             try:
                 config = hydra.compose("config", [*rest, *self.folder], return_hydra_config=True)
-            except (HydraException, OmegaConfBaseException, OSError) as error:
+            except (HydraException, OmegaConfBaseException, OSError, ValueError) as error:
                 mistakes.append((error, rest))
                 left = in_words(error, rest, None)[1]
                 if len(left) == len(rest):

@@ -42,10 +42,7 @@ def raise_for(problems: Sequence[Problem]) -> None:
 def find_problems(config: DictConfig, groups: Sequence[str] = ()) -> list[Problem]:
     """Return all that is wrong with a configuration, or with some of its groups."""
     absent = [name for name in groups or GROUPS if not _is_there(config, name)]
-    problems = [
-        Problem(name, f"the options of {name} are missing; leave ~{name} out, or add {name}=CHOICE")
-        for name in absent
-    ]
+    problems = [_absent(name) for name in absent]
     quiet = bool(absent)  # what cannot be resolved refers to a group that is not there
     if not groups:
         problems += check_names("", map(str, config), [*KEYS, *GROUPS])
@@ -56,6 +53,13 @@ def find_problems(config: DictConfig, groups: Sequence[str] = ()) -> list[Proble
             values = _resolve(config[name], name, list(map(str, config[name])), problems, quiet)
             _add(problems, _check_section(name, values))
     return problems
+
+
+def _absent(name: str) -> Problem:
+    way = f"leave ~{name} out, or add {name}=CHOICE"
+    if name == "trainer":  # no group of files
+        way = "leave ~trainer or trainer=VALUE out, and name the option, as in trainer.epochs=10"
+    return Problem(name, f"the options of {name} are missing; {way}")
 
 
 def _add(problems: list[Problem], found: Iterable[Problem]) -> None:

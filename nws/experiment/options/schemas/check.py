@@ -49,7 +49,7 @@ def _check_named(key: str, options: Options, spec: Group, schemas: Schemas) -> I
             yield from check_names(key, options, [], "logger=none takes no options")
         return
     if not isinstance(target, str) or not target:
-        yield _no_target(key, target, spec, schemas)
+        yield _no_target(key, target, spec, spec.schemas or schemas)
         return
     try:
         function = locate(target, key)

@@ -47,6 +47,7 @@ class Group:
         keywords: Arguments that nws gives by name.
         null: Whether `_target_: null` stands for none.
         own_first: Whether an option that a class has itself is no common one.
+        schemas: Of a part: the classes that fit it.
     """
 
     what: str
@@ -56,6 +57,7 @@ class Group:
     keywords: tuple[str, ...] = ()
     null: bool = False
     own_first: bool = False
+    schemas: tuple[type[Schema], ...] = ()
 
 
 #: The groups whose classes `_target_` names.
@@ -86,17 +88,19 @@ GROUP_SCHEMAS = {
     "average": Group("nws.experiment.averaging.Average, or null", 2, null=True),
     "logger": Group("a logger, or null", null=True),
 }
+SCHEDULE = Group("a function of the step", 1, schemas=functions.SCHEDULES)
+UNITS = Group("a family of units", schemas=model.UNITS)
 #: Parts of a group with a `_target_` of their own, by the last word of their key.
 PARTS = {
-    "weighting": Group("a function of log p and log q", 2),
-    "samples_schedule": Group("a function of the step", 1),
-    "schedule": Group("a function of the step", 1),
-    "lr_lambda": Group("a function of the step", 1),
-    "units": Group("a family of units"),
-    "visible": Group("a family of units"),
+    "weighting": Group("a function of log p and log q", 2, schemas=functions.WEIGHTINGS),
+    "samples_schedule": SCHEDULE,
+    "schedule": SCHEDULE,
+    "lr_lambda": SCHEDULE,
+    "units": UNITS,
+    "visible": UNITS,
 }
-PART = Group("a class or a function", None)
-PART_SCHEMAS: tuple[type[Schema], ...] = (*functions.FUNCTIONS, *model.FUNCTIONS)
+PART_SCHEMAS = (*functions.SCHEDULES, *functions.WEIGHTINGS, *model.UNITS)
+PART = Group("a class or a function", None, schemas=PART_SCHEMAS)
 
 
 def schemas_of(group: str) -> list[type[Schema]]:

@@ -90,6 +90,5 @@ class Vimco(Schema):
     partial = True
 
 
-FUNCTIONS: tuple[type[Schema], ...] = (
-    Constant, Linear, Cosine, Exponential, WarmupStableDecay, Tempered, Vimco,
-)  # fmt: skip
+SCHEDULES: tuple[type[Schema], ...] = (Constant, Linear, Cosine, Exponential, WarmupStableDecay)
+WEIGHTINGS: tuple[type[Schema], ...] = (Tempered, Vimco)

@@ -95,4 +95,4 @@ VISIBLE: dict[str, Choice | str] = {
         Poisson, "Counts, with data.binarize=none: x / scale is a count.", scale=1 / 255
     ),
 }
-FUNCTIONS: tuple[type[Schema], ...] = (Gaussian, Poisson)
+UNITS: tuple[type[Schema], ...] = (Gaussian, Poisson)
