@@ -56,6 +56,10 @@ BAD = {
     "optimizer._target_=torch.optim.Nope": "torch.optim.Nope",
     "optimizer._target_=torch.nn.ReLU": "optimizer._target_=ReLU takes no option lr",
     "optimizer._target_=torch.optim.SparseAdam": "SparseAdam takes no option fused",
+    "optimizer._target_=torch.optim.RMSprop": "2 problems with the options:\n"
+    "  optimizer._target_=RMSprop takes no option betas; leave out optimizer.betas by"
+    " ~optimizer.betas\n  optimizer._target_=RMSprop takes no option fused; leave out"
+    " optimizer.fused by ~optimizer.fused\n",
     "optimizer=null": "optimizer needs the name of a file in conf/optimizer/, got null",
     "natural_metric=null": "needs the name of a file in conf/natural_metric/, got null",
     "damping=0.1": "damping needs the name of a file in conf/damping/, got 0.1",
@@ -75,7 +79,7 @@ BAD = {
     "solver.warm_start=abc": "solver.warm_start must be true or false, got 'abc'",
     "logger._target_=nws.Nope": "logger._target_=nws.Nope cannot be imported",
     "logger._target_=builtins.dict": "logger._target_ must be a class with start, write",
-    "+logger.mode=offline": "logger=none takes no options; leave it out (~logger.mode)",
+    "+logger.mode=offline": "logger=none takes no options; leave out logger.mode by ~logger.mode",
     "data.binarize=sometimes": "data.binarize must be resample, static, threshold or none",
     "data.root=null": "data.root must be a text, got null",
     "data.name=[digits]": "data.name must be a text, got ['digits']",

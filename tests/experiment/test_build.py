@@ -109,7 +109,7 @@ def test_a_source_of_images_in_the_working_directory(command: Command, tmp_path:
         (
             source,
             "+data.perio=3",
-        ): "my_images takes no option perio; did you mean data.period? (~data.perio)",
+        ): "my_images takes no option perio; did you mean data.period?",
         (source,): "data.period is missing; my_images needs it: +data.period=VALUE",
         ("data._target_=my_ideas_of_data.yours",): "data._target_=my_ideas_of_data.yours cannot be",
         ("data._target_=no_such_file.images",): "No module named 'no_such_file'",

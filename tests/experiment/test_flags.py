@@ -106,6 +106,7 @@ WRONG = {
     ("--multrun", "seed=0,1"): "there is no flag --multrun; did you mean --multirun?",
     ("--config-dir",): "--config-dir takes a folder behind it, found nothing",
     ("-cd", "nope"): "--config-dir must be a folder with groups like those of conf/, found none at",
+    ("-m", "--cfg", "job", "seed=0,1"): "--multirun does not go with --cfg; leave one of the two",
     ("--cfg", "seed=1"): "--cfg takes job, hydra or all behind it, got seed=1",
 }
 
@@ -119,12 +120,12 @@ def test_a_wrong_flag_is_one_message(
 
 
 def test_flags_are_told_from_options() -> None:
-    found = split(["seed=1", "-m", "--info", "-cd=.", "defaults", "a", "--package", "b"])
+    found = split(["seed=1", "--info", "-cd=.", "defaults", "a", "--package", "b"])
     assert found.overrides == ["seed=1", "a"]
-    flags = ["--multirun", "--info=defaults", "--config-dir=.", "--package=b"]
+    flags = ["--info=defaults", "--config-dir=.", "--package=b"]
     assert found.words == [*flags, "seed=1", "a"]
     assert split(["--info", "seed=1"]).words == ["--info=all", "seed=1"]
-    assert found.multirun and not found.trains and split(["-m"]).trains
+    assert not found.trains and split(["-m"]).trains and split(["a", "-m"]).multirun
 
 
 def test_the_value_of_resume_is_read_as_hydra_reads_it() -> None:

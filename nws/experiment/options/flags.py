@@ -33,6 +33,8 @@ SHORT = {
     "-sc": "--shell-completion", "-cp": "--config-path", "-cn": "--config-name",
     "-cd": "--config-dir", "-i": "--info",
 }  # fmt: skip
+#: Of these Hydra takes one at most.
+APART = ("--run", "--multirun", "--cfg", "--info", "--shell-completion")
 #: Flags with which nothing trains, or another configuration than ours is read.
 OTHER = (
     "--cfg", "--info", "--hydra-help", "--version", "--shell-completion", "--config-path",
@@ -94,6 +96,9 @@ def split(arguments: Sequence[str]) -> Arguments:
             overrides.append(text)
     if "--info" in flags:
         flags["--info"] = flags["--info"] or "all"
+    apart = [name for name in APART if name in flags]
+    if len(apart) > 1:
+        raise UserError(f"{apart[0]} does not go with {apart[1]}; leave one of the two out")
     found = Arguments(flags, overrides)
     if found.folder is not None and not found.folder.is_dir():
         raise UserError(

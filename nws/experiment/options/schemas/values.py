@@ -89,6 +89,15 @@ def check_names(
             key = f"{before}{name}"
             said = reason.format(name) or f"there is no option {key}"
             close = difflib.get_close_matches(name, names, 1)
-            there = f"the options are {', '.join(before + each for each in names)}"
-            way = f"did you mean {before}{close[0]}?" if close else there if names else ""
-            yield Problem(key, f"{said}; {way or 'leave it out'}" + f" (~{key})" * bool(reason))
+            way = f"the options are {', '.join(before + each for each in names)}"
+            if reason and (not names or _is_in_a_file(prefix, name)):
+                way = f"leave out {key} by ~{key}"
+            elif close:
+                way = f"did you mean {before}{close[0]}?"
+            yield Problem(key, f"{said}; {way if names or reason else 'leave it out'}")
+
+
+def _is_in_a_file(group: str, name: str) -> bool:
+    """Return whether a file of a group has an option, which stays where another class is named."""
+    choices = (each for each in CHOICES.get(group, {}).values() if isinstance(each, Choice))
+    return any(name in each.values() for each in choices)
