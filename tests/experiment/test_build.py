@@ -106,10 +106,7 @@ def test_a_source_of_images_in_the_working_directory(command: Command, tmp_path:
     assert sweep.code == 0, sweep.err
 
     for arguments, expected in {
-        (
-            source,
-            "+data.perio=3",
-        ): "my_images takes no option perio; did you mean data.period?",
+        (source, "+data.perio=3"): "my_images takes no option perio; did you mean data.period?",
         (source,): "data.period is missing; my_images needs it: +data.period=VALUE",
         ("data._target_=my_ideas_of_data.yours",): "data._target_=my_ideas_of_data.yours cannot be",
         ("data._target_=no_such_file.images",): "No module named 'no_such_file'",

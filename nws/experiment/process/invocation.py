@@ -4,13 +4,25 @@ import os
 import shlex
 import sys
 
-#: The programs. The installed `nws` starts each by its name, the repository by a script.
-PROGRAMS = (
-    "train", "sample", "evaluate", "plot", "runs", "diff", "report", "reproduce", "export",
-    "batch_sizes", "worlds", "natural_gradient",
-)  # fmt: skip
-SCRIPTS = {name: f"scripts/{name}.py" for name in PROGRAMS}
-SCRIPTS |= {"train": "train.py", "plot": "scripts/plot_curves.py"}
+#: The programs, and what `nws --help` says of them.
+PROGRAMS = {
+    "train": "train a machine, or a sweep of them: key=value ...",
+    "sample": "draw images from a run",
+    "evaluate": "log-likelihoods of runs on held-out images",
+    "plot": "training curves of runs",
+    "runs": "a table of the runs below a folder",
+    "diff": "the configurations of two runs, side by side",
+    "report": "one page to browse runs",
+    "reproduce": "train, evaluate and draw a whole comparison",
+    "export": "a small copy of a run, to share and to sample from",
+    "batch_sizes": "steps and images to a likelihood, against the batch size",
+    "worlds": "small worlds of information geometry, with a figure each",
+    "natural_gradient": "NaturalGradient beside SGD and Adam on any module",
+}
+#: The module of each in nws/programs/, and the script of that name in the repository.
+MODULES = {name: name for name in PROGRAMS} | {"plot": "plot_curves"}
+SCRIPTS = {name: f"scripts/{module}.py" for name, module in MODULES.items()}
+SCRIPTS |= {"train": "train.py"}
 MODULE = ["python", "-m", "nws"]  # where the command nws is not on the path
 
 
