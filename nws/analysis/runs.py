@@ -12,7 +12,7 @@ import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from nws.errors import UserError
-from nws.experiment.options.configuration import flatten_config
+from nws.experiment.options.configuration import flatten_config, override_key
 from nws.experiment.storage.directory import RunDirectory, find_runs, open_run
 from nws.experiment.storage.provenance import read_provenance
 
@@ -141,7 +141,9 @@ def differing_keys(runs: Sequence[Run]) -> list[str]:
     """
     if not runs:
         return []
-    typed = {_key_of(text) for run in runs for text in run.provenance.get("overrides") or ()}
+    typed = {
+        override_key(str(text)) for run in runs for text in run.provenance.get("overrides") or ()
+    }
     kept: list[str] = []
     for key in sorted(_unlike(runs), key=_rank):
         leaders = (other for other in kept if _leads(other, key, typed))
@@ -170,11 +172,6 @@ def _text(run: Run, key: str) -> str:
     value = run.config.get(key)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return repr(float(value)) if number else repr(value)  # type: ignore[arg-type]
-
-
-def _key_of(override: object) -> str:
-    """The key or group of an override such as +optimizer.lr=0.1."""
-    return str(override).partition("=")[0].lstrip("+~").partition("@")[0].replace("/", ".")
 
 
 def _is_name(key: str) -> bool:

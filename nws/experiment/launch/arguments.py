@@ -111,12 +111,12 @@ def compose(arguments: Arguments, conf: Path) -> DictConfig | None:
 
 def rename_old_keys(arguments: list[str], conf: Path) -> list[str]:
     """Give keys of earlier versions their present names. They win over the choice of a group."""
-    keys = {argument.partition("=")[0].lstrip("+") for argument in arguments}
+    keys = set(map(override_key, arguments))
     groups = {OLD_KEYS[key] for key in keys & OLD_KEYS.keys()} & set(GROUPS)
     renamed = []
     for argument in arguments:
         key, equals, value = argument.partition("=")
-        old = key.lstrip("+")
+        old = override_key(argument)
         new = OLD_KEYS.get(old, old)
         if new != old and new in groups:
             choices = sorted(path.stem for path in (conf / new).glob("*.yaml"))

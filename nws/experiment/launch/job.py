@@ -56,7 +56,7 @@ class Job:
     @property
     def goes_on(self) -> bool:
         """Whether the job takes part in what was started before: resume=auto."""
-        return any(text.lstrip("+") == "resume=auto" for text in self.hydra.overrides.task)
+        return "resume=auto" in self.hydra.overrides.task
 
     @property
     def shares_output(self) -> bool:

@@ -46,7 +46,6 @@ WholeNumber = Annotated[int, BeforeValidator(_whole), Le(2**62)]
 Count = Annotated[WholeNumber, Ge(1)]
 #: 0, 1, 2 and so on.
 CountOrZero = Annotated[WholeNumber, Ge(0)]
-Number = Annotated[float, Ge(-MOST), Le(MOST)]
 Positive = Annotated[float, Gt(0), Le(MOST)]
 NonNegative = Annotated[float, Ge(0), Le(MOST)]
 #: 0 to 1, with both.
@@ -122,7 +121,7 @@ def _words(kind: Any, limits: tuple[Any, ...] = ()) -> str:
     if origin in (Union, UnionType):
         return _either(get_args(kind), limits)
     if origin is Literal:
-        *names, last = [_shown(each) for each in get_args(kind)]
+        *names, last = map(str, get_args(kind))
         return f"{', '.join(names)} or {last}" if names else last
     if origin is list:
         return _list(_words(get_args(kind)[0]), limits)
@@ -158,7 +157,3 @@ def _range(limits: tuple[Any, ...]) -> str:
 
 def _bounds(kind: type, limits: tuple[Any, ...]) -> list[float]:
     return [getattr(each, kind.__name__.lower()) for each in limits if isinstance(each, kind)]
-
-
-def _shown(value: object) -> str:
-    return str(value)
