@@ -121,7 +121,7 @@ class Composition:
     def _check_sweep(self, fixed: list[str], swept: Sequence[Override], config: DictConfig) -> None:
         """Find what is wrong with the jobs of a sweep: each value, beside the first of others."""
         params = config.hydra.sweeper.get("params") or {}
-        named = set(map(override_key, [*fixed, *(each.input_line or "" for each in swept)]))
+        named = set(map(override_key, [*fixed, *(each.key_or_group for each in swept)]))
         listed = [f"{key}={params[key]}" for key in params if override_key(key) not in named]
         more, ranges = _split([each for text in listed for each in self._parse(text)])
         values = self._all_values([*ranges, *swept], "direction" in config.hydra.sweeper)

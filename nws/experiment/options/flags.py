@@ -122,11 +122,15 @@ def _flag(text: str, others: Iterator[str]) -> tuple[str, str | None]:
         return name, after
     if name in ALONE and not equals:
         return name, None
-    known = [*SHORT, *ALONE, *WITH_WORD, "--info"]
-    close = difflib.get_close_matches(given, known, 1, 0.8)
-    option = f"{given.lstrip('-') or 'seed'}={after or 'VALUE'}"
+    raise _unknown(given, after)
+
+
+def _unknown(given: str, value: str) -> UserError:
+    """Return the error of a flag that is none: it is misspelt, or an option with dashes."""
+    close = difflib.get_close_matches(given, [*SHORT, *ALONE, *WITH_WORD, "--info"], 1, 0.8)
+    option = f"{given.lstrip('-') or 'seed'}={value or 'VALUE'}"
     way = f"did you mean {close[0]}?" if close else f"options have no dashes, as in {option}"
-    raise UserError(f"there is no flag {given}; {way}")
+    return UserError(f"there is no flag {given}; {way}")
 
 
 def override_value(text: str) -> str | None:

@@ -60,6 +60,11 @@ class Described:
     about: str
     options: tuple[Option, ...] = ()
 
+    @property
+    def has_options(self) -> bool:
+        """Whether it has more than its name; a natural rule has the options of another one."""
+        return [each.key for each in self.options] not in ([], ["name"])
+
 
 def describe(name: str, choice: Choice | str) -> Described:
     """Return what there is to say of a choice."""
@@ -184,11 +189,11 @@ def keys_of(
         for option in choice.options:
             keys.setdefault(option.key, []).append((choice.name, option))
     in_files = [key for key, said in keys.items() if not all(each.added for _, each in said)]
-    own = [each for each in choices if [x.key for x in each.options] not in ([], ["name"])]
+    own = sum(each.has_options for each in choices)
     for key in [*in_files, *(each for each in keys if each not in in_files)]:
         said = [each for each in keys[key] if not each[1].added] or keys[key]
         name = prefix + key if key in in_files else f"+{prefix}{key}"
-        yield name, said, _values_of(said, len(said) >= len(own), mark)
+        yield name, said, _values_of(said, len(said) >= own, mark)
 
 
 def _values_of(said: list[tuple[str, Option]], everywhere: bool, mark: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -88,13 +88,20 @@ def check_names(
         if name not in names and name not in SPECIAL:
             key = f"{before}{name}"
             said = reason.format(name) or f"there is no option {key}"
-            close = difflib.get_close_matches(name, names, 1)
-            way = f"the options are {', '.join(before + each for each in names)}"
             if reason and (not names or _is_in_a_file(prefix, name)):
                 way = f"leave out {key} by ~{key}"
-            elif close:
-                way = f"did you mean {before}{close[0]}?"
-            yield Problem(key, f"{said}; {way if names or reason else 'leave it out'}")
+            else:
+                way = _instead(before, name, names)
+            yield Problem(key, f"{said}; {way}")
+
+
+def _instead(before: str, name: str, names: Sequence[str]) -> str:
+    """Return what to give in place of a name that is not known."""
+    close = difflib.get_close_matches(name, names, 1)
+    if close:
+        return f"did you mean {before}{close[0]}?"
+    there = ", ".join(before + each for each in names)
+    return f"the options are {there}" if names else "leave it out"
 
 
 def _is_in_a_file(group: str, name: str) -> bool:
