@@ -10,6 +10,7 @@ from pathlib import Path
 
 from nws.errors import UserError
 
+PACKAGE = Path(__file__).resolve().parent  # the folder nws
 ABANDONED_AFTER = 86_400  # seconds after which a file of another host's process counts as left
 _ASIDE = re.compile(r"\..+\.(?P<pid>\d+)(@(?P<host>.+))?\.tmp")  # before 0.2 without the host
 

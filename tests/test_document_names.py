@@ -63,7 +63,7 @@ def test_every_file_for_hydra_itself_is_named() -> None:
 
 
 def test_every_plugin_exists() -> None:
-    from nws.experiment.arguments import PLUGINS, SETTINGS
+    from nws.experiment.launch.arguments import PLUGINS, SETTINGS
 
     named = set(re.findall(r"hydra/\w+=\w+", code_spans()))
     assert set(SETTINGS) <= named <= set(PLUGINS)
@@ -102,7 +102,7 @@ def test_every_option_is_documented() -> None:
 
 
 def test_every_option_of_hydra_exists() -> None:
-    from nws.experiment.arguments import PLUGINS, SETTINGS
+    from nws.experiment.launch.arguments import PLUGINS, SETTINGS
 
     known = set()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
@@ -130,7 +130,7 @@ def test_every_flag_of_the_scripts_exists(command: Command) -> None:
 
 
 def test_every_script_is_named() -> None:
-    from nws.experiment import invocation
+    from nws.experiment.process import invocation
 
     words = {script: f"nws {program} " for program, script in invocation.SCRIPTS.items()}
     text = "\n".join(commands())

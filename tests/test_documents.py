@@ -77,7 +77,7 @@ def tiny(data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> li
 
     An epoch has two steps, there is little to evaluate, and files take the place of downloads.
     """
-    from nws.experiment.trainer import TrainerSettings
+    from nws.experiment.training.trainer import TrainerSettings
 
     monkeypatch.setattr(TrainerSettings, "steps_per_epoch", lambda self, images, kind="training": 2)
     monkeypatch.chdir(tmp_path)

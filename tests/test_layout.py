@@ -33,6 +33,9 @@ NEVER = {
     "analysis": {"worlds", "programs"},
     "worlds": {"learning", "data", "experiment", "analysis", "programs"},
 }
+# The packages of nws.experiment: each imports itself and those before it alone.
+EXPERIMENT = ("process", "options", "storage", "training", "trained", "launch")
+NAMED = {"averaging", "wandb_logger", "tensorboard_logger"}  # of training, named by saved runs
 
 MAX_FUNCTION = 40  # lines, without the docstring
 MAX_BRANCHES = 10
@@ -134,6 +137,24 @@ def test_no_package_imports_what_stands_above_it_at_any_distance(name: str) -> N
     for module in modules_of(name):
         for each in everything_behind(module):
             assert package(each) not in NEVER[name], f"{module} comes to {each}"
+
+
+def part_of_experiment(module: str) -> str | None:
+    """The package of nws.experiment that a module belongs to."""
+    parts = module.split(".")
+    if parts[:2] != ["nws", "experiment"] or len(parts) < 3:
+        return None
+    return "training" if parts[2] in NAMED else parts[2]
+
+
+def test_packages_of_experiment_import_those_before_them_alone() -> None:
+    for module in modules_of("experiment"):
+        place = part_of_experiment(module)
+        if place is None:
+            continue
+        before = EXPERIMENT[: EXPERIMENT.index(place) + 1]
+        for each in imports(module):
+            assert part_of_experiment(each) in (None, *before), f"{module} imports {each}"
 
 
 def test_learning_is_where_models_and_natural_meet() -> None:

@@ -15,8 +15,8 @@ import torch
 from conftest import CONF, ROOT, SMALL, TWO_STEPS, Command, Interrupt, complete
 
 import nws
-from nws.experiment import pretrained
-from nws.experiment.invocation import PROGRAMS, SCRIPTS, command_line, start
+from nws.experiment.process.invocation import PROGRAMS, SCRIPTS, command_line, start
+from nws.experiment.storage import pretrained
 from nws.programs.command import MODULES, module_of
 
 

@@ -15,7 +15,7 @@ from nws.analysis.evaluation import EARLY, NEEDED, Row, is_of, is_resolved, read
 from nws.analysis.figures import draw, save
 from nws.analysis.runs import Run, read_run
 from nws.analysis.tables import markdown
-from nws.experiment.directory import RunDirectory
+from nws.experiment.storage.directory import RunDirectory
 from nws.files import write_atomically
 
 HEADS = (

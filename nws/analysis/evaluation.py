@@ -15,9 +15,9 @@ from nws import distributed
 from nws.analysis.runs import is_bidirectional
 from nws.analysis.sums import Show, Sums
 from nws.errors import UserError, positive_int
-from nws.experiment import kinds
-from nws.experiment.loading import load_run
-from nws.experiment.seeds import check_seed
+from nws.experiment.storage import kinds
+from nws.experiment.trained.loading import load_run
+from nws.experiment.training.seeds import check_seed
 from nws.files import write_atomically
 from nws.models.helmholtz import HelmholtzMachine
 from nws.models.likelihood import MAX_ELEMENTS, TRUSTED_ESS, Z_SAMPLES, resolves, rows_at_once

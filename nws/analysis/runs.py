@@ -12,9 +12,9 @@ import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from nws.errors import UserError
-from nws.experiment.configuration import flatten_config
-from nws.experiment.directory import RunDirectory, find_runs, open_run
-from nws.experiment.provenance import read_provenance
+from nws.experiment.options.configuration import flatten_config
+from nws.experiment.storage.directory import RunDirectory, find_runs, open_run
+from nws.experiment.storage.provenance import read_provenance
 
 LOG_LIKELIHOOD, ERROR = "valid/log_likelihood", "valid/standard_error"  # of metrics.csv, in nats
 POSITION = ["epoch", "step", "seconds"]  # the columns that every metrics.csv has

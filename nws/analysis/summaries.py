@@ -20,9 +20,9 @@ from nws.analysis.runs import (
 )
 from nws.analysis.tables import print_table
 from nws.errors import UserError
-from nws.experiment.directory import RunDirectory, find_runs
-from nws.experiment.invocation import command_line
-from nws.experiment.terminal import short_path
+from nws.experiment.process.invocation import command_line
+from nws.experiment.process.terminal import short_path
+from nws.experiment.storage.directory import RunDirectory, find_runs
 
 #: the columns that say what became of a run
 OUTCOME = ("state", "best valid, nats", "ms/step", "epochs", "seconds")

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from nws import distributed
 from nws.errors import positive_int
-from nws.experiment.seeds import derive_seed
+from nws.experiment.training.seeds import derive_seed
 from nws.files import write_atomically
 from nws.models import likelihood
 from nws.models.helmholtz import HelmholtzMachine

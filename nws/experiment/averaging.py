@@ -14,7 +14,7 @@ from typing import Any
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from nws.errors import UserError
-from nws.experiment.checkpoints import load_parameters
+from nws.experiment.storage.checkpoints import load_parameters
 from nws.models import HelmholtzMachine
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from nws.errors import UserError
-from nws.experiment.checks import Row
-from nws.experiment.configuration import flatten_config
-from nws.experiment.loggers import RunInfo, State
+from nws.experiment.options.configuration import flatten_config
+from nws.experiment.training.loggers import RunInfo, State
+from nws.experiment.training.measures import Row
 
 
 class TensorBoardLogger:

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from nws.errors import UserError
-from nws.experiment.checks import Row
-from nws.experiment.loggers import RunInfo, State
+from nws.experiment.training.loggers import RunInfo, State
+from nws.experiment.training.measures import Row
 
 WandbMode = Literal["online", "offline", "disabled"]
 

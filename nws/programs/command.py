@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import nws
-from nws.experiment.boundary import errors_for_people, launch
-from nws.experiment.invocation import MODULE, PROGRAMS
+from nws.experiment.process.boundary import errors_for_people, launch
+from nws.experiment.process.invocation import MODULE, PROGRAMS
 
 #: The module of each program, which has `run`, and what `nws --help` says of it.
 MODULES = {

@@ -8,9 +8,9 @@ from nws.analysis.runs import Run, all_differences, all_keys, value_text
 from nws.analysis.summaries import best_text, folder_names, milliseconds, read_started
 from nws.analysis.tables import broken, fits, print_table
 from nws.errors import UserError
-from nws.experiment.boundary import errors_for_people
-from nws.experiment.configuration import flatten_config
-from nws.experiment.directory import open_run
+from nws.experiment.options.configuration import flatten_config
+from nws.experiment.process.boundary import errors_for_people
+from nws.experiment.storage.directory import open_run
 
 #: what provenance.json says of a run that is shown beside its configuration, where it differs
 ORIGIN = ("version", "git", "torch", "device", "host", "layers", "parameters")

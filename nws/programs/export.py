@@ -3,10 +3,10 @@
 import argparse
 from pathlib import Path
 
-from nws.experiment.boundary import errors_for_people
-from nws.experiment.export import export_run
-from nws.experiment.invocation import command_line
-from nws.experiment.loading import load_run
+from nws.experiment.process.boundary import errors_for_people
+from nws.experiment.process.invocation import command_line
+from nws.experiment.trained.export import export_run
+from nws.experiment.trained.loading import load_run
 
 
 def read_arguments() -> argparse.Namespace:

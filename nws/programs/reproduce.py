@@ -25,12 +25,13 @@ from nws.analysis.report.page import write_page
 from nws.analysis.tables import print_table
 from nws.data import TFD_MD5
 from nws.errors import UserError
-from nws.experiment import hardware, kinds
-from nws.experiment.boundary import errors_for_people
-from nws.experiment.directory import RunDirectory
-from nws.experiment.invocation import command_line, start
-from nws.experiment.resume import override_key
-from nws.experiment.signals import StopSignals
+from nws.experiment.options.configuration import override_key
+from nws.experiment.process import hardware
+from nws.experiment.process.boundary import errors_for_people
+from nws.experiment.process.invocation import command_line, start
+from nws.experiment.process.signals import StopSignals
+from nws.experiment.storage import kinds
+from nws.experiment.storage.directory import RunDirectory
 from nws.files import check_folder, write_atomically
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

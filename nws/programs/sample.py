@@ -16,11 +16,13 @@ from torchvision.io import ImageReadMode, read_image
 from nws.analysis.runs import is_bidirectional, read_run
 from nws.analysis.tables import console
 from nws.errors import UserError, positive_int
-from nws.experiment.boundary import errors_for_people
-from nws.experiment.configuration import to_dict
-from nws.experiment.directory import RunDirectory
-from nws.experiment.hardware import pick_device
-from nws.experiment.images import (
+from nws.experiment.options.configuration import to_dict
+from nws.experiment.process.boundary import errors_for_people
+from nws.experiment.process.hardware import pick_device
+from nws.experiment.process.memory import FLOAT, check_fits
+from nws.experiment.storage.directory import RunDirectory
+from nws.experiment.trained.loading import LoadedRun, load_run
+from nws.experiment.training.images import (
     RECONSTRUCTION,
     image_grid,
     rows,
@@ -29,10 +31,8 @@ from nws.experiment.images import (
     stacked_grid,
     with_source,
 )
-from nws.experiment.loading import LoadedRun, load_run
-from nws.experiment.loggers import WANDB, Outputs
-from nws.experiment.memory import FLOAT, check_fits
-from nws.experiment.seeds import check_seed
+from nws.experiment.training.loggers import WANDB, Outputs
+from nws.experiment.training.seeds import check_seed
 from nws.files import check_writable
 from nws.models import sampling
 from nws.models.helmholtz import HelmholtzMachine

@@ -11,24 +11,24 @@ import hydra
 from omegaconf import DictConfig
 
 from nws.analysis.summaries import print_sweep
-from nws.experiment.arguments import agree_on_arguments
-from nws.experiment.build import build_data, unused_options, without_exact
-from nws.experiment.checkpoints import from_checkpoint
-from nws.experiment.configuration import CONF, resolve_paths, to_dict
-from nws.experiment.facts import facts, summary
-from nws.experiment.hardware import pick_device
-from nws.experiment.job import Job
-from nws.experiment.loggers import Outputs
-from nws.experiment.memory import check_memory
-from nws.experiment.options import help_text
-from nws.experiment.panels import show_end, show_start, start_record
-from nws.experiment.parts import build_parts
-from nws.experiment.resume import Start, starting_point
-from nws.experiment.settings import TrainerSettings
-from nws.experiment.signals import StopSignals
-from nws.experiment.sweeps import program
-from nws.experiment.terminal import Terminal
-from nws.experiment.trainer import Trainer
+from nws.experiment.launch.arguments import agree_on_arguments
+from nws.experiment.launch.job import Job
+from nws.experiment.launch.panels import show_end, show_start, start_record
+from nws.experiment.launch.resume import Start, starting_point
+from nws.experiment.launch.sweeps import program
+from nws.experiment.options.configuration import CONF, resolve_paths, to_dict
+from nws.experiment.options.help import help_text
+from nws.experiment.process.hardware import pick_device
+from nws.experiment.process.memory import check_memory
+from nws.experiment.process.signals import StopSignals
+from nws.experiment.process.terminal import Terminal
+from nws.experiment.storage.checkpoints import from_checkpoint
+from nws.experiment.training.build import build_data, unused_options, without_exact
+from nws.experiment.training.facts import facts, summary
+from nws.experiment.training.loggers import Outputs
+from nws.experiment.training.parts import build_parts
+from nws.experiment.training.settings import TrainerSettings
+from nws.experiment.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
 

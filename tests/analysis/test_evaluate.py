@@ -25,9 +25,9 @@ from evaluated import CPU, EVALUATE, FEW, TEST, UNITS, chunks, home, rows, seen_
 from nws.analysis import evaluation, sums
 from nws.analysis.evaluation import Request
 from nws.errors import UserError
-from nws.experiment.directory import find_runs
-from nws.experiment.loading import load_run
-from nws.experiment.seeds import derive_seed
+from nws.experiment.storage.directory import find_runs
+from nws.experiment.trained.loading import load_run
+from nws.experiment.training.seeds import derive_seed
 from nws.models.helmholtz import HelmholtzMachine
 from nws.models.likelihood import TRUSTED_ESS, Z_INNER, log_sums
 

@@ -22,7 +22,7 @@ from nws.analysis.runs import (
     short_names,
 )
 from nws.errors import UserError
-from nws.experiment.directory import find_runs
+from nws.experiment.storage.directory import find_runs
 
 
 @pytest.fixture

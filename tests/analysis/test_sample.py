@@ -11,7 +11,7 @@ from conftest import Command, Outcome
 from PIL import Image
 
 from nws.data import load_dataset, load_digits
-from nws.experiment.images import GAP, NARROWEST, PADDING
+from nws.experiment.training.images import GAP, NARROWEST, PADDING
 
 SAMPLE = "scripts/sample.py"
 SCALE = 19  # a 4x6 image is enlarged so many times, to 76 x 114, and framed by 2 pixels

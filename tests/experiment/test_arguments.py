@@ -8,7 +8,7 @@ import pytest
 import torch
 from conftest import CONF, Command, assert_same_run
 
-from nws.experiment.arguments import rename_old_keys
+from nws.experiment.launch.arguments import rename_old_keys
 
 BAD = {
     "model.layers=0": "model.layers must be a list of one or more whole numbers of at least 1, got",

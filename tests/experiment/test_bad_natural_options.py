@@ -14,9 +14,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from nws.errors import UserError
-from nws.experiment.build import build_metrics
-from nws.experiment.configuration import GROUPS
-from nws.experiment.validation import check_configuration
+from nws.experiment.options.configuration import GROUPS
+from nws.experiment.options.validation import check_configuration
+from nws.experiment.training.build import build_metrics
 from nws.models import HelmholtzMachine
 
 NRWS = ("algorithm=nrws", "metric=fisher", "scheduler=constant", "algorithm.samples=3")

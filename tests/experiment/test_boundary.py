@@ -15,7 +15,7 @@ import torch
 from conftest import ROOT, SMALL, Command, Interrupt
 
 from nws.errors import UserError
-from nws.experiment import boundary
+from nws.experiment.process import boundary
 
 DEFECT = "RuntimeError: the wheels came off. This is a defect of nws, please report it"
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import SMALL, Command, assert_same_run, checkpoint, flatten, metrics, names
 
-from nws.experiment.loading import load_run
+from nws.experiment.trained.loading import load_run
 
 
 def test_the_seed_fixes_a_run(train: Command) -> None:

@@ -75,7 +75,7 @@ def test_a_solver_that_fails_over_numbers_that_are_not_finite_says_where_they_be
 def test_an_evaluation_that_is_no_number_is_never_the_best(
     train: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nws.experiment import trainer
+    from nws.experiment.training import trainer
 
     original, means = trainer.validate, iter([math.nan])
     monkeypatch.setattr(
@@ -143,7 +143,7 @@ def test_back_off_halves_the_rate_and_starts_again(train: Command) -> None:
 
 def spoil(monkeypatch: pytest.MonkeyPatch, bad: int) -> None:
     """From step `bad` on a gradient is no number, unless the rate is half of what it was."""
-    from nws.experiment.trainer import Trainer
+    from nws.experiment.training.trainer import Trainer
 
     original = Trainer._loss
 
@@ -246,7 +246,7 @@ def test_dampings_at_their_limits(train: Command, value: str, message: str) -> N
 def test_a_machine_that_starts_wrong_is_not_the_rates_fault(
     train: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nws.experiment import parts
+    from nws.experiment.training import parts
 
     original = parts.build_machine
 

@@ -12,8 +12,8 @@ from conftest import Command, checkpoint, snapshot
 import nws
 from nws.data import Dataset
 from nws.errors import UserError
-from nws.experiment import loading
-from nws.experiment.export import export_run
+from nws.experiment.trained import loading
+from nws.experiment.trained.export import export_run
 
 
 def no_data(*_: object) -> Dataset:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nws.experiment import git
-from nws.experiment.git import code_of_this_process, read_code
+from nws.experiment.storage import git
+from nws.experiment.storage.git import code_of_this_process, read_code
 
 
 def call(folder: Path, *arguments: str, given: bytes = b"") -> str:

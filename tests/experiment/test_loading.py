@@ -11,8 +11,9 @@ from conftest import SMALL, Command, checkpoint, snapshot
 import nws
 from nws.data import Dataset
 from nws.errors import UserError
-from nws.experiment import loading, pretrained
-from nws.experiment.directory import RunDirectory, open_run
+from nws.experiment.storage import pretrained
+from nws.experiment.storage.directory import RunDirectory, open_run
+from nws.experiment.trained import loading
 
 CPU = torch.device("cpu")
 

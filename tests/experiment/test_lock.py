@@ -18,8 +18,8 @@ import pytest
 from conftest import ROOT, SMALL, Command, assert_same_run, complete, snapshot
 
 from nws.errors import UserError
-from nws.experiment import lock as lock_module
-from nws.experiment.lock import RunLock, Taken
+from nws.experiment.storage import lock as lock_module
+from nws.experiment.storage.lock import RunLock, Taken
 
 
 def test_one_has_the_lock_and_others_hear_who(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_file_system_without_locks(
 HOLD = """
 import sys, time
 from pathlib import Path
-from nws.experiment.lock import RunLock
+from nws.experiment.storage.lock import RunLock
 RunLock(Path(sys.argv[1])).acquire()
 print("held", flush=True)
 time.sleep(60)
@@ -124,7 +124,7 @@ def test_the_kernel_frees_the_lock_of_a_killed_process_alone(
 def test_a_run_that_is_trained_elsewhere_is_not_resumed(
     train: Command, sweep: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nws.experiment.resume.PATIENCE", 0.05)
+    monkeypatch.setattr("nws.experiment.launch.resume.PATIENCE", 0.05)
     run = train("hydra.run.dir=run", "trainer.epochs=1").run
     before = snapshot(run)
     owner = RunLock(run)

@@ -18,7 +18,7 @@ from conftest import Command, Interrupt, checkpoint, metrics
 from PIL import Image
 
 from nws.errors import UserError
-from nws.experiment.loggers import RunInfo
+from nws.experiment.training.loggers import RunInfo
 from nws.experiment.wandb_logger import WandbLogger
 
 

@@ -11,9 +11,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from nws.errors import UserError
-from nws.experiment import memory
-from nws.experiment.library import load_data
-from nws.experiment.memory import check_memory, in_words, parameter_bytes, row_bytes
+from nws.experiment.process import memory
+from nws.experiment.process.memory import check_memory, in_words, parameter_bytes, row_bytes
+from nws.experiment.trained.library import load_data
 from nws.models import HelmholtzMachine
 
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ import torch
 from conftest import SMALL, Command, Interrupt, assert_same_run, metrics
 
 from nws.errors import UserError
-from nws.experiment.metrics_file import MetricsFile, restore_metrics
+from nws.experiment.storage.metrics_file import MetricsFile, restore_metrics
 
 
 def test_metrics_grow_columns_and_go_on(tmp_path: Path) -> None:

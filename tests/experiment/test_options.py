@@ -10,9 +10,9 @@ import pytest
 import yaml
 from conftest import CONF, Command
 
-from nws.experiment.configuration import flatten_config
-from nws.experiment.options import WITHOUT_KEYS, defaults, describe, groups, help_text
-from nws.experiment.schemas.run import RUN, TRAINER
+from nws.experiment.options.configuration import flatten_config
+from nws.experiment.options.help import WITHOUT_KEYS, defaults, describe, groups, help_text
+from nws.experiment.options.schemas.run import RUN, TRAINER
 
 
 def keys(path: Path, group: str) -> dict[str, Any]:

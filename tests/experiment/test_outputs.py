@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from conftest import ROOT, SMALL, Command, assert_same_run, metrics, snapshot
 
-from nws.experiment import loggers
+from nws.experiment.training import loggers
 
 
 def test_a_full_disk_keeps_the_good_checkpoint(

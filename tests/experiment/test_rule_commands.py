@@ -17,15 +17,15 @@ import yaml
 from conftest import ROOT, Command, assert_same_run, checkpoint, flatten, metrics, names
 from omegaconf import OmegaConf
 
-from nws.experiment.build import (
+from nws.experiment.process.hardware import pick_device
+from nws.experiment.training.build import (
     build_data,
     build_machine,
     build_metrics,
     build_optimizer,
     build_rule,
 )
-from nws.experiment.hardware import pick_device
-from nws.experiment.seeds import derive_seed
+from nws.experiment.training.seeds import derive_seed
 from nws.learning import WakeSleep
 
 CONF = ROOT / "conf"

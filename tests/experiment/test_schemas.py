@@ -12,10 +12,10 @@ from omegaconf import OmegaConf
 from pydantic import Field, ValidationError
 
 from nws.errors import UserError
-from nws.experiment import sweeps  # noqa: F401  its resolvers
-from nws.experiment.configuration import locate
-from nws.experiment.schemas.choices import CHOICES, GROUP_SCHEMAS, PART_SCHEMAS, schemas_of
-from nws.experiment.schemas.schema import (
+from nws.experiment.launch import sweeps  # noqa: F401  its resolvers
+from nws.experiment.options.configuration import locate
+from nws.experiment.options.schemas.choices import CHOICES, GROUP_SCHEMAS, PART_SCHEMAS, schemas_of
+from nws.experiment.options.schemas.schema import (
     Count,
     InnerShare,
     Named,
@@ -26,15 +26,15 @@ from nws.experiment.schemas.schema import (
     TotalSteps,
     expected,
 )
-from nws.experiment.schemas.tables import with_tables
-from nws.experiment.schemas.writer import files
-from nws.experiment.validation import check_configuration, find_problems
+from nws.experiment.options.schemas.tables import with_tables
+from nws.experiment.options.schemas.writer import files
+from nws.experiment.options.validation import check_configuration, find_problems
 
 
 def test_the_files_of_conf_are_those_that_the_schemas_write() -> None:
     written = files(CONF)
     differ = [str(name) for name, text in written.items() if (CONF / name).read_text() != text]
-    assert differ == [], "run: python -m nws.experiment.schemas"
+    assert differ == [], "run: python -m nws.experiment.options.schemas"
     by_hand = {"experiment", "debug", "natural_metric", "hydra"}
     there = {path.relative_to(CONF) for path in CONF.rglob("*.yaml")}
     assert {path for path in there if path.parts[0] not in by_hand} == set(written)
@@ -42,7 +42,7 @@ def test_the_files_of_conf_are_those_that_the_schemas_write() -> None:
 
 def test_the_tables_of_the_documentation_are_made_from_the_schemas() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text()
-    assert with_tables(page) == page, "run: python -m nws.experiment.schemas"
+    assert with_tables(page) == page, "run: python -m nws.experiment.options.schemas"
     assert page.count("<!-- options: ") == 9
     assert with_tables(page.replace("| `trainer.epochs` | `100`", "| `trainer.epochs` | 7")) == page
 

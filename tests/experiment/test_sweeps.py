@@ -25,7 +25,7 @@ from conftest import (
     snapshot,
 )
 
-from nws.experiment.sweeps import sweep_name
+from nws.experiment.launch.sweeps import sweep_name
 
 AUTO = "resume=auto"
 

@@ -16,9 +16,9 @@ import pytest
 import torch
 from conftest import ROOT, SMALL, Command, Interrupt, metrics
 
-from nws.experiment import terminal
-from nws.experiment.hardware import describe
-from nws.experiment.terminal import write_line
+from nws.experiment.process import terminal
+from nws.experiment.process.hardware import describe
+from nws.experiment.process.terminal import write_line
 
 
 def test_progress_in_a_terminal(tmp_path: Path) -> None:

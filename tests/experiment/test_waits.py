@@ -17,9 +17,9 @@ from omegaconf import OmegaConf
 from simulated_cuda import Device, simulated_cuda
 
 from nws.errors import UserError
-from nws.experiment.directory import RunDirectory
-from nws.experiment.resume import Start, first_difference
-from nws.experiment.trainer import Trainer
+from nws.experiment.launch.resume import Start, first_difference
+from nws.experiment.storage.directory import RunDirectory
+from nws.experiment.training.trainer import Trainer
 from nws.natural import UnitFisher
 from nws.natural.metrics import Kronecker
 from nws.natural.operators import Rows

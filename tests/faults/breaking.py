@@ -141,7 +141,7 @@ def warm_up() -> None:
     from hydra.core.plugins import Plugins
 
     import nws.programs.train
-    from nws.experiment.git import code_of_this_process
+    from nws.experiment.storage.git import code_of_this_process
 
     torch.set_num_threads(1)  # of which a fork would leave but one
     Plugins.instance()

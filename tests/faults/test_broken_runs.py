@@ -25,12 +25,12 @@ from nws.analysis.evaluation import read_rows
 from nws.analysis.runs import read_run
 from nws.analysis.supervised.search import _kept, score
 from nws.errors import UserError
-from nws.experiment.directory import RunDirectory, open_run
-from nws.experiment.loading import load_run
-from nws.experiment.processes import AgreedStop
-from nws.experiment.provenance import Provenance, read_provenance
-from nws.experiment.resume import Start
-from nws.experiment.signals import StopSignals
+from nws.experiment.launch.resume import Start
+from nws.experiment.process.processes import AgreedStop
+from nws.experiment.process.signals import StopSignals
+from nws.experiment.storage.directory import RunDirectory, open_run
+from nws.experiment.storage.provenance import Provenance, read_provenance
+from nws.experiment.trained.loading import load_run
 from nws.programs.train import build_trainer
 
 GREY = np.random.default_rng(0).integers(0, 256, (12, 9), dtype=np.uint8)
@@ -44,8 +44,8 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import hydra
 
     from nws.analysis.evaluation import Request, evaluate
-    from nws.experiment.configuration import CONF
-    from nws.experiment.panels import start_record
+    from nws.experiment.launch.panels import start_record
+    from nws.experiment.options.configuration import CONF
 
     overrides = [
         "model.layers=[4,3]", "trainer.batch_size=300", "trainer.epochs=2", "logger=none",
@@ -78,7 +78,7 @@ def read_config(file: Path) -> DictConfig:
 
 def go_on(path: Path) -> None:
     """Go on with a run for one epoch, as `resume=RUN trainer.epochs=3` does."""
-    from nws.experiment.checkpoints import load_checkpoint
+    from nws.experiment.storage.checkpoints import load_checkpoint
 
     run, config = RunDirectory(path), read_config(path / ".hydra" / "config.yaml").copy()
     state = load_checkpoint(run.last, resume=True)
@@ -143,7 +143,7 @@ def test_an_old_checkpoint_without_a_version_loads(run: Path) -> None:
 
 
 def test_exported_machines(trial: Trial, run: Path, tmp_path: Path) -> None:
-    from nws.experiment.export import export_run
+    from nws.experiment.trained.export import export_run
 
     export_run(load_run(run, device="cpu"), tmp_path / "small")
     file = tmp_path / "small" / "checkpoints" / "best.pt"
@@ -202,7 +202,7 @@ def test_provenance(trial: Trial, run: Path) -> None:
             file.write_bytes(content)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nws.experiment.provenance.code_of_this_process", lambda: None)
+        patch.setattr("nws.experiment.storage.provenance.code_of_this_process", lambda: None)
         broken_json(trial, file, fresh)
     assert file.read_bytes() == good
     trial.counts["refused"] += 4  # nothing is refused here

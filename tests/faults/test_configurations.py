@@ -27,13 +27,13 @@ from pydantic.fields import FieldInfo
 
 from nws.data import Dataset
 from nws.errors import UserError
-from nws.experiment import build, loggers, sweeps  # noqa: F401  sweeps registers resolvers
-from nws.experiment.memory import check_memory
-from nws.experiment.schemas.choices import CHOICES
-from nws.experiment.schemas.run import RUN, TRAINER
-from nws.experiment.schemas.schema import Choice
-from nws.experiment.settings import TrainerSettings
-from nws.experiment.validation import check_configuration
+from nws.experiment.options.schemas.choices import CHOICES
+from nws.experiment.options.schemas.run import RUN, TRAINER
+from nws.experiment.options.schemas.schema import Choice
+from nws.experiment.options.validation import check_configuration
+from nws.experiment.process.memory import check_memory
+from nws.experiment.training import build, loggers
+from nws.experiment.training.settings import TrainerSettings
 from nws.learning import WakeSleep
 
 Options = dict[str, Any]

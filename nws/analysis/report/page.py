@@ -16,7 +16,7 @@ from nws.analysis.report.verdict import verdict
 from nws.analysis.runs import LOG_LIKELIHOOD, Run, differing_keys, read_config, read_run
 from nws.analysis.summaries import means_table
 from nws.errors import UserError
-from nws.experiment.directory import RunDirectory, find_runs
+from nws.experiment.storage.directory import RunDirectory, find_runs
 from nws.files import write_atomically
 
 IMAGES = 6  # of each kind and run, at most

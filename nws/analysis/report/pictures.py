@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from nws.analysis.runs import LOG_LIKELIHOOD, Run
-from nws.experiment.directory import RunDirectory
+from nws.experiment.storage.directory import RunDirectory
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from typing import Any
 from nws.analysis.supervised.methods import METHODS, Settings, train
 from nws.analysis.supervised.tasks import Task
 from nws.errors import UserError
-from nws.experiment import kinds
+from nws.experiment.storage import kinds
 from nws.files import write_atomically
 
 SEARCH_SEEDS = (100, 101, 102)  # no seeds of the results

@@ -1,0 +1,143 @@
+"""The panels at the start and at the end of a run: what it is, and what became of it."""
+
+import logging
+from datetime import timedelta
+from typing import Any
+
+from omegaconf import DictConfig
+
+from nws.experiment.process.hardware import describe
+from nws.experiment.process.invocation import command_line
+from nws.experiment.process.processes import processes_text
+from nws.experiment.process.terminal import Rows, Terminal, short_path
+from nws.experiment.storage.provenance import Provenance, surroundings
+from nws.experiment.training.build import takes_solver
+from nws.experiment.training.measures import Likelihood, best_and_last
+from nws.experiment.training.trainer import Trainer
+
+log = logging.getLogger(__name__)
+
+MAX_LAYERS = 6  # that are listed; of more the middle ones are left out
+
+
+def identity(trainer: Trainer) -> dict[str, Any]:
+    """Return the layers of a machine, the visible one first, and the number of its parameters."""
+    parameters = sum(each.numel() for each in trainer.machine.parameters())
+    return {"layers": list(trainer.machine.sizes), "parameters": parameters}
+
+
+def start_record(trainer: Trainer, origin: dict[str, Any], resumed: bool) -> Provenance:
+    """Write provenance.json of a run that starts or goes on; the trainer keeps it up to date."""
+    given = origin | identity(trainer) | surroundings(trainer.device)
+    record = Provenance(trainer.outputs.run.path, given, trainer.step if resumed else None)
+    trainer.outputs.provenance = record
+    log.info("%s%s", describe(trainer.device.type), processes_text())
+    return record
+
+
+def show_start(
+    terminal: Terminal, title: str, trainer: Trainer, record: Provenance, short: bool
+) -> None:
+    """Show what a run is; `short` where several runs share a terminal."""
+    epoch, run = trainer.step / trainer.steps_per_epoch, trainer.outputs.run
+    steps = f"{trainer.total_steps:,} of {trainer.settings.batch_size} images"
+    rows = [] if short else identity_rows(trainer)
+    epochs = trainer.settings.epochs
+    rows.append(("steps", f"{steps}, {epochs:g} epoch{'s' * (epochs != 1)}"))
+    if record.record["resumed"]:
+        rows.append(("resumed", f"from step {trainer.step:,} (epoch {epoch:.2f})"))
+    rows.append(("directory", str(short_path(run.path))))
+    terminal.panel(title, rows, record.code)
+
+
+def identity_rows(trainer: Trainer) -> list[tuple[str, str]]:
+    """Return the lines of the panel that say what is trained, on what and by what."""
+    config, data, facts = trainer.outputs.config, trainer.data, identity(trainer)
+    sizes = f"{len(data.train):,} train, {len(data.valid):,} valid, {len(data.test):,} test"
+    held = ", in host memory" * (data.train.onto is not None)
+    layers = [str(size) for size in facts["layers"]]
+    if len(layers) > MAX_LAYERS:
+        layers = [*layers[: MAX_LAYERS - 2], "..", layers[-1]]
+    network = f"{'-'.join(layers)} ({len(facts['layers'])} layers)"
+    return [
+        ("algorithm", f"{config.algorithm.name}, K = {trainer.learner.rule.samples}"),
+        ("metric", metric_text(trainer, config)),
+        ("optimizer", optimizer_text(trainer, config)),
+        ("data", f"{data.name} {data.shape[0]}x{data.shape[1]}: {sizes}{held}"),
+        ("layers", f"{network}, {facts['parameters']:,} parameters"),
+        ("device", describe(trainer.device.type) + processes_text()),
+    ]
+
+
+def metric_text(trainer: Trainer, config: DictConfig) -> str:
+    """Return the metric with its solver and damping."""
+    if not trainer.learner.metrics:
+        return "Euclidean: the plain gradient"
+    metric = trainer.learner.metrics[0]
+    solver = [_name(config.solver._target_)] if takes_solver(config) else []
+    damping = f"damping {config.damping.value:g}" if "value" in config.damping else ""
+    schedule = config.damping.get("schedule") or {}
+    kind = _name(schedule.get("_target_") or config.damping.get("_target_", "Damping"))
+    damping += "" if kind == "Damping" else f" {kind}"
+    return ", ".join([type(metric.metric).__name__, *solver, *filter(None, [damping.strip()])])
+
+
+def optimizer_text(trainer: Trainer, config: DictConfig) -> str:
+    """Return the optimizer, its rates at the start of the schedule, and the schedule."""
+    groups = trainer.optimizer.param_groups
+    rates = dict.fromkeys(f"{group.get('initial_lr', group['lr']):g}" for group in groups)
+    parts = [type(trainer.optimizer).__name__]
+    if groups[0].get("momentum"):
+        parts.append(f"momentum {groups[0]['momentum']:g}")
+    schedule = config.scheduler.get("lr_lambda") or config.scheduler
+    return ", ".join([*parts, f"rate {' and '.join(rates)}", _name(schedule.get("_target_"))])
+
+
+def _name(target: object) -> str:
+    """Return the last word of a `_target_`."""
+    return str(target).rsplit(".", 1)[-1]
+
+
+def end_rows(trainer: Trainer, facts: dict[str, Any]) -> Rows:
+    """Return what became of a run; `facts` are those of its provenance."""
+    best, last = best_and_last(trainer.outputs.metrics.rows)
+    rows = [
+        (name, likelihood_text(each)) for name, each in (("best", best), ("last", last)) if each
+    ]
+    pace = f", {facts['ms_per_step']:.1f} ms a step" if facts["ms_per_step"] else ""
+    training, evaluation = facts["training_seconds"], facts["evaluation_seconds"]
+    return [
+        *rows,
+        ("time", f"{duration(training)} training{pace}; {duration(evaluation)} evaluation"),
+        ("memory", f"{facts['peak_memory_bytes'] / 2**20:,.0f} MiB at most"),
+    ]
+
+
+def likelihood_text(found: Likelihood) -> str:
+    """Return a validation log-likelihood with its error and its place."""
+    value = f"{found.mean:.3f} ± {found.standard_error:.3f} nats"
+    return f"{value} on validation images, epoch {found.epoch:.2f}, step {found.step:,}"
+
+
+def show_end(
+    terminal: Terminal, trainer: Trainer, facts: dict[str, Any], with_commands: bool
+) -> None:
+    """Show what became of a run, and the commands to look at it: sample, evaluate, plot."""
+    where = f" at step {trainer.step:,} of {trainer.total_steps:,}"
+    stopped = facts["state"] == "stopped"
+    terminal.panel(facts["state"] + where * stopped, end_rows(trainer, facts))
+    run = trainer.outputs.run
+    if with_commands and not stopped and run.best.is_file():  # a diverging run may have none
+        terminal.line("next:")
+        for program in ("sample", "evaluate", "plot"):
+            terminal.line(f"  {command_line(program, short_path(run.path))}")
+
+
+def duration(seconds: float) -> str:
+    """Return a time in seconds, or from two minutes on as hours:minutes:seconds.
+
+    Example:
+        >>> duration(12.34), duration(3723.2)
+        ('12.3 s', '1:02:03')
+    """
+    return f"{seconds:.1f} s" if seconds < 120 else str(timedelta(seconds=round(seconds)))

@@ -1,0 +1,109 @@
+"""Sections of the configuration as dictionaries, and the objects that their `_target_` names."""
+
+import os
+import pkgutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.errors import InstantiationException
+from omegaconf import DictConfig, OmegaConf
+
+from nws.errors import UserError
+from nws.files import PACKAGE
+
+#: The folder of config.yaml: in an installed nws within the package, in the repository beside it.
+CONF = (PACKAGE if (PACKAGE / "conf").is_dir() else PACKAGE.parent) / "conf"
+#: The groups of options that every run has.
+GROUPS = (
+    "trainer", "algorithm", "data", "model", "metric", "solver", "damping", "optimizer",
+    "scheduler", "average", "logger",
+)  # fmt: skip
+#: Those of them that runs of earlier versions lack.
+LATER = ("average",)
+#: The keys beside the groups.
+KEYS = (
+    "name", "seed", "device", "progress", "verbosity", "resume", "experiment", "debug",
+    "natural_metric", "tuned",
+)  # fmt: skip
+
+
+def override_key(text: str) -> str:
+    """Return the key of an override such as model.layers=[4]; of a group, as in optimizer=sgd."""
+    return text.split("=", 1)[0].lstrip("+~").split("@")[0].replace("/", ".")
+
+
+def resolve_paths(config: DictConfig) -> None:
+    """Make the paths of the data absolute, so that a run works from any working directory."""
+    for key in ("root", "path"):
+        if config.data.get(key) is not None:
+            config.data[key] = str(Path(str(config.data[key])).expanduser().resolve())
+
+
+def to_dict(section: DictConfig) -> dict[str, Any]:
+    """Return a section with its interpolations resolved, as dictionaries and lists."""
+    items: Any = OmegaConf.to_container(section, resolve=True)
+    return {str(key): value for key, value in items.items()}
+
+
+def flatten_config(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Return nested dictionaries as one, its keys joined by dots. A list is a value."""
+    if not isinstance(value, dict) or not value:
+        return {prefix: value}
+    flat: dict[str, Any] = {}
+    for name, each in value.items():
+        flat |= flatten_config(each, f"{prefix}.{name}" if prefix else str(name))
+    return flat
+
+
+def locate(target: object, group: str) -> Callable[..., Any]:
+    """Import the function or class that a group's `_target_` names; `UserError` for others."""
+    import_from_here()
+    try:
+        found = pkgutil.resolve_name(str(target))
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(
+            f"{group}._target_={target} cannot be imported ({error}); a file of your own has to lie"
+            " in the working directory, beside train.py, or on PYTHONPATH"
+        ) from error
+    if not callable(found):
+        raise UserError(f"{group}._target_ must name a function or a class, got {target}")
+    return found
+
+
+def instantiate(
+    section: DictConfig | dict[str, Any], total_steps: int = 1, *arguments: Any, **extra: Any
+) -> Any:
+    """Return the object that a section's `_target_` names, made from its options and the others.
+
+    The value `total_steps` in the options stands for the number. Raises `UserError` where the
+    class does not take the options, in the class's own words.
+    """
+    import_from_here()
+    options = to_dict(section) if isinstance(section, DictConfig) else dict(section)
+    filled = _fill_in(options, total_steps)
+    target = options.pop("_target_", "an object without _target_")
+    try:
+        return hydra.utils.instantiate(filled, _partial_=True)(*arguments, **extra)
+    except Exception as error:
+        source = error.__cause__ if isinstance(error, InstantiationException) else error
+        if isinstance(source, UserError):
+            raise source from None
+        cause, *rest = (str(source or "") or str(error)).splitlines()
+        if cause.endswith(":") and rest:  # Hydra's, of a name that cannot be imported
+            cause = f"{cause} {rest[0]}; a file of your own has to lie in the working directory"
+        raise UserError(f"{target} cannot be made from the options {options}: {cause}") from error
+
+
+def import_from_here() -> None:
+    """Let a `_target_` name a user's own file in the working directory."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+
+
+def _fill_in(value: Any, total_steps: int) -> Any:
+    if isinstance(value, dict):
+        return {key: _fill_in(each, total_steps) for key, each in value.items()}
+    return total_steps if value == "total_steps" else value
