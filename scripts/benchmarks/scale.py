@@ -123,8 +123,9 @@ def model_bytes(
     - 2 T for the wake and the dream phase, T = n (5 N - 2 n_0): states, and logits and means of
       both networks. With 3 n N at work. On a CPU the plain rule takes a part of the rows at once.
     - A metric takes in n 2 N: parents and curvature.
-    - The exact one has those of the last step too; 2 P, gradients with their biases and directions, and 5 m d at work in its
-      largest layer, or 3 m d where that is solved in the space of its rows.
+    - The exact one has those of the last step too. It has 2 P, gradients with their biases and
+      directions, and 5 m d at work in its largest layer, or 3 m d where that is solved in the
+      space of its rows.
     """
     total, visible = sum(sizes), sizes[0]
     parameters = 2 * sum(a * b for a, b in pairwise(sizes)) + 2 * total - visible
