@@ -380,7 +380,7 @@ def simulated_cuda() -> Iterator[Device]:
         "mem_get_info": lambda device=None: (2**34, 2**34),
         "get_device_name": lambda *args: "simulated CUDA device",
         "synchronize": lambda *args: device.wait("synchronize"),
-        "max_memory_allocated": lambda *args: 1, "reset_peak_memory_stats": lambda *args: None,
+        "max_memory_allocated": lambda *args: 2**25, "reset_peak_memory_stats": lambda *args: None,
         "Stream": SimulatedStream, "current_stream": SimulatedStream,
         "stream": lambda stream: contextlib.nullcontext(),
         "set_sync_debug_mode": set_mode, "is_current_stream_capturing": lambda: False,
