@@ -38,7 +38,7 @@ from nws.experiment.process.hardware import device_name
 from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep, tempered, uniform
 from nws.learning.vimco import vimco
 from nws.models import BeliefNetwork, HelmholtzMachine
-from nws.natural import Damping, Rows
+from nws.natural import Damping, Rows, UnitFisher
 from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker, Stateless
 from nws.natural.metrics.mean import Mean
 
@@ -108,10 +108,10 @@ def full_step(learner: WakeSleep, x: Tensor, optimizer: str) -> Callable[[], Non
 
 
 class Euclidean(Stateless):
-    """The metric that leaves gradients as they are."""
+    """The metric that leaves gradients as they are, and remembers what it saw."""
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
-        pass
+        self.fishers = [UnitFisher(each.inputs, each.curvature, each.name) for each in rows]
 
     def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         return list(gradients)
@@ -123,15 +123,18 @@ def direction_error(learner: WakeSleep, x: Tensor) -> float:
     learner.step(x)
     found = [(metric, gradients(metric.network)) for metric in learner.metrics]
     learner.rng.set_state(state)  # (1 + alpha) times the plain gradient, from the same draws
+    seen = [Euclidean() for _ in found]
     plain_metrics = [
-        NaturalMetric(metric.network, Euclidean(), Damping(float(metric.damping.alpha)))
-        for metric in learner.metrics
+        NaturalMetric(
+            metric.network, euclidean, Damping(float(metric.damping.alpha)), metric.options
+        )
+        for metric, euclidean in zip(learner.metrics, seen, strict=True)
     ]
     WakeSleep(learner.machine, learner.rule, learner.rng, plain_metrics).step(x)
     wrong = right = 0.0
-    for metric, directions in found:
+    for (metric, directions), euclidean in zip(found, seen, strict=True):
         plain = gradients(metric.network)
-        for fisher, direction, gradient in zip(metric.fishers, directions, plain, strict=True):
+        for fisher, direction, gradient in zip(euclidean.fishers, directions, plain, strict=True):
             expected = reference(fisher, metric.damping.alpha.double(), gradient)
             wrong += float((direction - expected).square().sum())
             right += float(expected.square().sum())

@@ -1,6 +1,7 @@
 """A simulated CUDA device: tensors that say `cuda:0` and hold numbers of the CPU.
 
-`pytest --simulated-cuda` runs tests on it, and skips those that start a process.
+`pytest --simulated-cuda` runs tests on it, and skips those that start a program. Processes that a
+test forks have it too, and meet by gloo.
 `with simulated_cuda() as device:` is the same for some lines, and `device.waits` lists where the
 host waited for the device.
 
@@ -18,6 +19,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -380,7 +382,7 @@ def simulated_cuda() -> Iterator[Device]:
         "mem_get_info": lambda device=None: (2**34, 2**34),
         "get_device_name": lambda *args: "simulated CUDA device",
         "synchronize": lambda *args: device.wait("synchronize"),
-        "max_memory_allocated": lambda *args: 1, "reset_peak_memory_stats": lambda *args: None,
+        "max_memory_allocated": lambda *args: 2**25, "reset_peak_memory_stats": lambda *args: None,
         "Stream": SimulatedStream, "current_stream": SimulatedStream,
         "stream": lambda stream: contextlib.nullcontext(),
         "set_sync_debug_mode": set_mode, "is_current_stream_capturing": lambda: False,
@@ -410,14 +412,15 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--simulated-cuda"):
         stack = contextlib.ExitStack()
         stack.enter_context(simulated_cuda())
-        stack.enter_context(_no_programs())
+        stack.enter_context(no_programs())
         config.add_cleanup(stack.close)
 
 
 @contextlib.contextmanager
-def _no_programs() -> Iterator[None]:
+def no_programs() -> Iterator[None]:
     """Skip a test that starts a program, in its fixtures too; a fork has the simulated device."""
-    start, reason = subprocess.Popen.__init__, "starts a program, which has no simulated device"
+    start, fork = subprocess.Popen.__init__, BaseProcess.start
+    reason = "starts a program, which has no simulated device"
 
     def start_or_skip(self: Any, args: Any, *more: Any, **options: Any) -> None:
         program = args if isinstance(args, str) else str(args[0])
@@ -425,7 +428,13 @@ def _no_programs() -> Iterator[None]:
             pytest.skip(reason)
         start(self, args, *more, **options)
 
+    def fork_or_skip(self: Any) -> None:
+        if self._start_method not in (None, "fork"):
+            pytest.skip(reason)
+        fork(self)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess.Popen, "__init__", start_or_skip)
+        patch.setattr(BaseProcess, "start", fork_or_skip)
         patch.setattr(os, "forkpty", lambda: pytest.skip(reason))
         yield

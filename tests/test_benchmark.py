@@ -102,9 +102,9 @@ def test_unknown_names_are_refused(bench: Bench, options: tuple[str, str]) -> No
 def test_the_optimizer_takes_its_step_in_what_is_timed() -> None:
     module = load_script("benchmark")
     for name in ("sgd", "adam"):
-        machine = HelmholtzMachine((4, 3, 2)).double()
-        before = [each.detach().clone() for each in machine.parameters()]
         rng = torch.Generator().manual_seed(0)
+        machine = HelmholtzMachine((4, 3, 2), rng=rng).double()
+        before = [each.detach().clone() for each in machine.parameters()]
         module.full_step(WakeSleep(machine, Rule("rws", 3), rng), torch.ones(2, 4), name)()
         pairs = [pair for pair in zip(before, machine.parameters(), strict=True) if pair[0].numel()]
         assert not any(torch.equal(old, new) for old, new in pairs)

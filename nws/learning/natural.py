@@ -76,7 +76,9 @@ class NaturalMetric:
 
     Attributes:
         learning_rate: Of the optimizer that follows; the trust region reads it.
-        rows: Of the last update, ordered as `network.layers`; empty before the first.
+        rows: Of the last update, ordered as `network.layers`, while a later step may need them:
+            with `refresh_every` above 1. Else they go when the step is over, and the phase that
+            they were made from with them.
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class NaturalMetric:
 
     @property
     def fishers(self) -> list[UnitFisher]:
-        """The exact Fisher matrix of the last rows, one operator a layer."""
+        """The exact Fisher matrix of `rows`, one operator a layer."""
         return [UnitFisher(rows.inputs, rows.curvature, rows.name) for rows in self.rows]
 
     @property
@@ -128,6 +130,12 @@ class NaturalMetric:
         else:
             self._write_directions(terms, measures)
         self._step += 1
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Keep no rows that nothing needs: their phase is as large as that of the next step."""
+        if self.options.refresh_every == 1 and self._measured is None:
+            self.rows = []
 
     def _gradients(self) -> tuple[list[Tensor], list[Tensor]]:
         """`.grad` of the weights and of the biases, of each layer."""
@@ -206,6 +214,7 @@ class NaturalMetric:
             self.damping.adapt(ratio)
         elif found < 0:  # too long a step for the model to say anything, and a bad one
             self.damping.adapt(-math.inf)
+        self._let_go()
 
     def check(self) -> None:
         """Raise `UserError` for a matrix that could not be inverted on a device (synchronises).

@@ -122,9 +122,10 @@ def model_bytes(
     - 2 P for parameters and gradients.
     - 2 T for the wake and the dream phase, T = n (5 N - 2 n_0): states, and logits and means of
       both networks. With 3 n N at work. On a CPU the plain rule takes a part of the rows at once.
-    - A metric has the phases of the last step too, 2 T, and n 2 N: parents and curvature.
-    - The exact one has 2 P, gradients with their biases and directions, and 5 m d at work in its
-      largest layer, or 3 m d where that is solved in the space of its rows.
+    - A metric takes in n 2 N: parents and curvature.
+    - The exact one has those of the last step too. It has 2 P, gradients with their biases and
+      directions, and 5 m d at work in its largest layer, or 3 m d where that is solved in the
+      space of its rows.
     """
     total, visible = sum(sizes), sizes[0]
     parameters = 2 * sum(a * b for a, b in pairwise(sizes)) + 2 * total - visible
@@ -135,9 +136,9 @@ def model_bytes(
     phase = rows * (5 * total - 2 * visible)
     count = 2 * parameters + 2 * phase + 3 * rows * total
     if metric is not None:
-        count += 2 * phase + 2 * rows * total
+        count += 2 * rows * total
     if metric == "fisher":
-        count += 2 * parameters + _at_work(arguments.batch, rows, sizes)
+        count += 2 * rows * total + 2 * parameters + _at_work(arguments.batch, rows, sizes)
     return count * (8 if arguments.dtype == "float64" else 4)
 
 

@@ -330,7 +330,7 @@ time.sleep(60)
         os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.getsignal(signal.SIGINT)
-    thread = threading.Thread(target=press)
+    thread = threading.Thread(target=press, daemon=True)
     thread.start()
     assert module.call([sys.executable, "-c", code]) == (7, signal.SIGINT)
     thread.join()

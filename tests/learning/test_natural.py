@@ -107,7 +107,7 @@ def test_posterior_rows_count_by_their_importance() -> None:
 
 def test_rows_that_share_x_are_one_row_in_the_first_recognition_layer() -> None:
     machine, x = CASE.machine(), CASE.data()
-    learning = learner(CASE, machine)
+    learning = learner(CASE, machine, refresh_every=2)  # which keeps the rows
     learning.step(x)
     rows = [len(fisher.inputs) for fisher in learning.metrics[1].fishers]
     assert rows == [CASE.batch, CASE.batch * CASE.samples, CASE.batch * CASE.samples]
@@ -185,7 +185,8 @@ def test_the_plain_version_of_the_package_gives_the_same(which: int) -> None:
     """`nws.natural.natural_direction` on the rows that the metric took in."""
     machine, x = CASE.machine(), CASE.data(soft=True)
     WakeSleep(machine, make_rule("rws", CASE.samples), CASE.rng(SEED)).step(x)
-    plain, learning = joined(machine, which), learner(CASE, machine)
+    plain = joined(machine, which)
+    learning = learner(CASE, machine, refresh_every=2)  # which keeps the rows
     learning.step(x)
     rows = learning.metrics[which].rows
     for found, each, gradient in zip(joined(machine, which), rows, plain, strict=True):

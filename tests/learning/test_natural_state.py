@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import io
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -15,7 +17,7 @@ from torch import Tensor
 
 from nws.errors import UserError
 from nws.learning import NaturalMetric, RowOptions, WakeSleep
-from nws.models import HelmholtzMachine
+from nws.models import HelmholtzMachine, Trace
 from nws.natural import LevenbergMarquardt, Rows
 from nws.natural.metrics import Fisher
 from nws.natural.solvers import AutoSolver, Cholesky, ConjugateGradient, RunningInverse, Woodbury
@@ -257,10 +259,48 @@ def test_reports_name_the_network(kind: str) -> None:
 
 
 def test_fishers_are_the_exact_operators_of_the_last_rows() -> None:
-    learning = learner(CASE, CASE.machine(), kind="empirical")
+    learning = learner(CASE, CASE.machine(), kind="empirical", refresh_every=2)
     assert learning.metrics[0].fishers == []
     learning.step(CASE.data())
     for metric in learning.metrics:
         for fisher, rows in zip(metric.fishers, metric.rows, strict=True):
             assert fisher.weights is rows.curvature and fisher.inputs is rows.inputs
             assert fisher.name == rows.name
+
+
+PHASE_KEPT = {  # whether a later step needs the rows
+    **{kind: ({"kind": kind}, False) for kind in KINDS},
+    "other batch": ({"batch": "other"}, False),
+    "trust region": ({"max_kl": 1e-4}, False),
+    "refreshed every 2 steps": ({"refresh_every": 2}, True),
+}
+
+
+@pytest.mark.parametrize("adapts", [False, True], ids=["fixed", "levenberg_marquardt"])
+@pytest.mark.parametrize(("options", "kept"), PHASE_KEPT.values(), ids=PHASE_KEPT)
+def test_a_phase_ends_with_its_step(
+    options: dict[str, Any], kept: bool, adapts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a step would have two in memory. An adaptive damping measures the step after it."""
+    phases: list[weakref.ref[Trace]] = []
+    for name in ("wake", "dream"):
+        original = getattr(HelmholtzMachine, name)
+
+        def remembered(*arguments: Any, original: Callable[..., Trace] = original) -> Trace:
+            trace = original(*arguments)
+            phases.append(weakref.ref(trace))
+            return trace
+
+        monkeypatch.setattr(HelmholtzMachine, name, remembered)
+    learning = learner(CASE, CASE.machine(), **options)
+    if adapts:
+        for metric in learning.metrics:
+            metric.damping = LevenbergMarquardt(ALPHA, every=1).to(metric.damping.alpha)
+    gc.disable()  # what waits for it is in memory
+    try:
+        run(learning, range(3))
+        alive = [phase for phase in phases if phase() is not None]
+    finally:
+        gc.enable()
+    assert len(phases) >= 6 and bool(alive) == kept
+    assert bool(learning.metrics[0].rows) == kept
