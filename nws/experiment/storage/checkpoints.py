@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from nws.errors import UserError
+from nws.experiment.process.own_code import own_place
 from nws.experiment.storage import kinds
 from nws.files import write_atomically
 from nws.learning.step import STATISTICS
@@ -161,7 +162,7 @@ def from_checkpoint(path: Path, what: str, only: bool = True) -> Iterator[None]:
     except (UserError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        if not only:
+        if not only or own_place(error):  # the checkpoint is not to blame for a user's own code
             raise
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
