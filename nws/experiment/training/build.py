@@ -18,6 +18,7 @@ from nws.data import Dataset, load_dataset
 from nws.errors import UserError
 from nws.experiment.averaging import Average
 from nws.experiment.options.configuration import instantiate, locate, override_key, to_dict
+from nws.experiment.training import trial
 from nws.experiment.training.rates import parameter_groups
 from nws.experiment.training.seeds import derive_seed
 from nws.learning import NaturalMetric, RowOptions, Rule
@@ -168,6 +169,7 @@ def build_optimizer(config: DictConfig, total_steps: int, machine: HelmholtzMach
     """
     options = to_dict(config.optimizer)
     groups = parameter_groups(machine, options)
+    trial.try_optimizer(_make("optimizer", options, total_steps, trial.small(groups)), options)
     return _make("optimizer", options, total_steps, groups)
 
 
@@ -175,6 +177,8 @@ def build_scheduler(
     config: DictConfig, total_steps: int, optimizer: Optimizer
 ) -> LRScheduler | ReduceLROnPlateau:
     """Return the `scheduler` group's scheduler of an optimizer."""
+    tried = _build(config, "scheduler", total_steps, trial.beside(optimizer))
+    trial.try_scheduler(tried, to_dict(config.scheduler), total_steps)
     return _build(config, "scheduler", total_steps, optimizer)
 
 
