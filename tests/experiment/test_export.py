@@ -64,3 +64,11 @@ def test_what_half_precision_cannot_hold_is_refused(train: Command, tmp_path: Pa
     with pytest.raises(UserError, match="a parameter is not finite in half precision"):
         export_run(run, tmp_path / "small")
     assert not (tmp_path / "small").exists()
+
+
+def test_machines_that_come_with_nws_have_the_best_checkpoint_alone(command: Command) -> None:
+    last = command("nws", "sample", "pretrained/digits", "--checkpoint", "last").message()
+    assert "last.pt, found none; best.pt beside it is good" in last
+    assert "give --checkpoint best" in last and "the run has saved none yet" not in last
+    resumed = command("nws", "train", "resume=pretrained/digits").message()
+    assert "copies by nws export have none" in resumed and "logger" not in resumed

@@ -118,8 +118,9 @@ def _owned_start(run: RunDirectory, config: DictConfig, hydra_config: HydraConf)
     if "_target_" not in (saved.get("algorithm") or {"_target_": ""}):
         raise UserError("this run is of version 0.1, which can be looked at but not gone on with")
     resumed = override(saved, config, overrides)
+    state = run.last_state()  # a copy by nws export has none, and lacks options too
     check_configuration(resumed)
-    return Start(run, resumed, run.last_state(), changed, again=True)
+    return Start(run, resumed, state, changed, again=True)
 
 
 def override(saved: DictConfig, composed: DictConfig, overrides: list[str]) -> DictConfig:

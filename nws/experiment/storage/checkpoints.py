@@ -146,7 +146,9 @@ def load_checkpoint(path: Path, resume: bool = False) -> dict[str, Any]:
             message names the other checkpoint of the run, where that one is good.
     """
     if not path.is_file():
-        raise UserError(f"expected a checkpoint at {path}, found none: the run has saved none yet")
+        there = any(path.with_name(name).is_file() for name in NAMES)
+        reason = way_out(path, resume) if there else "the run has saved none yet"
+        raise UserError(f"expected a checkpoint at {path}, found none; {reason}")
     state, problem = _read(path, resume)
     if problem:
         text = f"{path} is not a checkpoint of nws or is damaged: {problem}"
