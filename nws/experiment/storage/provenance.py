@@ -138,7 +138,8 @@ class Provenance:
             self.record |= {"started": started, "resumed": []}
         else:
             self.record = before
-            given = given | {"git": self._keep(code, f"provenance_step_{step:07d}.diff")}
+            entries = len(before["resumed"])  # several may start at one step
+            given = given | {"git": self._keep(code, f"provenance_resumed_{entries}.diff")}
         if step is not None:
             entry: Facts = {"step": step, "time": now(), "command": given["command"]}
             differs = [key for key in given if given[key] != self.record.get(key)]
