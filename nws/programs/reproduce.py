@@ -25,7 +25,8 @@ from nws.analysis.report.page import write_page
 from nws.analysis.tables import print_table
 from nws.data import TFD_MD5
 from nws.errors import UserError
-from nws.experiment.options.configuration import override_key
+from nws.experiment.launch.arguments import rewrite_arguments
+from nws.experiment.options.configuration import CONF, override_key
 from nws.experiment.process import hardware
 from nws.experiment.process.boundary import errors_for_people
 from nws.experiment.process.invocation import command_line, start
@@ -298,8 +299,18 @@ def read_arguments() -> tuple[Plan, bool]:
     return Plan(given.what, given.quick, where, given.overrides, chosen), given.dry_run
 
 
+def check_options(plan: Plan) -> None:
+    """Refuse overrides that a method's training cannot take, before the folder has a file."""
+    for method in plan.methods:
+        try:
+            rewrite_arguments(["-m", *plan.training(method)], CONF)
+        except UserError as error:
+            raise UserError(f"training of {method}: {error}") from error
+
+
 def main() -> None:
     plan, dry_run = read_arguments()
+    check_options(plan)
     if "stand-in" in plan.title:
         print(f"warning: {plan.title}; its figures are no TFD figures", file=sys.stderr, flush=True)
     if dry_run:
