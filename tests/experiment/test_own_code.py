@@ -133,3 +133,14 @@ def test_an_error_after_a_resume_is_not_blamed_on_the_checkpoint(
     monkeypatch.delitem(sys.modules, "my_ideas")
     message = train("resume=run", "trainer.epochs=2").message()
     assert "my_ideas.py line 7: AttributeError" in message and "damaged" not in message
+
+
+@pytest.mark.parametrize("value", ["x", "0", "-2", ""])
+def test_processes_of_an_environment_that_is_wrong(
+    train: Command, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", value)
+    expected = (
+        f"WORLD_SIZE must be a whole number of at least 1, as torchrun sets it, got {value!r}"
+    )
+    assert expected in train().message()
