@@ -84,7 +84,7 @@ def test_the_installed_command_trains_and_samples_from_any_folder(
         assert state["step"] == 2
     drawn = call(command, "sample", "sweep/1", "--count", "4", folder=tmp_path)
     assert drawn.splitlines()[-1] == str(tmp_path / "sweep" / "1")
-    assert (tmp_path / "sweep" / "1" / "images" / "samples_seed_0.png").is_file()
+    assert (tmp_path / "sweep" / "1" / "images" / "samples_4_images_seed_0.png").is_file()
 
 
 def test_the_command_s_own_words(command: Command) -> None:
