@@ -1,4 +1,4 @@
-"""Several processes that train one machine, in a few words. With one process nothing here does any.
+"""Sums, gathers and broadcasts of several processes. With one process they do nothing.
 
 Each process holds all parameters. It works on its part of what is counted: data points of a batch,
 units of a layer, chunks of an evaluation. What it finds is summed, or joined, so that afterwards
@@ -137,7 +137,7 @@ def is_first() -> bool:
 
 
 def speaks_first() -> bool:
-    """Whether no other process that ends has asked this before: one of them says why."""
+    """True for the first process that asks, so that one error is printed."""
     if _here.size == 1:
         return True
     try:

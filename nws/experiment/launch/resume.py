@@ -32,7 +32,7 @@ CHOOSERS = ("experiment", "debug", "natural_metric", "tuned")
 PATIENCE = 5.0  # seconds that resume=auto waits for a process that is just ending
 
 
-#: What runs did of before these options were there; where it is not here, null.
+#: Values of options that a saved run is too old to have; others count as null.
 BEFORE = {"trainer.matmul_precision": "highest", "trainer.on_divergence": "stop"}
 
 
@@ -45,7 +45,7 @@ class Start:
     state: dict[str, Any] | None = None  # the last checkpoint; None for a new run
     changed: set[str] = field(default_factory=set)  # groups with overrides, which win over `state`
     again: bool = False  # whether the directory is of this run already
-    finished: bool = False  # what resume=auto has nothing to do with
+    finished: bool = False  # the run has ended
 
 
 TOLD = ("config", "state", "changed", "again", "finished")  # after the directory

@@ -157,14 +157,14 @@ def load_checkpoint(path: Path, resume: bool = False) -> dict[str, Any]:
 
 
 @contextmanager
-def from_checkpoint(path: Path, what: str, only: bool = True) -> Iterator[None]:
-    """Turn an error over values that come from a checkpoint, `only` then, into a message of it."""
+def from_checkpoint(path: Path, what: str, enabled: bool = True) -> Iterator[None]:
+    """Turn errors inside into a UserError that names the checkpoint, if `enabled`."""
     try:
         yield
     except (UserError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        if not only or own_place(error):  # the checkpoint is not to blame for a user's own code
+        if not enabled or own_place(error):  # the checkpoint is not to blame for a user's own code
             raise
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(

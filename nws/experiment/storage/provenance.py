@@ -47,7 +47,7 @@ KINDS = {
 }
 
 
-#: Without these a record is as good as none for a run that goes on.
+#: A resumed run ignores a record without these keys.
 NEEDED = ("command", "version", "git", "state", "resumed")
 
 
