@@ -114,23 +114,22 @@ def named(arguments: argparse.Namespace) -> tuple[str, str]:
 
 def check_taken(arguments: argparse.Namespace) -> None:
     """Refuse options that WHAT does not take."""
+    what, still = arguments.what, not arguments.steps
     for name, takers in TAKEN_BY.items():
-        if getattr(arguments, name) is not None and arguments.what not in takers:
-            others = ", ".join(takers)
-            reason = f"--{name} is for {others}, and {arguments.what} does not take it"
+        if getattr(arguments, name) is None:
+            continue
+        if what not in takers:
+            reason = f"--{name} is for {', '.join(takers)}, and {what} does not take it"
             raise UserError(f"{reason}; leave it out, or name {takers[-1]} after the run")
-    if arguments.what == "generate" and not arguments.steps:
-        for name in ("chain", "samples"):
-            if getattr(arguments, name) is not None:
-                reason = f"--{name} is of a Markov chain, and generate runs none without --steps"
-                raise UserError(f"{reason}; leave it out, or give --steps N too")
+        if what == "generate" and still and name in ("chain", "samples"):
+            reason = f"--{name} is of a Markov chain, and generate runs none without --steps"
+            raise UserError(f"{reason}; leave it out, or give --steps N too")
 
 
 def fill_in(arguments: argparse.Namespace) -> None:
     """Fill in the defaults of WHAT, and check the numbers and the file."""
     what, output = arguments.what, arguments.output
     arguments.mask, arguments.split = arguments.mask or "bottom", arguments.split or "test"
-    arguments.chain = arguments.chain or "auto"
     arguments.samples = SAMPLES if arguments.samples is None else arguments.samples
     arguments.count = COUNTS[what] if arguments.count is None else arguments.count
     arguments.steps = STEPS.get(what, 0) if arguments.steps is None else arguments.steps
@@ -320,7 +319,8 @@ def main() -> None:
     loaded = load_run(arguments.run, *source)
     run, config, machine = loaded.directory, loaded.config, loaded.machine
     check_room(arguments, machine, device)
-    gibbs = is_bidirectional(config) if arguments.chain == "auto" else arguments.chain == "gibbs"
+    own = arguments.chain in (None, "auto")
+    gibbs = is_bidirectional(config) if own else arguments.chain == "gibbs"
     if arguments.binary and machine.units[0].support is None:
         raise UserError("--binary needs units that are binary, those of this run's pixels are not")
     rng = torch.Generator(device).manual_seed(arguments.seed)
