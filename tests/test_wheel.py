@@ -15,7 +15,7 @@ import torch
 from conftest import CONF, ROOT, SMALL, TWO_STEPS, Command, Interrupt, complete
 
 import nws
-from nws.experiment.process.invocation import PROGRAMS, SCRIPTS, command_line, start
+from nws.experiment.process.invocation import PROGRAMS, SCRIPTS, command_line, start_command
 from nws.experiment.storage import pretrained
 from nws.programs.command import MODULES, module_of
 
@@ -133,7 +133,7 @@ def test_a_comparison_starts_the_programs_as_it_was_started(command: Command) ->
     shown = command("nws", "reproduce", "three_by_three", "--quick", "--dry-run").out
     lines = [line.split()[:2] for line in shown.splitlines()]
     assert lines == 7 * [["nws", "train"], ["nws", "evaluate"], ["nws", "sample"]]
-    assert start("sample", "RUN") == [sys.executable, "-m", "nws", "sample", "RUN"]
+    assert start_command("sample", "RUN") == [sys.executable, "-m", "nws", "sample", "RUN"]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

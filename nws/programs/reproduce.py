@@ -29,7 +29,7 @@ from nws.experiment.launch.arguments import rewrite_arguments
 from nws.experiment.options.configuration import CONF, override_key
 from nws.experiment.process import hardware
 from nws.experiment.process.boundary import errors_for_people
-from nws.experiment.process.invocation import command_line, start
+from nws.experiment.process.invocation import command_line, start_command
 from nws.experiment.process.signals import StopSignals
 from nws.experiment.storage import kinds
 from nws.experiment.storage.directory import RunDirectory
@@ -229,7 +229,7 @@ def carry_out(plan: Plan, state: State) -> list[str]:
             continue
         given = [text for text in step.arguments if text not in absent]
         print(f"{position}: {command_line(step.program, *given)}", flush=True)
-        code, caught = call(start(step.program, *given))
+        code, caught = call(start_command(step.program, *given))
         if caught is not None:
             raise KeyboardInterrupt(caught)
         if code != 0:

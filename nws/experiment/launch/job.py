@@ -90,7 +90,7 @@ class Job:
         return {"command": command, "overrides": overrides, "experiment": experiment}
 
     @contextmanager
-    def errors_for_people(self) -> Iterator[None]:
+    def reports_errors(self) -> Iterator[None]:
         """Turn an error into one message, without a traceback.
 
         It ends a single run, which then leaves no empty directory. In a sweep the other jobs go

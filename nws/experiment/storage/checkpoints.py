@@ -81,7 +81,7 @@ def _entry(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, dict) else None
 
 
-def _texts(value: object) -> bool:
+def _texts_by_name(value: object) -> bool:
     return isinstance(value, dict) and all(type(each) is str for each in value.values())
 
 
@@ -114,7 +114,7 @@ SCHEMA = {
     "finished": Key("true or false", lambda value: isinstance(value, bool)),
     "average": Key("averaged parameters and their count, or none", kinds.maybe(_average)),
     "rows": Key("the text of metrics.csv", kinds.text),
-    "configuration": Key("texts by their names, or none", kinds.maybe(_texts)),
+    "configuration": Key("texts by their names, or none", kinds.maybe(_texts_by_name)),
     "wandb_id": Key("a text or none", kinds.maybe(kinds.text)),
     "shape": Key(
         "height and width",
