@@ -1,4 +1,4 @@
-"""Several processes that train one machine, in a few words. With one process nothing here does any.
+"""Sums, gathers and broadcasts of several processes. With one process they do nothing.
 
 Each process holds all parameters. It works on its part of what is counted: data points of a batch,
 units of a layer, chunks of an evaluation. What it finds is summed, or joined, so that afterwards
@@ -61,11 +61,12 @@ def start(environment: dict[str, str] | None = None, timeout: float = TIMEOUT) -
     """
     global _here
     values = os.environ if environment is None else environment
-    size = int(values.get("WORLD_SIZE", 1))
+    size = _number("WORLD_SIZE", values, 1)
     if size == 1 or _here.size > 1:
         return _here
     if environment is not None:
         os.environ.update(environment)
+    local_rank = _number("LOCAL_RANK", values, _number("RANK", values, 0))
     cuda = torch.cuda.is_available() and distributed.is_nccl_available()
     wait = timedelta(seconds=timeout)
     try:
@@ -81,10 +82,25 @@ def start(environment: dict[str, str] | None = None, timeout: float = TIMEOUT) -
             f"{size} processes were to meet at {place}, which failed on {socket.gethostname()}:"
             f" {_first_line(error)}; start them by torchrun, see docs/distributed.md"
         ) from error
-    _here = Processes(rank, size, int(values.get("LOCAL_RANK", rank)), store)
+    _here = Processes(rank, size, local_rank, store)
     if cuda:
         torch.cuda.set_device(_here.local_rank)
     return _here
+
+
+def _number(name: str, values: Mapping[str, str], default: int) -> int:
+    """The number in a variable of the environment; `UserError` for another value."""
+    try:
+        number = int(values.get(name, default))
+    except ValueError:
+        number = -1
+    if number < (name == "WORLD_SIZE"):
+        raise UserError(
+            f"the environment variable {name} must be a whole number of at least"
+            f" {int(name == 'WORLD_SIZE')}, as torchrun sets it, got {values.get(name)!r};"
+            " unset it for one process"
+        )
+    return number
 
 
 def _attempt(values: Mapping[str, str]) -> str:
@@ -121,7 +137,7 @@ def is_first() -> bool:
 
 
 def speaks_first() -> bool:
-    """Whether no other process that ends has asked this before: one of them says why."""
+    """True for the first process that asks, so that one error is printed."""
     if _here.size == 1:
         return True
     try:

@@ -15,7 +15,7 @@ import torch
 from conftest import CONF, ROOT, SMALL, TWO_STEPS, Command, Interrupt, complete
 
 import nws
-from nws.experiment.process.invocation import PROGRAMS, SCRIPTS, command_line, start
+from nws.experiment.process.invocation import PROGRAMS, SCRIPTS, command_line, start_command
 from nws.experiment.storage import pretrained
 from nws.programs.command import module_of
 
@@ -84,7 +84,7 @@ def test_the_installed_command_trains_and_samples_from_any_folder(
         assert state["step"] == 2
     drawn = call(command, "sample", "sweep/1", "--count", "4", folder=tmp_path)
     assert drawn.splitlines()[-1] == str(tmp_path / "sweep" / "1")
-    assert (tmp_path / "sweep" / "1" / "images" / "samples_seed_0.png").is_file()
+    assert (tmp_path / "sweep" / "1" / "images" / "samples_4_images_seed_0.png").is_file()
 
 
 def test_the_command_s_own_words(command: Command) -> None:
@@ -136,7 +136,7 @@ def test_a_comparison_starts_the_programs_as_it_was_started(command: Command) ->
     shown = command("nws", "reproduce", "three_by_three", "--quick", "--dry-run").out
     lines = [line.split()[:2] for line in shown.splitlines()]
     assert lines == 7 * [["nws", "train"], ["nws", "evaluate"], ["nws", "sample"]]
-    assert start("sample", "RUN") == [sys.executable, "-m", "nws", "sample", "RUN"]
+    assert start_command("sample", "RUN") == [sys.executable, "-m", "nws", "sample", "RUN"]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

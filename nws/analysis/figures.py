@@ -186,12 +186,19 @@ def decimal_ticks(axis: Axis) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def save(files: dict[str, bytes], path: Path) -> list[Path]:
-    """Write the files that `draw` returns, each with its own ending, and return their paths."""
+def save(files: dict[str, bytes], path: Path, alone: bool = False) -> list[Path]:
+    """Write the files that `draw` returns, each with its own ending, and return their paths.
+
+    With `alone`, the kind of file that the path names is written by itself; PNG for a path without
+    ending.
+    """
     if not path.name:
         raise UserError("expected the name of a file to write, got an empty name; add a name")
     if path.suffix not in ("", ".png", ".svg"):
         raise UserError(f"a figure is written as .png and .svg, got {path.name}; end it in either")
+    if alone:
+        kind = path.suffix.removeprefix(".") or "png"
+        files = {kind: files[kind]}
     paths = [path.with_suffix(f".{kind}") for kind in files]
     for each, content in zip(paths, files.values(), strict=True):
         write_atomically(each, content)

@@ -29,19 +29,21 @@ def read_arguments() -> argparse.Namespace:
         "--group", default="algorithm.name", metavar="KEY[,KEY]",
         help="configuration keys whose values name a method (default algorithm.name)",
     )  # fmt: skip
-    add("--output", type=Path, default=Path("batch_sizes.png"), help="PNG; an SVG goes beside it")
+    written = "the PNG or SVG file to write (default: both, batch_sizes.png and .svg)"
+    add("--output", type=Path, help=written)
     return parser.parse_args()
 
 
 def main() -> None:
     arguments = read_arguments()
-    check_writable(arguments.output)
+    output = arguments.output or Path("batch_sizes.png")
+    check_writable(output)
     if not all(map(math.isfinite, arguments.target)):
         raise UserError(f"--target must be a number of nats, got {arguments.target}")
     found = reach(read_runs(arguments.runs), arguments.group, arguments.column, arguments.target)
     heads = ["method", "target", "batch", "steps", "images", "rate", "runs tried"]
     print_table(heads, [cells(each) for each in found])
-    for path in save(draw(found), arguments.output):
+    for path in save(draw(found), output, alone=arguments.output is not None):
         print(path)
 
 

@@ -45,7 +45,7 @@ def read_arguments() -> argparse.Namespace:
     add("--title", help="above the figure (default: none)")
     add(
         "--output", type=Path,
-        help="PNG file; an SVG file goes beside it (default: curves_COLUMN.png)",
+        help="the PNG or SVG file to write (default: both, curves_COLUMN.png and .svg)",
     )  # fmt: skip
     return parser.parse_args()
 
@@ -68,7 +68,7 @@ def main() -> None:
         groups, column, title=arguments.title, log=arguments.log, log_x=arguments.log_x,
         ymin=arguments.ymin, ymax=arguments.ymax,
     )  # fmt: skip
-    paths = save(files, output)
+    paths = save(files, output, alone=arguments.output is not None)
     cut = scale(bands, column).cut
     if arguments.log or (arguments.ymin, arguments.ymax) != (None, None):
         cut = {}

@@ -25,10 +25,11 @@ from nws.analysis.report.page import write_page
 from nws.analysis.tables import print_table
 from nws.data import TFD_MD5
 from nws.errors import UserError
-from nws.experiment.options.configuration import override_key
+from nws.experiment.launch.arguments import rewrite_arguments
+from nws.experiment.options.configuration import CONF, override_key
 from nws.experiment.process import hardware
 from nws.experiment.process.boundary import errors_for_people
-from nws.experiment.process.invocation import command_line, start
+from nws.experiment.process.invocation import command_line, start_command
 from nws.experiment.process.signals import StopSignals
 from nws.experiment.storage import kinds
 from nws.experiment.storage.directory import RunDirectory
@@ -228,7 +229,7 @@ def carry_out(plan: Plan, state: State) -> list[str]:
             continue
         given = [text for text in step.arguments if text not in absent]
         print(f"{position}: {command_line(step.program, *given)}", flush=True)
-        code, caught = call(start(step.program, *given))
+        code, caught = call(start_command(step.program, *given))
         if caught is not None:
             raise KeyboardInterrupt(caught)
         if code != 0:
@@ -298,8 +299,18 @@ def read_arguments() -> tuple[Plan, bool]:
     return Plan(given.what, given.quick, where, given.overrides, chosen), given.dry_run
 
 
+def check_options(plan: Plan) -> None:
+    """Refuse overrides that a method's training cannot take, before the folder has a file."""
+    for method in plan.methods:
+        try:
+            rewrite_arguments(["-m", *plan.training(method)], CONF)
+        except UserError as error:
+            raise UserError(f"training of {method}: {error}") from error
+
+
 def main() -> None:
     plan, dry_run = read_arguments()
+    check_options(plan)
     if "stand-in" in plan.title:
         print(f"warning: {plan.title}; its figures are no TFD figures", file=sys.stderr, flush=True)
     if dry_run:

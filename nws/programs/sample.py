@@ -41,9 +41,11 @@ from nws.models.likelihood import TRUSTED_ESS
 View = tuple[list[Tensor], str]  # the frames of a picture, and what it shows
 COUNTS = {"generate": 64, "reconstruct": 32, "inpaint": 24, "chain": 16, "walk": 8}
 STEPS = {"generate": 0, "inpaint": 50, "chain": 50, "walk": 16}
+SAMPLES = 50  # importance samples
 TAKEN_BY = {  # options that only some take
     "mask": ("inpaint",), "split": ("reconstruct", "inpaint"),
     "steps": ("generate", "inpaint", "chain", "walk"),
+    "chain": ("generate", "inpaint", "chain"), "samples": ("generate", "inpaint", "chain"),
 }  # fmt: skip
 MISSING = 0.25  # grey level of pixels that were taken away
 DESCRIPTION = """Draw images from a run, finished or not.
@@ -70,11 +72,11 @@ def read_arguments() -> argparse.Namespace:
     add("--count", type=int, help=f"images, or walks (default: {counts})")
     add("--steps", type=int, help=f"of the chain or of the walk (default: {steps})")
     add(
-        "--chain", choices=["auto", "gibbs", "resampling"], default="auto",
+        "--chain", choices=["auto", "gibbs", "resampling"],
         help="gibbs: exact for p* of bidirectional machines; resampling: importance resampling, "
         "for p; auto (default): gibbs for runs of a bidirectional algorithm, as bihm and nbihm",
     )  # fmt: skip
-    add("--samples", type=int, default=50, help="importance samples of resampling (default 50)")
+    add("--samples", type=int, help=f"importance samples of resampling (default {SAMPLES})")
     taken = "what inpaint takes away: left, right, top, bottom (default), or a PNG, white there"
     add("--mask", help=taken)
     held_out = "of the held-out images of reconstruct and inpaint: test (default) or valid"
@@ -97,9 +99,11 @@ def named(arguments: argparse.Namespace) -> tuple[str, str]:
     what = arguments.what
     kind = "binary_" * arguments.binary + ("samples" if what == "generate" else what)
     parts = [kind] + [Path(arguments.mask or "bottom").stem] * (what == "inpaint")
+    if arguments.count not in (None, COUNTS[what]):
+        parts.append(f"{arguments.count}_{'walks' if what == 'walk' else 'images'}")
     parts += [] if arguments.steps is None else [f"{arguments.steps}_steps"]
     others = {
-        "auto": arguments.chain,
+        "auto": arguments.chain or "auto",
         "test": arguments.split or "test",
         "best": arguments.checkpoint,
     }
@@ -110,17 +114,23 @@ def named(arguments: argparse.Namespace) -> tuple[str, str]:
 
 def check_taken(arguments: argparse.Namespace) -> None:
     """Refuse options that WHAT does not take."""
+    what, still = arguments.what, not arguments.steps
     for name, takers in TAKEN_BY.items():
-        if getattr(arguments, name) is not None and arguments.what not in takers:
-            others = ", ".join(takers)
-            reason = f"--{name} is for {others}, and {arguments.what} does not take it"
+        if getattr(arguments, name) is None:
+            continue
+        if what not in takers:
+            reason = f"--{name} is for {', '.join(takers)}, and {what} does not take it"
             raise UserError(f"{reason}; leave it out, or name {takers[-1]} after the run")
+        if what == "generate" and still and name in ("chain", "samples"):
+            reason = f"--{name} is of a Markov chain, and generate runs none without --steps"
+            raise UserError(f"{reason}; leave it out, or give --steps N too")
 
 
 def fill_in(arguments: argparse.Namespace) -> None:
     """Fill in the defaults of WHAT, and check the numbers and the file."""
     what, output = arguments.what, arguments.output
     arguments.mask, arguments.split = arguments.mask or "bottom", arguments.split or "test"
+    arguments.samples = SAMPLES if arguments.samples is None else arguments.samples
     arguments.count = COUNTS[what] if arguments.count is None else arguments.count
     arguments.steps = STEPS.get(what, 0) if arguments.steps is None else arguments.steps
     may_be_zero = ["seed"] + ["steps"] * (what in ("generate", "reconstruct"))
@@ -309,7 +319,8 @@ def main() -> None:
     loaded = load_run(arguments.run, *source)
     run, config, machine = loaded.directory, loaded.config, loaded.machine
     check_room(arguments, machine, device)
-    gibbs = is_bidirectional(config) if arguments.chain == "auto" else arguments.chain == "gibbs"
+    own = arguments.chain in (None, "auto")
+    gibbs = is_bidirectional(config) if own else arguments.chain == "gibbs"
     if arguments.binary and machine.units[0].support is None:
         raise UserError("--binary needs units that are binary, those of this run's pixels are not")
     rng = torch.Generator(device).manual_seed(arguments.seed)

@@ -79,7 +79,7 @@ def main(config: DictConfig) -> float:
     Returns the best validation log-likelihood, which hydra/sweeper=optuna maximizes.
     """
     job = Job()
-    with job.errors_for_people(), starting_point(config, job.hydra) as start:
+    with job.reports_errors(), starting_point(config, job.hydra) as start:
         state, stopped, terminal = start.state, None, job.terminal(start.config)
         if state is not None and start.finished:
             terminal.line("finished already: step {step} of {total_steps}".format(**state))

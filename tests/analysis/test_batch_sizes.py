@@ -59,18 +59,22 @@ def test_the_command_prints_a_table_and_draws_it(
 ) -> None:
     for batch in (10, 40):
         make(f"runs/{batch}", [(1, 1, -9), (2, 2, -7)], batch_size=batch)
-    outcome = command(BATCH_SIZES, "runs", "--target", "-8", "--output", "sizes.png")
+    outcome = command(BATCH_SIZES, "runs", "--target", "-8")
     assert outcome.code == 0 and outcome.err == ""
     assert outcome.out.splitlines()[1].split() == ["rws", "-8", "10", "15", "150", "0.1", "1"]
-    assert outcome.out.splitlines()[-2:] == ["sizes.png", "sizes.svg"]
-    assert ">rws, -8 nats<" in (tmp_path / "sizes.svg").read_text()
+    assert outcome.out.splitlines()[-2:] == ["batch_sizes.png", "batch_sizes.svg"]
+    assert ">rws, -8 nats<" in (tmp_path / "batch_sizes.svg").read_text()
+    (tmp_path / "hand.svg").write_text("drawn by hand")
+    named = command(BATCH_SIZES, "runs", "--target", "-8", "--output", "hand.png")
+    assert named.out.splitlines()[-1] == "hand.png" and (tmp_path / "hand.png").is_file()
+    assert (tmp_path / "hand.svg").read_text() == "drawn by hand"
 
 
 def test_every_target_is_drawn(make: Make, command: Command, tmp_path: Path) -> None:
     """Also more of them than there are simple dashes."""
     make("runs/0", [(1, 1, -9), (2, 2, -3)])
     targets = [f"--target=-{nats}" for nats in range(4, 9)]
-    assert command(BATCH_SIZES, "runs", *targets, "--output", "five.png").code == 0
+    assert command(BATCH_SIZES, "runs", *targets, "--output", "five.svg").code == 0
     text = (tmp_path / "five.svg").read_text()
     assert all(f">rws, -{nats} nats<" in text for nats in range(4, 9))
 

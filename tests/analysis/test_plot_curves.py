@@ -46,10 +46,8 @@ def test_options(
     outcome = command(
         PLOT, "one", "two", "--group", "argument", *labels, "--title", "T", "--output", "f/x.svg"
     )
-    assert outcome.code == 0 and sorted(path.name for path in (tmp_path / "f").iterdir()) == [
-        "x.png",
-        "x.svg",
-    ]
+    assert outcome.code == 0
+    assert [path.name for path in (tmp_path / "f").iterdir()] == ["x.svg"]  # what was named, alone
     assert ">low (2 seeds)<" in (tmp_path / "f" / "x.svg").read_text()
     assert "the runs of high end at epochs 1 to 2; its mean ends at the first" in outcome.err
     monkeypatch.setattr(

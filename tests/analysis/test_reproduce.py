@@ -166,6 +166,8 @@ def test_what_is_refused(reproduce: Reproduce, tmp_path: Path) -> None:
         ("experiment=digits",): "experiment is chosen by this script",
         ("hydra.sweep.dir=x",): "hydra.sweep.dir is chosen by this script",
         ("word",): "overrides are key=value",
+        ("--quick", "optimizer.foo=3"): "training of ws: there is no option optimizer.foo",
+        ("trainer.epochs=-1",): "training of ws: trainer.epochs must be a number",
         ("--methods", "ws,nope"): "takes ws, rws, nws, nrws, nrws_exact, bihm, nbihm, got nope",
     }
     for arguments, expected in cases.items():
@@ -297,7 +299,7 @@ def test_a_method_that_fails_leaves_the_others(
         "nws.analysis.comparison.draw", lambda *_, **__: {"png": b"a picture"}
     )  # not what this is about
     method = module.COMPARISONS["three_by_three"].methods["ws"]
-    method.overrides.append("optimizer.lr=-1")
+    method.overrides.append("trainer.batch_size=1000000000")  # more images than there are
     with pytest.raises(UserError, match=r"1 steps failed:\n  train ws ended with status 1;"):
         reproduce(*arguments)
     table = rows(tmp_path / "out")

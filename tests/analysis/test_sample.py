@@ -57,7 +57,7 @@ def test_reconstructions_stand_below_their_originals(command: Command, run: Path
     grid = pixels(
         drawn(
             command(SAMPLE, str(run), "reconstruct", "--count", "5", "--columns", "3"),
-            "reconstruct_seed_0.png",
+            "reconstruct_5_images_seed_0.png",
         )
     )
     assert grid.shape[0] > 2 + 4 * ROW and grid.shape[1] == NARROWEST  # with a caption
@@ -89,7 +89,7 @@ def test_inpainting_leaves_the_rest_of_the_image_alone(
         chain,
     )
     assert {"gibbs": "Gibbs sampling", "resampling": "importance resampling"}[chain] in outcome.out
-    grid = pixels(drawn(outcome, f"inpaint_left_4_steps_{chain}_seed_0.png"))
+    grid = pixels(drawn(outcome, f"inpaint_left_3_images_4_steps_{chain}_seed_0.png"))
     for column in range(3):
         original, left, filled = (cell(grid, row, column) for row in range(3))
         assert (original[:, 3:] == left[:, 3:]).all() and (original[:, 3:] == filled[:, 3:]).all()
@@ -103,7 +103,7 @@ def test_a_mask_from_a_png(command: Command, run: Path, tmp_path: Path) -> None:
     outcome = command(
         SAMPLE, str(run), "inpaint", "--mask", "mask.png", "--count", "2", "--steps", "2"
     )
-    grid = pixels(drawn(outcome, "inpaint_mask_2_steps_seed_0.png"))
+    grid = pixels(drawn(outcome, "inpaint_mask_2_images_2_steps_seed_0.png"))
     assert ((cell(grid, 1, 0) == 64) == (mask > 0)).all()
     Image.fromarray(mask[:3]).save(tmp_path / "small.png")
     Image.fromarray(0 * mask).save(tmp_path / "black.png")
@@ -121,7 +121,7 @@ def test_a_mask_from_a_png(command: Command, run: Path, tmp_path: Path) -> None:
 def test_a_chain_is_an_animation_with_a_frame_for_each_step(command: Command, run: Path) -> None:
     path = drawn(
         command(SAMPLE, str(run), "chain", "--count", "4", "--steps", "6", "--columns", "2"),
-        "chain_6_steps_seed_0.gif",
+        "chain_4_images_6_steps_seed_0.gif",
     )
     with Image.open(path) as image:
         assert (
@@ -143,16 +143,18 @@ def test_a_chain_is_an_animation_with_a_frame_for_each_step(command: Command, ru
 
 
 def test_refined_samples_and_walks(command: Command, run: Path) -> None:
-    plain = drawn(command(SAMPLE, str(run), "--count", "4"), "samples_seed_0.png").read_bytes()
+    plain = drawn(
+        command(SAMPLE, str(run), "--count", "4"), "samples_4_images_seed_0.png"
+    ).read_bytes()
     refined = command(
         SAMPLE, str(run), "generate", "--count", "4", "--steps", "3", "--chain", "gibbs"
     )
     assert "3 steps of Gibbs sampling" in refined.out
-    assert drawn(refined, "samples_3_steps_gibbs_seed_0.png").read_bytes() != plain
+    assert drawn(refined, "samples_4_images_3_steps_gibbs_seed_0.png").read_bytes() != plain
     grid = pixels(
         drawn(
             command(SAMPLE, str(run), "walk", "--count", "2", "--steps", "5"),
-            "walk_5_steps_seed_0.png",
+            "walk_2_walks_5_steps_seed_0.png",
         )
     )
     assert grid.shape[0] > 2 + 2 * ROW and grid.shape[1] == 2 + 5 * CELL
@@ -185,7 +187,14 @@ def test_draws_of_grey_pixels_are_no_binary_ones(command: Command, train: Comman
 
 @pytest.mark.parametrize(
     ("what", "option"),
-    [("generate", "--mask=left"), ("reconstruct", "--steps=3"), ("walk", "--split=valid")],
+    [
+        ("generate", "--mask=left"),
+        ("reconstruct", "--steps=3"),
+        ("walk", "--split=valid"),
+        ("reconstruct", "--chain=gibbs"),
+        ("walk", "--samples=7"),
+        ("reconstruct", "--samples=7"),
+    ],
 )
 def test_an_option_without_effect_is_refused(
     command: Command, run: Path, what: str, option: str
@@ -193,6 +202,19 @@ def test_an_option_without_effect_is_refused(
     message = command(SAMPLE, str(run), what, option).message()
     assert f"{option.split('=')[0]} is for " in message and f"{what} does not take it" in message
     assert not list((run / "images").glob("*seed*"))
+
+
+@pytest.mark.parametrize("option", ["--chain=gibbs", "--samples=7"])
+def test_options_of_a_chain_need_one(command: Command, run: Path, option: str) -> None:
+    message = command(SAMPLE, str(run), option).message()
+    assert "generate runs none without --steps; leave it out, or give --steps N too" in message
+
+
+def test_another_count_has_a_file_of_its_own(command: Command, run: Path) -> None:
+    whole = drawn(command(SAMPLE, str(run), "--count", "64"), "samples_seed_0.png")
+    before = whole.read_bytes()
+    drawn(command(SAMPLE, str(run), "--count", "4"), "samples_4_images_seed_0.png")
+    assert whole.read_bytes() == before
 
 
 def test_too_few_effective_samples_are_said(command: Command, run: Path) -> None:
@@ -208,7 +230,7 @@ def test_grey_sources_stand_above_the_draws_of_them(command: Command, train: Com
     digits = train("trainer.epochs=1")  # grey digits, made binary once for test
     assert digits.code == 0, digits.err
     outcome = command(SAMPLE, str(digits.run), "reconstruct", "--count", "2", "--columns", "2")
-    grid = pixels(drawn(outcome, "reconstruct_seed_0.png"))
+    grid = pixels(drawn(outcome, "reconstruct_2_images_seed_0.png"))
     side, levels = 8 * 14 + 2, load_dataset(load_digits, binarize="none")
     for column in range(2):
         grey, draw, _ = (
@@ -223,5 +245,5 @@ def test_grey_sources_stand_above_the_draws_of_them(command: Command, train: Com
 
 def test_images_go_to_the_runs_weights_and_biases_run_too(command: Command, run: Path) -> None:
     outcome = command(SAMPLE, str(run), "--count", "4", "--wandb", "offline")
-    drawn(outcome, "samples_seed_0.png")
+    drawn(outcome, "samples_4_images_seed_0.png")
     assert list((run / "wandb").glob("offline-run-*/files/media/images/samples/samples_*.png"))

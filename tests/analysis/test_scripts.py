@@ -43,7 +43,7 @@ SPLITS = {"train": 60, "valid": 15, "test": 12}
 def test_sample(command: Command, run: Path) -> None:
     outcome = command(SAMPLE, str(run), "--count", "6", "--columns", "3", "--seed", "1")
     assert outcome.code == 0 and outcome.run == run and outcome.err == ""
-    path = run / "images" / "samples_seed_1.png"
+    path = run / "images" / "samples_6_images_seed_1.png"
     assert str(path) in outcome.out
     first = path.read_bytes()
     with Image.open(path) as image:
@@ -52,9 +52,9 @@ def test_sample(command: Command, run: Path) -> None:
     command(SAMPLE, "../a run/", "--count", "6", "--columns", "3", "--seed", "1")
     assert path.read_bytes() == first  # a seed fixes the draws
     command(SAMPLE, str(run), "--count", "6", "--columns", "3", "--seed", "2")
-    assert (run / "images" / "samples_seed_2.png").read_bytes() != first
+    assert (run / "images" / "samples_6_images_seed_2.png").read_bytes() != first
     command(SAMPLE, str(run), "--count", "6", "--binary", "--checkpoint", "last")
-    with Image.open(run / "images" / "binary_samples_last_seed_0.png") as image:
+    with Image.open(run / "images" / "binary_samples_6_images_last_seed_0.png") as image:
         side = 2 * (image.width // 6)  # without the caption below
         grid = image.convert("L").crop((0, 0, side, side))
         assert len(set(grid.tobytes())) == 3  # black, white, and the frame between the images
@@ -169,4 +169,4 @@ def test_an_unfinished_run_is_sampled(
 
     monkeypatch.setattr(WakeSleep, "step", step)
     assert command("train.py", *SMALL, "hydra.run.dir=run").code == 0
-    assert Path("run/images/samples_seed_0.png").is_file()
+    assert Path("run/images/samples_4_images_seed_0.png").is_file()

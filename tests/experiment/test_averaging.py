@@ -163,7 +163,9 @@ def test_scripts_take_the_averaged_weights(train: Command, command: Command) -> 
     assert "in evaluation.json already" in command(*asked).out
 
     drawn = command("scripts/sample.py", "run", "--weights", "average", "--count", "4")
-    assert drawn.code == 0 and (run / "images" / "samples_average_seed_0.png").is_file(), drawn.err
+    assert drawn.code == 0 and (run / "images" / "samples_4_images_average_seed_0.png").is_file(), (
+        drawn.err
+    )
     train("hydra.run.dir=none")
     for script in ("evaluate.py", "sample.py"):
         message = command(f"scripts/{script}", "none", "--weights", "average").message()

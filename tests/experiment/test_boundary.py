@@ -42,14 +42,15 @@ def test_a_defect_is_one_line_and_its_traceback_is_in_the_log(
 def test_a_defect_of_a_program_without_a_run(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("nws.programs.runs.main", lambda: [][3])
+    monkeypatch.setattr("nws.programs.runs.read_arguments", lambda: None)
     with monkeypatch.context() as patch:
         patch.setattr("tempfile.tempdir", str(tmp_path))
         outcome = command("scripts/runs.py", ".")
     (log,) = tmp_path.glob("nws_*.log")
     assert outcome.code == 70 and outcome.err.count("\n") == 1
-    message = "IndexError: list index out of range. This is a defect of nws, please report it"
-    assert f"{message}; its traceback is in {log}" in outcome.err
+    message = "AttributeError: 'NoneType' object has no attribute"
+    assert "This is a defect of nws, please report it" in outcome.err
+    assert message in outcome.err and f"; its traceback is in {log}" in outcome.err
     assert "Traceback" in log.read_text()
     with monkeypatch.context() as patch:
         patch.setattr("tempfile.tempdir", str(tmp_path / "missing"))

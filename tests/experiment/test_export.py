@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conftest import Command, checkpoint, snapshot
@@ -64,3 +65,27 @@ def test_what_half_precision_cannot_hold_is_refused(train: Command, tmp_path: Pa
     with pytest.raises(UserError, match="a parameter is not finite in half precision"):
         export_run(run, tmp_path / "small")
     assert not (tmp_path / "small").exists()
+
+
+def test_machines_that_come_with_nws_have_the_best_checkpoint_alone(command: Command) -> None:
+    last = command("nws", "sample", "pretrained/digits", "--checkpoint", "last").message()
+    assert "last.pt, found none; best.pt beside it is good" in last
+    assert "give --checkpoint best" in last and "the run has saved none yet" not in last
+    resumed = command("nws", "train", "resume=pretrained/digits").message()
+    assert "copies by nws export have none" in resumed and "logger" not in resumed
+
+
+def test_of_ones_own_images_the_file_name_stays(
+    train: Command, command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "deep").mkdir()
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "deep" / "mine.npy", rng.integers(0, 256, (300, 4, 4), dtype=np.uint8))
+    run = train("data=npz", "data.path=deep/mine.npy", "trainer.batch_size=50").run
+    assert command("nws", "export", str(run), "small").code == 0
+    text = (tmp_path / "small" / ".hydra" / "config.yaml").read_text()
+    assert "path: mine.npy\n" in text and str(tmp_path) not in text
+    assert command("nws", "sample", "small", "--count", "4").code == 0
+    (tmp_path / "deep" / "mine.npy").rename(tmp_path / "mine.npy")
+    asked = ("--samples", "3", "--data-points", "10")
+    assert command("nws", "evaluate", "small", *asked).code == 0

@@ -65,6 +65,18 @@ def held(optimizer, lr_lambda):
 """
 
 
+def test_joblib_within_an_allocation_of_slurm(
+    sweep: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its jobs are runs by themselves, however many tasks the allocation has."""
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    launcher = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=sweep"]
+    outcome = sweep(*TOY, "algorithm=ws", "seed=0,1", "trainer.epochs=1", *launcher)
+    assert outcome.code == 0, (outcome.out, outcome.err)
+    assert [read_provenance(tmp_path / "sweep" / job)["state"] for job in "01"] == 2 * ["finished"]
+
+
 def test_several_processes_stop_and_go_on(
     sweep: Command, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,9 @@ def test_mistakes(command: Command) -> None:
     machine = nws.HelmholtzMachine([6, 4])
     calls: dict[str, Callable[[], object]] = {
         "algorithm must be one of bihm, nbihm, .*, got 'nope'": lambda: nws.named_rule("nope"),
+        "algorithm has the options name, samples, .*; got foo": lambda: nws.named_rule(
+            "rws", foo=1
+        ),
         "data must be one of digits, .*, got 'nope'": lambda: nws.load_data("nope"),
         "data has the options name, .*; got size": lambda: nws.load_data("digits", size=3),
         "metric must be one of diagonal, .*'nope'": lambda: nws.natural_metrics(machine, "nope"),

@@ -136,6 +136,7 @@ def test_own_classes_are_what_trains(
     [
         (("metric._target_=my_classes.Stubborn",), "must be a class with update and direction"),
         (("damping._target_=my_classes.Flat", "~damping.value"), "must be a class of nws.natural"),
+        (("metric._target_=builtins.dict",), "direction is missing in builtins.dict"),
         (("algorithm._target_=builtins.dict",), "algorithm._target_ must be nws.learning.Rule"),
         (("++model.units={_target_: my_classes.Solved}",), "model.units must be binary or bipolar"),
     ],

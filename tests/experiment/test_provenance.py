@@ -90,7 +90,7 @@ def test_stops_and_resumes_are_noted(
     assert train("resume=run", "trainer.epochs=3").code == 0
     after = read_provenance(run)
     assert [entry["step"] for entry in after["resumed"]] == [8, 12]
-    git = {"commit": "a" * 40, "changed": True, "diff": "provenance_step_0000012.diff"}
+    git = {"commit": "a" * 40, "changed": True, "diff": "provenance_resumed_1.diff"}
     assert after["resumed"][1]["git"] == git and after["git"] == before["git"]
     assert (run / git["diff"]).read_bytes() == b"diff 2\n"
     assert after["started"] == before["started"] and after["command"] == before["command"]
@@ -99,6 +99,21 @@ def test_stops_and_resumes_are_noted(
     log = (run / "train.log").read_text()
     assert "stopped at step 8 of 12" in log and log.count("resumed at step") == 2
     assert read_provenance(train("hydra.run.dir=other").run)["resumed"] == []  # the control
+
+
+def test_resumes_at_one_step_keep_their_code_apart(
+    train: Command, interrupt: Interrupt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = train("hydra.run.dir=run", "trainer.epochs=1").run
+    diffs = [b"diff 1\n", b"diff 2\n"]
+    for diff in diffs:
+        with monkeypatch.context() as patch:
+            change_code(patch, "a" * 40, diff)
+            interrupt(1, MemoryError("before anything is saved"))
+            assert train("resume=run", "trainer.epochs=2").code == 1
+    entries = read_provenance(run)["resumed"]
+    assert [entry["step"] for entry in entries] == [6, 6]
+    assert [(run / entry["git"]["diff"]).read_bytes() for entry in entries] == diffs
 
 
 def test_code_without_changes_and_without_git(

@@ -90,7 +90,7 @@ class Job:
         return {"command": command, "overrides": overrides, "experiment": experiment}
 
     @contextmanager
-    def errors_for_people(self) -> Iterator[None]:
+    def reports_errors(self) -> Iterator[None]:
         """Turn an error into one message, without a traceback.
 
         It ends a single run, which then leaves no empty directory. In a sweep the other jobs go
@@ -137,7 +137,8 @@ class Job:
                 end_with(int(os.environ[PARENT]))
             if (Path(self.hydra.sweep.dir) / STOPPED).exists():
                 raise CompactHydraException("not started: the sweep was stopped; use resume=auto")
-            meet_tasks()
+            if "submitit" in str(self.hydra.launcher._target_):  # else each task is a job by itself
+                meet_tasks()
             signal.signal(signal.SIGINT, signal.default_int_handler)
             lower_shield()
             yield

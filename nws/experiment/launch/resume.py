@@ -37,7 +37,7 @@ CHOOSERS = (*PRESETS, "tuned")
 PATIENCE = 5.0  # seconds that resume=auto waits for a process that is just ending
 
 
-#: What runs did of before these options were there; where it is not here, null.
+#: Values of options that a saved run is too old to have; others count as null.
 BEFORE = {"trainer.matmul_precision": "highest", "trainer.on_divergence": "stop"}
 
 
@@ -50,7 +50,7 @@ class Start:
     state: dict[str, Any] | None = None  # the last checkpoint; None for a new run
     changed: set[str] = field(default_factory=set)  # groups with overrides, which win over `state`
     again: bool = False  # whether the directory is of this run already
-    finished: bool = False  # what resume=auto has nothing to do with
+    finished: bool = False  # the run has ended
 
 
 TOLD = ("config", "state", "changed", "again", "finished")  # after the directory
@@ -123,8 +123,9 @@ def _owned_start(run: RunDirectory, config: DictConfig, hydra_config: HydraConf)
     if "_target_" not in (saved.get("algorithm") or {"_target_": ""}):
         raise UserError("this run is of version 0.1, which can be looked at but not gone on with")
     resumed = override(saved, config, overrides)
+    state = run.last_state()  # a copy by nws export has none, and lacks options too
     check_configuration(resumed)
-    return Start(run, resumed, run.last_state(), changed, again=True)
+    return Start(run, resumed, state, changed, again=True)
 
 
 def override(saved: DictConfig, composed: DictConfig, overrides: list[str]) -> DictConfig:

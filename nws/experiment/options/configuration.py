@@ -12,6 +12,7 @@ from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 
 from nws.errors import UserError
+from nws.experiment.process.own_code import describe_error, is_library, own_place
 from nws.files import PACKAGE
 
 #: The folder of config.yaml: in an installed nws within the package, in the repository beside it.
@@ -62,14 +63,29 @@ def locate(target: object, group: str) -> Callable[..., Any]:
     import_from_here()
     try:
         found = pkgutil.resolve_name(str(target))
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # a file of the user's own may raise any
         raise UserError(
-            f"{group}._target_={target} cannot be imported ({error}); a file of your own has to lie"
-            " in the working directory, beside train.py, or on PYTHONPATH"
+            f"{group}._target_={target} cannot be imported ({describe_error(error)})"
+            f"{_where_it_looked(str(target), error)}"
         ) from error
     if not callable(found):
         raise UserError(f"{group}._target_ must name a function or a class, got {target}")
     return found
+
+
+def _where_it_looked(target: str, error: Exception) -> str:
+    """Return what to do about a name that cannot be imported, by the file that was found for it."""
+    module = sys.modules.get(target.partition(".")[0].partition(":")[0])
+    if own_place(error):
+        return ""  # the line says it
+    if module is None:
+        where = "in the working directory, beside train.py, or on PYTHONPATH"
+        return f"; a file of your own has to lie {where}"
+    found = getattr(module, "__file__", None)
+    if found is None or is_library(Path(found).resolve()):
+        what = found or "a module built into Python"
+        return f"; {what} was found. A file of your own needs a name that no library has"
+    return f"; {found} was found, look at the name"
 
 
 def instantiate(
@@ -90,10 +106,19 @@ def instantiate(
         source = error.__cause__ if isinstance(error, InstantiationException) else error
         if isinstance(source, UserError):
             raise source from None
-        cause, *rest = (str(source or "") or str(error)).splitlines()
-        if cause.endswith(":") and rest:  # Hydra's, of a name that cannot be imported
-            cause = f"{cause} {rest[0]}; a file of your own has to lie in the working directory"
-        raise UserError(f"{target} cannot be made from the options {options}: {cause}") from error
+        reason = _reason(source or error)
+        raise UserError(f"{target} cannot be made from the options {options}: {reason}") from error
+
+
+def _reason(error: BaseException) -> str:
+    """Return why an object could not be made, in its class's own words."""
+    text = str(error).strip()
+    if not text or own_place(error):
+        return f"{describe_error(error)}; NWS_DEBUG=1 shows the traceback"
+    first, *rest = text.splitlines()
+    if first.endswith(":") and rest:  # Hydra's, of a name that cannot be imported
+        return f"{first} {rest[0]}; a file of your own has to lie in the working directory"
+    return first
 
 
 def import_from_here() -> None:

@@ -1,8 +1,9 @@
 """The boundary of all programs: what a user sees of an error is one line, never a page of Python.
 
-An error of the user's, a `UserError`, ends a program with status 1. An error that is none is a
-defect of nws: its traceback goes to a file, and the status is `DEFECT`. With `NWS_DEBUG=1` it goes
-to the terminal. This module imports neither torch nor Hydra, so that it is there while they load.
+An error of the user's, a `UserError`, ends a program with status 1. So does one in a file of the
+user's own, whose traceback goes to a file. Any other error is a defect of nws: its traceback goes
+to a file too, and the status is `DEFECT`. With `NWS_DEBUG=1` tracebacks go to the terminal. This
+module imports neither torch nor Hydra, so that it is there while they load.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from nws.errors import UserError
+from nws.experiment.process.own_code import describe_error, own_place
 
 #: Exit status of a defect of nws: EX_SOFTWARE of sysexits.h.
 DEFECT = 70
@@ -73,30 +75,38 @@ def say_error(message: str) -> None:
 def explain(error: Exception, log: Path | None = None) -> tuple[str, int]:
     """Return the message of an error for a person, and the exit status.
 
-    Writes the traceback of a defect to `log`. Raises the error itself where `NWS_DEBUG` asks for
-    it, unless it is the user's.
+    Writes the traceback of a defect, or of an error in the user's own code, to `log`. Raises the
+    error itself where `NWS_DEBUG` asks for it; a `UserError` only where another error caused it.
     """
     from omegaconf.errors import OmegaConfBaseException
 
-    if isinstance(error, UserError):
-        return str(error), 1
-    if isinstance(error, OmegaConfBaseException):
-        return ", ".join(line.strip() for line in str(error).splitlines()), 1
-    if os.environ.get("NWS_DEBUG", "0") not in ("", "0"):
+    told = isinstance(error, UserError | OmegaConfBaseException)
+    more = not told or (isinstance(error, UserError) and error.__cause__ is not None)
+    if more and os.environ.get("NWS_DEBUG", "0") not in ("", "0"):
         raise error
+    if told:
+        lines = str(error).splitlines()
+        return str(error) if isinstance(error, UserError) else ", ".join(map(str.strip, lines)), 1
     memory = out_of_memory(error)
     if memory:
         return f"{memory}; {LOWER}", 1
-    if isinstance(error, OSError):  # of a file, a disk or a network
-        if error.filename is None:
-            return f"{error.strerror or error}; the system refused, look at disk and network", 1
-        what = f"{error.filename}: {error.strerror or error}"
-        return f"{what}; look at whether it is there, and may be read and written", 1
+    if isinstance(error, OSError):
+        return _refusal(error), 1
+    if own_place(error):
+        return f"{describe_error(error)}; {_keep(error, log)}", 1
     reason = (str(error).strip() or "no message").splitlines()[0]
     return (
         f"{type(error).__name__}: {reason}. This is a defect of nws, please report it;"
         f" {_keep(error, log)}"
     ), DEFECT
+
+
+def _refusal(error: OSError) -> str:
+    """Return what the system refused: a file, a disk or a network."""
+    if error.filename is None:
+        return f"{error.strerror or error}; the system refused, look at disk and network"
+    what = f"{error.filename}: {error.strerror or error}"
+    return f"{what}; look at whether it is there, and may be read and written"
 
 
 def out_of_memory(error: BaseException) -> str:

@@ -1,6 +1,7 @@
 """The device that a run computes on, and the name of the machine that a time was measured on."""
 
 import platform
+import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,9 +54,5 @@ def peak_memory(device: torch.device) -> int:
     """Return the most bytes in use so far: on the GPU those of torch, else those of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    try:
-        import resource
-    except ImportError:  # on Windows
-        return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak

@@ -55,6 +55,6 @@ def _repository(started: str) -> str | None:
     return above if here else None
 
 
-def start(program: str, *arguments: str) -> list[str]:
+def start_command(program: str, *arguments: str) -> list[str]:
     """Return the command that starts a program in a process of its own, installed or not."""
     return [sys.executable, "-m", "nws", program, *arguments]

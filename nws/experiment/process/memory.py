@@ -1,6 +1,7 @@
 """The memory that a run needs at least, before anything of it is made."""
 
 import math
+import resource
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -79,12 +80,7 @@ def memory_of(device: torch.device) -> float:
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[1])
     limits = [_number(Path(path)) for path in CGROUPS]
-    try:
-        import resource
-
-        limits += [float(each) for each in resource.getrlimit(resource.RLIMIT_AS) if each > 0]
-    except ImportError:  # on Windows
-        pass
+    limits += [float(each) for each in resource.getrlimit(resource.RLIMIT_AS) if each > 0]
     return min([_physical(), *limits])
 
 

@@ -165,7 +165,7 @@ class Terminal:
     def evaluation(self, what: str) -> Iterator[Callable[[int, int], None]]:
         """Show a bar of an evaluation; the function takes the images done, and how many there are.
 
-        Its time counts as none of training's.
+        Its time is not counted as training.
         """
         began = time.monotonic()
         bar = self.bars.add_task(what, total=1, note="")

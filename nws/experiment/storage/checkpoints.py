@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from nws.errors import UserError
+from nws.experiment.process.own_code import own_place
 from nws.experiment.storage import kinds
 from nws.files import write_atomically
 from nws.learning.step import STATISTICS
@@ -80,7 +81,7 @@ def _entry(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, dict) else None
 
 
-def _texts(value: object) -> bool:
+def _texts_by_name(value: object) -> bool:
     return isinstance(value, dict) and all(type(each) is str for each in value.values())
 
 
@@ -113,7 +114,7 @@ SCHEMA = {
     "finished": Key("true or false", lambda value: isinstance(value, bool)),
     "average": Key("averaged parameters and their count, or none", kinds.maybe(_average)),
     "rows": Key("the text of metrics.csv", kinds.text),
-    "configuration": Key("texts by their names, or none", kinds.maybe(_texts)),
+    "configuration": Key("texts by their names, or none", kinds.maybe(_texts_by_name)),
     "wandb_id": Key("a text or none", kinds.maybe(kinds.text)),
     "shape": Key(
         "height and width",
@@ -145,7 +146,9 @@ def load_checkpoint(path: Path, resume: bool = False) -> dict[str, Any]:
             message names the other checkpoint of the run, where that one is good.
     """
     if not path.is_file():
-        raise UserError(f"expected a checkpoint at {path}, found none: the run has saved none yet")
+        there = any(path.with_name(name).is_file() for name in NAMES)
+        reason = way_out(path, resume) if there else "the run has saved none yet"
+        raise UserError(f"expected a checkpoint at {path}, found none; {reason}")
     state, problem = _read(path, resume)
     if problem:
         text = f"{path} is not a checkpoint of nws or is damaged: {problem}"
@@ -154,14 +157,14 @@ def load_checkpoint(path: Path, resume: bool = False) -> dict[str, Any]:
 
 
 @contextmanager
-def from_checkpoint(path: Path, what: str, only: bool = True) -> Iterator[None]:
-    """Turn an error over values that come from a checkpoint, `only` then, into a message of it."""
+def from_checkpoint(path: Path, what: str, enabled: bool = True) -> Iterator[None]:
+    """Turn errors inside into a UserError that names the checkpoint, if `enabled`."""
     try:
         yield
     except (UserError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        if not only:
+        if not enabled or own_place(error):  # the checkpoint is not to blame for a user's own code
             raise
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(

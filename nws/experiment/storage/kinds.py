@@ -1,4 +1,4 @@
-"""The kinds of values that files of runs hold: tests that tell them, for files of others too.
+"""Tests of values read from JSON and checkpoints.
 
 Every test takes any value, as JSON or a checkpoint may hold it, and returns whether it fits.
 """

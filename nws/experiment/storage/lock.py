@@ -27,8 +27,8 @@ class Taken(UserError):
 class RunLock:
     """A lock on a run directory that the kernel frees with its process, however that ends.
 
-    It is an exclusive `flock` on a file, which has the owner in words for others. The file goes
-    with the lock: whoever waited for it then holds a file that is none, and tries again.
+    It is an exclusive `flock` on a file, which has the owner in words for others. The owner
+    deletes the file. A process that waited holds a deleted file and tries again.
 
     Args:
         run: The run directory.

@@ -47,7 +47,7 @@ KINDS = {
 }
 
 
-#: Without these a record is as good as none for a run that goes on.
+#: A resumed run ignores a record without these keys.
 NEEDED = ("command", "version", "git", "state", "resumed")
 
 
@@ -138,7 +138,8 @@ class Provenance:
             self.record |= {"started": started, "resumed": []}
         else:
             self.record = before
-            given = given | {"git": self._keep(code, f"provenance_step_{step:07d}.diff")}
+            entries = len(before["resumed"])  # several may start at one step
+            given = given | {"git": self._keep(code, f"provenance_resumed_{entries}.diff")}
         if step is not None:
             entry: Facts = {"step": step, "time": now(), "command": given["command"]}
             differs = [key for key in given if given[key] != self.record.get(key)]

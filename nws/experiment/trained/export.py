@@ -31,7 +31,8 @@ class Exported(NamedTuple):
 def export_run(run: LoadedRun, folder: Path) -> Exported:
     """Write a small copy of a run, itself a run directory with a checkpoint `best`.
 
-    Parameters are in float16. The root of the data is as by default, not a path of this machine.
+    Parameters are in float16. No path of this machine is in it: the root of the data is as by
+    default, and of your own images the file name alone stays.
 
     Args:
         run: From `load_run`, which chooses checkpoint and weights.
@@ -55,6 +56,8 @@ def export_run(run: LoadedRun, folder: Path) -> Exported:
     OmegaConf.set_struct(config, False)
     if "root" in config.data:
         config.data.root = "${oc.env:NWS_DATA_ROOT,data}"
+    if config.data.get("path") is not None:
+        config.data.path = Path(str(config.data.path)).name
     copy = RunDirectory(folder)
     save_checkpoint(copy.best, state)
     write_atomically(copy.config, OmegaConf.to_yaml(config).encode())

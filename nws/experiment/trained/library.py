@@ -54,14 +54,16 @@ def named_rule(name: str, **options: Any) -> Rule:
         **options: Fields of `Rule` that are to differ.
 
     Raises:
-        UserError: There is no such rule, or a value is out of range.
+        UserError: There is no such rule or field, or a value is out of range.
 
     Example:
         >>> rule = named_rule("nrws", samples=5)
         >>> rule.samples, rule.recognition_wake, rule.recognition_dream
         (5, 0.5, 0.5)
     """
-    return replace(build_rule(_compose({"algorithm": name})), **options)
+    config = _compose({"algorithm": name})
+    _check_names("algorithm", config, options)
+    return replace(build_rule(config), **options)  # the values may be functions
 
 
 def natural_metrics(
@@ -107,11 +109,16 @@ def _compose(choices: dict[str, str]) -> DictConfig:
         return hydra.compose("config", overrides)
 
 
-def _set(group: str, config: DictConfig, options: dict[str, Any]) -> None:
-    """Set options of a group; `UserError` for one that the group does not have."""
-    there: Iterable[str] = [str(key) for key in config[group] if key != "_target_"]
+def _check_names(group: str, config: DictConfig, options: Iterable[str]) -> None:
+    """Raise `UserError` for an option that a group does not have."""
+    there = [str(key) for key in config[group] if key != "_target_"]
     unknown = [name for name in options if name not in there]
     if unknown:
         raise UserError(f"{group} has the options {', '.join(there)}; got {', '.join(unknown)}")
+
+
+def _set(group: str, config: DictConfig, options: dict[str, Any]) -> None:
+    """Set options of a group; `UserError` for one that the group does not have."""
+    _check_names(group, config, options)
     for name, value in options.items():
         OmegaConf.update(config, f"{group}.{name}", value, merge=False)

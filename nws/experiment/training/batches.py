@@ -17,7 +17,7 @@ TRAIN, UNLABELED = 2, 3  # the streams of random numbers that shuffle these part
 class Batches:
     """The batches of a run, a function of seed and step: there is no state to save.
 
-    Each epoch has a shuffle of its own, and leaves out other images that fill no batch.
+    Each epoch is shuffled anew and drops its incomplete last batch.
 
     Args:
         data: The data set.

@@ -2,10 +2,10 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from nws.data import Dataset, load_dataset
 from nws.errors import UserError
 from nws.experiment.averaging import Average
 from nws.experiment.options.configuration import instantiate, locate, override_key, to_dict
+from nws.experiment.training import trial
 from nws.experiment.training.rates import parameter_groups
 from nws.experiment.training.seeds import derive_seed
 from nws.learning import NaturalMetric, RowOptions, Rule
@@ -123,7 +124,7 @@ def build_metrics(
     options = to_dict(config.metric)
     if options.get("_target_") is None:
         return []
-    own = signature(locate(options["_target_"], "metric")).parameters
+    own = _taken_by(options["_target_"])
     names = [field.name for field in fields(RowOptions) if field.name in {*options} - {*own}]
     if options.get("memory") == 1 and "memory" not in own:
         del options["memory"]  # what a class of a user's own has anyway
@@ -151,7 +152,15 @@ def build_metrics(
 def takes_solver(config: DictConfig) -> bool:
     """Return whether the metric's class takes a solver."""
     target = config.metric.get("_target_")
-    return target is not None and "solver" in signature(locate(target, "metric")).parameters
+    return target is not None and "solver" in _taken_by(target)
+
+
+def _taken_by(target: str) -> Mapping[str, Parameter]:
+    """Return what a metric's class takes; nothing of a builtin, which does not say."""
+    try:
+        return signature(locate(target, "metric")).parameters
+    except ValueError:
+        return {}
 
 
 def unused_options(config: DictConfig, overrides: Sequence[str]) -> list[str]:
@@ -168,6 +177,7 @@ def build_optimizer(config: DictConfig, total_steps: int, machine: HelmholtzMach
     """
     options = to_dict(config.optimizer)
     groups = parameter_groups(machine, options)
+    trial.try_optimizer(_make("optimizer", options, total_steps, trial.small(groups)), options)
     return _make("optimizer", options, total_steps, groups)
 
 
@@ -175,6 +185,8 @@ def build_scheduler(
     config: DictConfig, total_steps: int, optimizer: Optimizer
 ) -> LRScheduler | ReduceLROnPlateau:
     """Return the `scheduler` group's scheduler of an optimizer."""
+    tried = _build(config, "scheduler", total_steps, trial.beside(optimizer))
+    trial.try_scheduler(tried, to_dict(config.scheduler), total_steps)
     return _build(config, "scheduler", total_steps, optimizer)
 
 

@@ -150,7 +150,7 @@ class Trainer:
         while not due and stop.caught is None:
             last = self.outputs.run.last
             try:
-                with from_checkpoint(last, "the first step from it", only=self.unproved):
+                with from_checkpoint(last, "the first step from it", enabled=self.unproved):
                     self._step()
             except UserError:  # a solver's, of rows that it cannot use
                 self._check()  # the reason, where numbers are not finite

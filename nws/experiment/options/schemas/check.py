@@ -172,9 +172,29 @@ def _check_signature(
             known = dict.fromkeys([*fields, *names, *spec.taken])
             reason = "" if fields else f"{key}._target_={_name(function)} takes no option {{}}"
             yield from check_names(key, options, known, reason)
+        yield from _check_kinds(key, options, names, fields, function)
         if not fields and spec.given is not None:
             given = {*options, *spec.keywords}
             yield from _check_needed(key, given, names, _name(function))
+
+
+def _check_kinds(
+    key: str, options: Options, names: Mapping[str, inspect.Parameter], aside: Iterable[str],
+    function: Callable[..., Any],
+) -> Iterator[Problem]:  # fmt: skip
+    """Yield options of another kind than the default in the signature, or a number's in torch's."""
+    of_torch = str(function.__module__).startswith("torch.")
+    for name in sorted(names.keys() & options.keys() - {*aside}):
+        value, default = options[name], names[name].default
+        if isinstance(default, bool):
+            wrong, kind = not (value is None or isinstance(value, bool)), "true or false"
+        else:
+            annotated = names[name].annotation in ("int", "float")
+            number = annotated or isinstance(default, int | float)
+            text = isinstance(value, str) and value != "total_steps"
+            wrong, kind = of_torch and number and (text or isinstance(value, bool)), "a number"
+        if wrong:
+            yield Problem(f"{key}.{name}", f"{key}.{name} must be {kind}, got {value!r}")
 
 
 def _check_needed(
