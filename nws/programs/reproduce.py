@@ -27,6 +27,7 @@ from nws.data import TFD_MD5
 from nws.errors import UserError
 from nws.experiment.launch.arguments import rewrite_arguments
 from nws.experiment.options.configuration import CONF, override_key
+from nws.experiment.options.flags import split
 from nws.experiment.process import hardware
 from nws.experiment.process.boundary import errors_for_people
 from nws.experiment.process.invocation import command_line, start_command
@@ -303,7 +304,7 @@ def check_options(plan: Plan) -> None:
     """Refuse overrides that a method's training cannot take, before the folder has a file."""
     for method in plan.methods:
         try:
-            rewrite_arguments(["-m", *plan.training(method)], CONF)
+            rewrite_arguments(split(["-m", *plan.training(method)]), CONF)
         except UserError as error:
             raise UserError(f"training of {method}: {error}") from error
 

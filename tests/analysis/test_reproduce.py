@@ -244,14 +244,14 @@ def test_stopped_and_gone_on_with_nothing_is_done_twice(
         and "quick size" in curves
     )
 
-    everything = snapshot(tmp_path / "out")
-    (
-        figures / "three_by_three_samples_ws.png"
-    ).unlink()  # what is gone is made again, and nothing else
-    assert reproduce(*arguments) == 0
-    assert [line.split()[0] for line in calls[7:]] == ["sample"] and snapshot(
-        tmp_path / "out"
-    ) == everything
+    def everything() -> dict[str, bytes]:  # but the page, which says at what minute it was made
+        files = snapshot(tmp_path / "out")
+        return {name: files[name] for name in files if name != "figures/report.html"}
+
+    before = everything()
+    (figures / "three_by_three_samples_ws.png").unlink()
+    assert reproduce(*arguments) == 0  # what is gone is made again, and nothing else
+    assert [line.split()[0] for line in calls[7:]] == ["sample"] and everything() == before
     with pytest.raises(
         UserError, match="holds what came of other options: what three_by_three, quick True"
     ):
