@@ -1,12 +1,13 @@
 # `make` lists the targets. PYTHON=python3.12 make train picks another Python (3.11 or later).
 PYTHON ?= python3
 BIN := .venv/bin
-# whole runs, from the command line to a checkpoint and back
-ON_DEVICE := tests/test_simulated_cuda.py $(addprefix tests/experiment/test_, \
-	averaging.py build.py checkpoints.py divergence.py unlabeled_commands.py waits.py)
+# What no device can change: texts, the layout, files; and the worlds, which stay on the CPU.
+ON_CPU := tests/worlds $(addprefix tests/, test_layout.py test_document_names.py test_errors.py test_files.py \
+	test_schedules.py test_wheel.py) $(addprefix tests/experiment/test_, git.py lock.py metrics_file.py \
+	schemas.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test faults lint format docs benchmark clean
+.PHONY: help install train test on-cpu on-simulated-cuda faults lint format docs benchmark clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -22,10 +23,16 @@ install: .venv/installed  ## make .venv and install the pinned dependencies
 train: .venv/installed  ## train on the embedded default (handwritten digits, under a minute) and say where the run is
 	$(BIN)/python train.py
 
-test: .venv/installed lint  ## lint, type-check and test, then the tests of devices on a simulated GPU
+test: .venv/installed lint  ## lint, type-check and test; beside it the tests again, on a simulated GPU
+	$(MAKE) --no-print-directory --jobs=2 on-cpu on-simulated-cuda
+
+on-cpu: .venv/installed
 	$(BIN)/python -m pytest
-	$(BIN)/python -m pytest --simulated-cuda -k cuda tests/learning tests/models tests/natural
-	$(BIN)/python -m pytest --simulated-cuda $(ON_DEVICE)
+
+on-simulated-cuda: .venv/installed
+	@$(BIN)/python -m pytest --simulated-cuda -p no:cacheprovider tests $(addprefix --ignore=, $(ON_CPU)) \
+		> .simulated-cuda.txt 2>&1 || (cat .simulated-cuda.txt; exit 1)
+	@echo "on a simulated GPU: $$(tail -n 1 .simulated-cuda.txt)"
 
 faults: .venv/installed  ## hundreds of kills and bad inputs with a fresh seed (NWS_FAULTS_SEED repeats one); an hour
 	$(BIN)/python -m pytest tests/faults --faults-long -s
@@ -46,4 +53,4 @@ benchmark: .venv/installed  ## time one training step
 	$(BIN)/python scripts/benchmark.py step
 
 clean:  ## remove .venv, site/ and caches; runs and data stay
-	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf .venv site .simulated-cuda.txt .pytest_cache .mypy_cache .ruff_cache *.egg-info
