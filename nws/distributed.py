@@ -21,7 +21,7 @@ from torch.distributed.rendezvous import rendezvous
 from nws.errors import UserError
 
 TIMEOUT = 600.0  # seconds that a process waits for another one that lives
-PATIENCE = 2.0  # seconds that the first one stays at its end, for others to ask whether it spoke
+PATIENCE = 5.0  # seconds that the first process, when it ends, waits for the others to ask
 LOST = (
     "another process of this run has ended, or cannot be reached, so this one ends too; the run"
     " goes on from its last checkpoint by resume=RUN or resume=auto, with any number of processes"
