@@ -156,7 +156,7 @@ def _holds_store() -> bool:
 
 def _leave(ended: int) -> None:
     """Let the others notice that this process ends, and keep the store until they have asked."""
-    if not torch.cuda.is_available():  # nccl would wait for them
+    if "nccl" not in distributed.get_backend_config():  # that would wait for them
         distributed.destroy_process_group()
     until = time.monotonic() + PATIENCE
     while ended < _here.size and time.monotonic() < until:

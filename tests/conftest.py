@@ -183,13 +183,12 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int | BaseExcep
         from nws.learning import WakeSleep
 
         original, count = WakeSleep.step, 0
-        inside = inspect.getfile(WakeSleep)  # an error of nws, not of a user's own file
 
         def step(self: WakeSleep, *batches: Any) -> Any:
             nonlocal count
             count += 1
             if count == steps and isinstance(what, BaseException):
-                exec(compile("raise what", inside, "exec"), {"what": what})
+                raise_in_nws(what)
             if count == steps:
                 os.kill(os.getpid(), what)  # type: ignore[arg-type]
             return original(self, *batches)
@@ -227,6 +226,13 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # unlabelled, train, valid, test
     savemat(root / "TFD" / "TFD_48x48.mat", {"images": faces, "folds": folds})
     return root
+
+
+def raise_in_nws(error: BaseException) -> None:
+    """Raise an error as if in a file of nws: one in a test's file is that of a user's own."""
+    from nws.learning import WakeSleep
+
+    exec(compile("raise error", inspect.getfile(WakeSleep), "exec"), {"error": error})
 
 
 def count_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:

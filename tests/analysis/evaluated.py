@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Command
+from conftest import Command, raise_in_nws
 
 from nws.analysis import evaluation, sums
 
@@ -71,7 +71,7 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
             def compute(*arguments: Any) -> Any:
                 seen.append(name)
                 if len(seen) == stop and isinstance(what, BaseException):
-                    raise what
+                    raise_in_nws(what)
                 if len(seen) == stop:
                     os.kill(os.getpid(), what)  # type: ignore[arg-type]
                 return originals[name](*arguments)
