@@ -61,7 +61,7 @@ def start(environment: dict[str, str] | None = None, timeout: float = TIMEOUT) -
     """
     global _here
     values = os.environ if environment is None else environment
-    size = _number("WORLD_SIZE", values, 1)
+    size = _number("WORLD_SIZE", values, 1, least=1)
     if size == 1 or _here.size > 1:
         return _here
     if environment is not None:
@@ -88,17 +88,16 @@ def start(environment: dict[str, str] | None = None, timeout: float = TIMEOUT) -
     return _here
 
 
-def _number(name: str, values: Mapping[str, str], default: int) -> int:
+def _number(name: str, values: Mapping[str, str], default: int, least: int = 0) -> int:
     """The number in a variable of the environment; `UserError` for another value."""
     try:
         number = int(values.get(name, default))
     except ValueError:
-        number = -1
-    if number < (name == "WORLD_SIZE"):
+        number = least - 1
+    if number < least:
         raise UserError(
-            f"the environment variable {name} must be a whole number of at least"
-            f" {int(name == 'WORLD_SIZE')}, as torchrun sets it, got {values.get(name)!r};"
-            " unset it for one process"
+            f"the environment variable {name} must be a whole number of at least {least}, as"
+            f" torchrun sets it, got {values.get(name)!r}; unset it for one process"
         )
     return number
 

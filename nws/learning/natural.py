@@ -100,7 +100,7 @@ class NaturalMetric:
 
     @property
     def fishers(self) -> list[UnitFisher]:
-        """The exact Fisher matrix of `rows`, one operator a layer."""
+        """The exact Fisher matrix of `rows`, one operator a layer; none where the rows are gone."""
         return [UnitFisher(rows.inputs, rows.curvature, rows.name) for rows in self.rows]
 
     @property

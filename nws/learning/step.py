@@ -87,6 +87,7 @@ class WakeSleep:
     ) -> None:
         self.machine, self.rule, self.rng, self.metrics = machine, rule, rng, tuple(metrics)
         self.streams = Streams(streams, rng) if streams > 1 else None
+        self._weights = sum(each.numel() for each in machine.parameters())
         self.start_step(0)
         # glibc returns large freed blocks to the system, and page faults then cost as much as the
         # arithmetic. It keeps them once a block of nearly 32 MiB, its limit, has been freed.
@@ -155,8 +156,7 @@ class WakeSleep:
         if self.metrics or x.device.type != "cpu":
             return 1
         rows = len(x) * max(self.samples, self.dreams)
-        weights = sum(each.numel() for each in self.machine.parameters())
-        return parts_of(rows * sum(self.machine.sizes), weights)
+        return parts_of(rows * sum(self.machine.sizes), self._weights)
 
     def _own(self, x: Tensor, points: float) -> tuple[Tensor, Rng, float]:
         """This process's share of data, who draws for it, and what its sums are divided by."""

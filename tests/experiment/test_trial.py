@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,37 @@ def test_a_trial_changes_no_run(train: Command, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(f"nws.experiment.training.trial.{name}", lambda *arguments: None)
     plain = train("hydra.run.dir=plain", *options)
     assert_same_run(tried.run, plain.run)
+
+
+OWN = """
+from torch.optim import Adam
+from torch.optim.lr_scheduler import ConstantLR
+
+
+class MyAdam(Adam):
+    def __init__(self, *arguments, **options):
+        print("MyAdam is made")
+        super().__init__(*arguments, **options)
+
+
+class MyRate(ConstantLR):
+    def __init__(self, *arguments, **options):
+        print("MyRate is made")
+        super().__init__(*arguments, **options)
+"""
+
+
+def test_classes_of_the_users_own_are_made_once(
+    train: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.delitem(sys.modules, "my_steps", raising=False)
+    (tmp_path / "my_steps.py").write_text(OWN)
+    scheduler = ("~scheduler", "+scheduler={_target_: my_steps.MyRate}")
+    outcome = train("device=cpu", "optimizer._target_=my_steps.MyAdam", *scheduler)
+    assert outcome.code == 0, outcome.err
+    for name in ("MyAdam", "MyRate"):
+        assert outcome.out.count(f"{name} is made") == 1
 
 
 def test_rates_beside_change_apart() -> None:

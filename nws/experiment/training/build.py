@@ -177,7 +177,8 @@ def build_optimizer(config: DictConfig, total_steps: int, machine: HelmholtzMach
     """
     options = to_dict(config.optimizer)
     groups = parameter_groups(machine, options)
-    trial.try_optimizer(_make("optimizer", options, total_steps, trial.small(groups)), options)
+    if trial.is_tried(locate(options["_target_"], "optimizer")):
+        trial.try_optimizer(_make("optimizer", options, total_steps, trial.small(groups)), options)
     return _make("optimizer", options, total_steps, groups)
 
 
@@ -185,9 +186,11 @@ def build_scheduler(
     config: DictConfig, total_steps: int, optimizer: Optimizer
 ) -> LRScheduler | ReduceLROnPlateau:
     """Return the `scheduler` group's scheduler of an optimizer."""
-    tried = _build(config, "scheduler", total_steps, trial.beside(optimizer))
-    trial.try_scheduler(tried, to_dict(config.scheduler), total_steps)
-    return _build(config, "scheduler", total_steps, optimizer)
+    options = to_dict(config.scheduler)
+    if trial.is_tried(locate(options["_target_"], "scheduler")):
+        tried = _make("scheduler", options, total_steps, trial.beside(optimizer))
+        trial.try_scheduler(tried, options, total_steps)
+    return _make("scheduler", options, total_steps, optimizer)
 
 
 def build_average(

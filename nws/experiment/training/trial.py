@@ -6,7 +6,7 @@ Classes of the user's own are left alone: their errors name the file and the lin
 import copy
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,14 @@ from nws.experiment.training.rates import Scheduler
 SMALL = 1e-3  # the gradients of a trial step
 
 Parameters = list[Tensor] | list[dict[str, Any]]
+
+
+def is_tried(made_by: Callable[..., Any]) -> bool:
+    """Return whether a class or function is one of a library's: those alone are tried."""
+    try:
+        return is_library(Path(inspect.getfile(made_by)).resolve())
+    except TypeError:  # a builtin, which makes no optimizer
+        return False
 
 
 def small(parameters: Parameters) -> Parameters:
@@ -54,9 +62,8 @@ def try_optimizer(optimizer: Optimizer, options: Mapping[str, Any]) -> None:
             each.grad = torch.full_like(each, SMALL)
         return torch.stack([SMALL * each.detach().sum() for each in parameters]).sum()
 
-    if _is_of_a_library(optimizer):
-        with _failures("optimizer", options, "the first step"):
-            optimizer.step(closure)  # type: ignore[arg-type]
+    with _failures("optimizer", options, "the first step"):
+        optimizer.step(closure)  # type: ignore[arg-type]
 
 
 def beside(optimizer: Optimizer) -> Optimizer:
@@ -80,17 +87,11 @@ def try_scheduler(scheduler: Scheduler, options: Mapping[str, Any], total_steps:
     Raises:
         UserError: A step fails. The message names the class and its options.
     """
-    if not _is_of_a_library(scheduler):
-        return
     number = [0.0] if isinstance(scheduler, ReduceLROnPlateau) else []
     for step in sorted({1, total_steps}):
         scheduler.last_epoch = step - 1
         with _failures("scheduler", options, f"step {step}"):
             scheduler.step(*number)  # type: ignore[arg-type]
-
-
-def _is_of_a_library(made: object) -> bool:
-    return is_library(Path(inspect.getfile(type(made))).resolve())
 
 
 @contextmanager
