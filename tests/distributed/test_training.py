@@ -242,9 +242,14 @@ def test_mistakes_have_one_message(processes: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", of("torchrun "))
 def test_commands_of_the_documentation(
-    processes: Any, command: Command, tmp_path: Path, text: str
+    processes: Any,
+    command: Command,
+    data_root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
 ) -> None:
     """As two processes, in a short form."""
+    monkeypatch.setenv("NWS_DATA_ROOT", str(data_root))
     words = text.split()
     (place,) = (number for number, word in enumerate(words) if word.endswith(".py"))
     launch, program, arguments = words[1:place], words[place], words[place + 1 :]
