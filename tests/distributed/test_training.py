@@ -242,11 +242,7 @@ def test_mistakes_have_one_message(processes: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", of("torchrun "))
 def test_commands_of_the_documentation(
-    processes: Any,
-    command: Command,
-    data_root: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    text: str,
+    processes: Any, command: Command, data_root: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     """As two processes, in a short form."""
     monkeypatch.setenv("NWS_DATA_ROOT", str(data_root))

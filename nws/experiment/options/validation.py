@@ -13,7 +13,7 @@ from nws.experiment.options.configuration import GROUPS, KEYS, LATER
 from nws.experiment.options.schemas.check import check_group, whole_numbers
 from nws.experiment.options.schemas.choices import GROUP_SCHEMAS
 from nws.experiment.options.schemas.programs import HYDRA
-from nws.experiment.options.schemas.run import Run, Trainer
+from nws.experiment.options.schemas.run import RunOptions, TrainerOptions
 from nws.experiment.options.schemas.values import Problem, check_names, check_values
 
 
@@ -47,7 +47,7 @@ def find_problems(config: DictConfig, groups: Sequence[str] = ()) -> list[Proble
     if not groups:
         problems += check_names("", map(str, config), [*KEYS, *GROUPS])
         values = _resolve(config, "", KEYS, problems, quiet)
-        _add(problems, check_values(Run, values, missing=not quiet))
+        _add(problems, check_values(RunOptions, values, missing=not quiet))
     for name in groups or GROUPS:
         if name not in absent and config.get(name) is not None:
             values = _resolve(config[name], name, list(map(str, config[name])), problems, quiet)
@@ -77,8 +77,8 @@ def _check_section(name: str, values: dict[str, Any]) -> Iterator[Problem]:
     if name in GROUP_SCHEMAS:
         yield from check_group(name, values)
     else:
-        yield from check_values(Trainer, values, name)
-        yield from check_names(name, values, Trainer.model_fields)
+        yield from check_values(TrainerOptions, values, name)
+        yield from check_names(name, values, TrainerOptions.model_fields)
 
 
 def _resolve(

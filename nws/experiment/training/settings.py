@@ -2,11 +2,11 @@
 
 from nws import distributed
 from nws.errors import UserError
-from nws.experiment.options.schemas.run import Trainer
+from nws.experiment.options.schemas.run import TrainerOptions
 from nws.experiment.training.batches import steps_per_epoch
 
 
-class TrainerSettings(Trainer):
+class TrainerSettings(TrainerOptions):
     """The `trainer` group; its schema says what each option means."""
 
     def check_processes(self) -> None:

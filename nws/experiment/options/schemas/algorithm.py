@@ -6,11 +6,11 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from nws.experiment.options.schemas.functions import Tempered, Vimco
+from nws.experiment.options.schemas.functions import TemperedOptions, VimcoOptions
 from nws.experiment.options.schemas.schema import Choice, Count, Named, NonNegative, Schema, Text
 
 
-class Rule(Schema):
+class RuleOptions(Schema):
     """A learning rule."""
 
     target = "nws.learning.Rule"
@@ -37,24 +37,24 @@ class Rule(Schema):
     )
 
     @model_validator(mode="after")
-    def _something_trains(self) -> Rule:
+    def _something_trains(self) -> RuleOptions:
         if self.recognition_wake + self.recognition_dream == 0:
             raise ValueError(
                 "algorithm.recognition_wake and algorithm.recognition_dream are both 0: nothing"
                 " would train recognition"
             )
-        if self.weighting.get("_target_") == Vimco.target and self.samples < 2:
+        if self.weighting.get("_target_") == VimcoOptions.target and self.samples < 2:
             raise ValueError(f"vimco needs algorithm.samples of at least 2, got {self.samples}")
         return self
 
 
 def _rule(name: str, about: str, weighting: Choice, **options: Any) -> Choice:
-    return Choice(Rule, about, name=name, weighting=weighting, **options)
+    return Choice(RuleOptions, about, name=name, weighting=weighting, **options)
 
 
 def _tempered(exponent: float, note: str) -> Choice:
     about = f"of softmax_k(exponent (log p - log q)): {note}"
-    return Choice(Tempered, notes={"exponent": about}, exponent=exponent)
+    return Choice(TemperedOptions, notes={"exponent": about}, exponent=exponent)
 
 
 WS = _rule(
@@ -86,14 +86,14 @@ BIHM = _rule(
     bidirectional=True,
 )
 VIMCO = Choice(
-    Rule,
+    RuleOptions,
     "Variational inference for Monte Carlo objectives (Mnih & Rezende 2016): both networks follow"
     " the gradient of the K-sample bound, recognition by leave-one-out learning signals.",
     notes={
         "baseline": "subtract 1/K from the weights of q's wake gradient; the signals have baselines"
     },
     name="vimco",
-    weighting=Choice(Vimco),
+    weighting=Choice(VimcoOptions),
     recognition_wake=1.0,
     recognition_dream=0.0,
     baseline=False,

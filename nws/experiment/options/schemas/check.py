@@ -19,7 +19,7 @@ from nws.experiment.options.schemas.choices import (
     Group,
     schemas_of,
 )
-from nws.experiment.options.schemas.run import Run, Trainer
+from nws.experiment.options.schemas.run import RunOptions, TrainerOptions
 from nws.experiment.options.schemas.schema import Schema
 from nws.experiment.options.schemas.values import (
     SPECIAL,
@@ -107,7 +107,7 @@ def _located(target: str) -> object:
 
 def whole_numbers(group: str, options: Options) -> Iterator[tuple[str, Any]]:
     """Yield the keys of a good group whose whole numbers are written as floats, and the numbers."""
-    known: dict[str, type[Schema]] = {"trainer": Trainer, "": Run}
+    known: dict[str, type[Schema]] = {"trainer": TrainerOptions, "": RunOptions}
     schema = known.get(group)
     if schema is None:
         target = options.get("_target_", _default_target(group, options))

@@ -62,19 +62,23 @@ class Group:
 
 #: The groups whose classes `_target_` names.
 GROUP_SCHEMAS = {
-    "algorithm": Group("nws.learning.Rule or a class like it", common=algorithm.Rule),
+    "algorithm": Group("nws.learning.Rule or a class like it", common=algorithm.RuleOptions),
     "data": Group(
         "a function that returns nws.data.RawImages",
-        common=data.Source,
+        common=data.SourceOptions,
         taken=("name", "binarize", "where", "root"),
     ),
     "model": Group(
-        "a Helmholtz machine", 1, model.HelmholtzMachine, taken=("layers",), keywords=("rng",)
+        "a Helmholtz machine",
+        1,
+        model.HelmholtzMachineOptions,
+        taken=("layers",),
+        keywords=("rng",),
     ),
     "metric": Group(
         "a metric, or null",
-        common=metrics.Rows,
-        taken=tuple(metrics.Rows.model_fields),
+        common=metrics.MetricOptions,
+        taken=tuple(metrics.MetricOptions.model_fields),
         keywords=("solver",),
         null=True,
         own_first=True,
@@ -82,7 +86,7 @@ GROUP_SCHEMAS = {
     "solver": Group("a solver"),
     "damping": Group("a class of nws.natural.damping"),
     "optimizer": Group(
-        "an optimizer of torch", 1, optimizers.Rates, taken=("generator_lr", "recognition_lr")
+        "an optimizer of torch", 1, optimizers.RateOptions, taken=("generator_lr", "recognition_lr")
     ),
     "scheduler": Group("one of torch.optim.lr_scheduler", 1),
     "average": Group("nws.experiment.averaging.Average, or null", 2, null=True),

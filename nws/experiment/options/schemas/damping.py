@@ -7,7 +7,7 @@ from typing import Annotated
 from annotated_types import Gt, Le
 from pydantic import Field, model_validator
 
-from nws.experiment.options.schemas.functions import Exponential, Linear
+from nws.experiment.options.schemas.functions import ExponentialOptions, LinearOptions
 from nws.experiment.options.schemas.schema import Choice, Count, InnerShare, Named, Positive, Schema
 from nws.natural.damping import LARGEST
 
@@ -15,7 +15,7 @@ from nws.natural.damping import LARGEST
 Alpha = Annotated[float, Gt(0), Le(LARGEST)]
 
 
-class Damping(Schema):
+class DampingOptions(Schema):
     """alpha, constant or on a schedule."""
 
     target = "nws.natural.damping.Damping"
@@ -29,7 +29,7 @@ class Damping(Schema):
     )
 
 
-class LevenbergMarquardt(Schema):
+class LevenbergMarquardtOptions(Schema):
     """alpha by the ratio of gains."""
 
     target = "nws.natural.damping.LevenbergMarquardt"
@@ -42,7 +42,7 @@ class LevenbergMarquardt(Schema):
     maximum: Alpha = Field(10.0, description="alpha is at most this")
 
     @model_validator(mode="after")
-    def _in_order(self) -> LevenbergMarquardt:
+    def _in_order(self) -> LevenbergMarquardtOptions:
         if not self.minimum <= self.value <= self.maximum:
             raise ValueError(
                 "damping.value must lie in damping.minimum .. damping.maximum, got"
@@ -53,25 +53,28 @@ class LevenbergMarquardt(Schema):
 
 AT_START = {"value": "alpha at the start"}
 DAMPINGS: dict[str, Choice | str] = {
-    "constant": Choice(Damping, "alpha stays the same."),
+    "constant": Choice(DampingOptions, "alpha stays the same."),
     "exponential": Choice(
-        Damping,
+        DampingOptions,
         "alpha falls by halves.",
         notes=AT_START,
         schedule=Choice(
-            Exponential, half_life=1000, final=0.1, notes={"final": "of value: it falls towards it"}
+            ExponentialOptions,
+            half_life=1000,
+            final=0.1,
+            notes={"final": "of value: it falls towards it"},
         ),
     ),
     "levenberg_marquardt": Choice(
-        LevenbergMarquardt,
+        LevenbergMarquardtOptions,
         "alpha follows the ratio of actual to predicted gain of a step (Martens 2010).",
     ),
     "linear": Choice(
-        Damping,
+        DampingOptions,
         "alpha falls in a straight line.",
         notes=AT_START,
         schedule=Choice(
-            Linear,
+            LinearOptions,
             total_steps="total_steps",
             final=0.1,
             notes={"final": "of value, at the end of the run"},

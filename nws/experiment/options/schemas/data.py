@@ -18,7 +18,7 @@ HOW = """
   none       intensities in [0, 1], as soft targets"""
 
 
-class Source(Schema):
+class SourceOptions(Schema):
     """What every data set takes."""
 
     name: Text = Field(description="what runs and messages call it", examples=["my_images"])
@@ -34,31 +34,31 @@ class Source(Schema):
     )
 
 
-class Digits(Source):
+class DigitsOptions(SourceOptions):
     """scikit-learn's digits."""
 
     target = "nws.data.load_digits"
 
 
-class ThreeByThree(Source):
+class ThreeByThreeOptions(SourceOptions):
     """Columns and rows."""
 
     target = "nws.data.load_three_by_three"
 
 
-class Mnist(Source):
+class MnistOptions(SourceOptions):
     """MNIST."""
 
     target = "nws.data.load_mnist"
 
 
-class FashionMnist(Source):
+class FashionMnistOptions(SourceOptions):
     """Fashion-MNIST."""
 
     target = "nws.data.load_fashion_mnist"
 
 
-class Folder(Source):
+class FolderOptions(SourceOptions):
     """A folder of images."""
 
     target = "nws.data.load_folder"
@@ -75,7 +75,7 @@ class Folder(Source):
     )
 
 
-class Npz(Source):
+class NpzOptions(SourceOptions):
     """A file of arrays."""
 
     target = "nws.data.load_npz"
@@ -91,7 +91,7 @@ class Npz(Source):
     )
 
 
-class Tfd(Source):
+class TfdOptions(SourceOptions):
     """The Toronto Face Dataset."""
 
     target = "nws.data.load_tfd"
@@ -120,31 +120,31 @@ def _source(schema: type[Schema], name: str, about: str, root: str = "", **value
 
 DATA: dict[str, Choice | str] = {
     "digits": _source(
-        Digits,
+        DigitsOptions,
         "digits",
         "scikit-learn's 8x8 digits: 1,297 train, 250 valid, 250 test; nothing to download.",
     ),
     "fashion_mnist": _source(
-        FashionMnist,
+        FashionMnistOptions,
         "fashion_mnist",
         "Fashion-MNIST: 50,000 train, 10,000 valid, 10,000 test.",
         "the folder that holds, or will hold, FashionMNIST/raw",
     ),
     "folder": _source(
-        Folder,
+        FolderOptions,
         "folder",
         "Your own images in a folder: PNG or JPEG files, at any depth, read as grey. Its folders"
         " train, valid and test are the parts; without them the images are split at random.",
         path=None,
     ),
     "mnist": _source(
-        Mnist,
+        MnistOptions,
         "mnist",
         "MNIST: 50,000 train, 10,000 valid, 10,000 test.",
         "the folder that holds, or will hold, MNIST/raw",
     ),
     "npz": _source(
-        Npz,
+        NpzOptions,
         "npz",
         "Your own images in one file. A .npz file has the arrays train, valid and test; a .npy file"
         " has one array, which is split at random. Arrays are (N, D) or (N, H, W): all of them 0"
@@ -152,7 +152,7 @@ DATA: dict[str, Choice | str] = {
         path=None,
     ),
     "tfd": _source(
-        Tfd,
+        TfdOptions,
         "tfd",
         "Toronto Face Dataset (TFD), to be requested from its maker: 98,058 unlabelled faces, and"
         " 4,178 labelled ones in five official folds. These settings come nearest to the published"
@@ -164,7 +164,7 @@ DATA: dict[str, Choice | str] = {
         binarize="none",
     ),
     "three_by_three": _source(
-        ThreeByThree,
+        ThreeByThreeOptions,
         "three_by_three",
         "Kirby's 3x3 images of whole columns or rows: binary already, p_D known exactly.",
     ),

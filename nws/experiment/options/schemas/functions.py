@@ -14,13 +14,13 @@ from nws.experiment.options.schemas.schema import (
 )
 
 
-class Schedule(Schema):
+class ScheduleOptions(Schema):
     """A function of the step."""
 
     partial = True
 
 
-class Constant(Schedule):
+class ConstantOptions(ScheduleOptions):
     """Stays."""
 
     target = "nws.schedules.constant"
@@ -29,7 +29,7 @@ class Constant(Schedule):
     )
 
 
-class Linear(Schedule):
+class LinearOptions(ScheduleOptions):
     """Falls in a straight line."""
 
     target = "nws.schedules.linear"
@@ -42,13 +42,13 @@ class Linear(Schedule):
     )
 
 
-class Cosine(Linear):
+class CosineOptions(LinearOptions):
     """Falls along half a cosine wave."""
 
     target = "nws.schedules.cosine"
 
 
-class Exponential(Schedule):
+class ExponentialOptions(ScheduleOptions):
     """Falls by halves."""
 
     target = "nws.schedules.exponential"
@@ -61,7 +61,7 @@ class Exponential(Schedule):
     )
 
 
-class WarmupStableDecay(Schedule):
+class WarmupStableDecayOptions(ScheduleOptions):
     """Rises, stays, and falls at the end."""
 
     target = "nws.schedules.warmup_stable_decay"
@@ -75,7 +75,7 @@ class WarmupStableDecay(Schedule):
     )
 
 
-class Tempered(Schema):
+class TemperedOptions(Schema):
     """softmax_k(exponent (log p - log q))."""
 
     target = "nws.learning.weighting.tempered"
@@ -83,12 +83,18 @@ class Tempered(Schema):
     exponent: NonNegative = Field(1.0, description="of softmax_k(exponent (log p - log q))")
 
 
-class Vimco(Schema):
+class VimcoOptions(Schema):
     """Importance weights and leave-one-out signals."""
 
     target = "nws.learning.vimco.vimco"
     partial = True
 
 
-SCHEDULES: tuple[type[Schema], ...] = (Constant, Linear, Cosine, Exponential, WarmupStableDecay)
-WEIGHTINGS: tuple[type[Schema], ...] = (Tempered, Vimco)
+SCHEDULES: tuple[type[Schema], ...] = (
+    ConstantOptions,
+    LinearOptions,
+    CosineOptions,
+    ExponentialOptions,
+    WarmupStableDecayOptions,
+)
+WEIGHTINGS: tuple[type[Schema], ...] = (TemperedOptions, VimcoOptions)

@@ -9,7 +9,7 @@ from pydantic import Field
 from nws.experiment.options.schemas.schema import Choice, Count, CountOrZero, Positive, Schema
 
 
-class Rows(Schema):
+class MetricOptions(Schema):
     """What all metrics take: which rows make them, and how often."""
 
     generator_rows: Literal["model", "posterior"] = Field(
@@ -34,33 +34,33 @@ class Rows(Schema):
     )
 
 
-class Mean(Rows):
+class MeanOptions(MetricOptions):
     """The mean row alone."""
 
     target = "nws.natural.metrics.mean.Mean"
 
 
-class Fisher(Rows):
+class FisherOptions(MetricOptions):
     """The exact Fisher matrix."""
 
     target = "nws.natural.metrics.Fisher"
     memory: Count = Field(1, description="the rows of so many updates make the matrix")
 
 
-class Empirical(Fisher):
+class EmpiricalOptions(FisherOptions):
     """The second moment of the rows' gradients."""
 
     target = "nws.natural.metrics.Empirical"
 
 
-class Diagonal(Rows):
+class DiagonalOptions(MetricOptions):
     """The diagonal alone."""
 
     target = "nws.natural.metrics.Diagonal"
     memory: Count = Field(50, description="of the running mean, in steps; 1: the newest rows alone")
 
 
-class Kronecker(Rows):
+class KroneckerOptions(MetricOptions):
     """The shared covariance, scaled by each unit's curvature."""
 
     target = "nws.natural.metrics.Kronecker"
@@ -79,22 +79,22 @@ class Kronecker(Rows):
 
 
 METRICS: dict[str, Choice | str] = {
-    "diagonal": Choice(Diagonal, "The Fisher matrix's diagonal alone; needs no solver."),
+    "diagonal": Choice(DiagonalOptions, "The Fisher matrix's diagonal alone; needs no solver."),
     "empirical": Choice(
-        Empirical,
+        EmpiricalOptions,
         "The row gradients' second moment, (y - p)^2 in place of p (1 - p); not the Fisher matrix.",
     ),
     "euclidean": Choice(None, "The plain gradient."),
     "fisher": Choice(
-        Fisher, "The exact Fisher matrix, one block for each unit (Varady et al. 2022)."
+        FisherOptions, "The exact Fisher matrix, one block for each unit (Varady et al. 2022)."
     ),
     "kronecker": Choice(
-        Kronecker,
+        KroneckerOptions,
         "What the units of a layer share, averaged over steps, scaled by each unit's mean"
         " curvature; needs no solver. The natural rules choose it.",
     ),
     "mean": Choice(
-        Mean,
+        MeanOptions,
         "What all rows of a layer have in common: F_j ~ s_j c c^T with the mean row c; needs no"
         " solver.",
     ),

@@ -12,7 +12,7 @@ from nws.experiment.options.schemas.schema import Choice, Count, Named, Schema
 Bias = Annotated[float, Ge(-1e6), Le(1e6)]
 
 
-class HelmholtzMachine(Schema):
+class HelmholtzMachineOptions(Schema):
     """A Helmholtz machine."""
 
     target = "nws.models.HelmholtzMachine"
@@ -42,7 +42,9 @@ class HelmholtzMachine(Schema):
 
 
 def _small(about: str, layers: list[int]) -> Choice:
-    return Choice(HelmholtzMachine, about, layers=layers, weight_scale=0.3, visible_bias="data")
+    return Choice(
+        HelmholtzMachineOptions, about, layers=layers, weight_scale=0.3, visible_bias="data"
+    )
 
 
 MODELS: dict[str, Choice | str] = {
@@ -51,7 +53,7 @@ MODELS: dict[str, Choice | str] = {
         [300, 200, 100, 75, 50, 35, 30, 25, 20, 15, 10, 10],
     ),
     "published": Choice(
-        HelmholtzMachine,
+        HelmholtzMachineOptions,
         "What the authors of natural reweighted wake-sleep used for MNIST and TFD (Varady et al."
         " 2022).",
         layers=[300, 200, 100, 75, 50, 35, 25, 20, 15, 10, 10],
@@ -60,14 +62,14 @@ MODELS: dict[str, Choice | str] = {
     ),
     "small": _small("For 8x8 digits and first trials.", [128, 64, 32, 16]),
     "toy": Choice(
-        HelmholtzMachine,
+        HelmholtzMachineOptions,
         "For the 3x3 images: small enough for exact log-likelihoods.",
         layers=[6, 1],
     ),
 }
 
 
-class Gaussian(Schema):
+class GaussianOptions(Schema):
     """Gaussian units."""
 
     target = "nws.models.gaussian.Gaussian"
@@ -76,7 +78,7 @@ class Gaussian(Schema):
     )
 
 
-class Poisson(Schema):
+class PoissonOptions(Schema):
     """Poisson units."""
 
     target = "nws.models.poisson.Poisson"
@@ -87,12 +89,12 @@ class Poisson(Schema):
 
 VISIBLE: dict[str, Choice | str] = {
     "gaussian": Choice(
-        Gaussian,
+        GaussianOptions,
         "Grey images as they are, with data.binarize=none: x / scale is normal with variance 1.",
         scale=0.2,
     ),
     "poisson": Choice(
-        Poisson, "Counts, with data.binarize=none: x / scale is a count.", scale=1 / 255
+        PoissonOptions, "Counts, with data.binarize=none: x / scale is a count.", scale=1 / 255
     ),
 }
-UNITS: tuple[type[Schema], ...] = (Gaussian, Poisson)
+UNITS: tuple[type[Schema], ...] = (GaussianOptions, PoissonOptions)

@@ -12,7 +12,7 @@ from nws.experiment.options.schemas.schema import Choice, NonNegative, Schema
 Beta = Annotated[float, Ge(0), Lt(1)]
 
 
-class Rates(Schema):
+class RateOptions(Schema):
     """What every optimizer takes here: the learning rates."""
 
     lr: NonNegative = Field(
@@ -26,7 +26,7 @@ class Rates(Schema):
     )
 
 
-class TorchOptimizer(Rates):
+class TorchOptimizerOptions(RateOptions):
     """What torch's optimizers share besides."""
 
     others = True
@@ -36,7 +36,7 @@ class TorchOptimizer(Rates):
     differentiable: bool = Field(False, description="autograd through steps", exclude=True)
 
 
-class SGD(TorchOptimizer):
+class SGDOptions(TorchOptimizerOptions):
     """Gradient steps."""
 
     target = "torch.optim.SGD"
@@ -50,7 +50,7 @@ class SGD(TorchOptimizer):
     fused: bool | None = Field(None, description="one pass over the parameters", exclude=True)
 
     @model_validator(mode="after")
-    def _nesterov_has_momentum(self) -> SGD:
+    def _nesterov_has_momentum(self) -> SGDOptions:
         if self.nesterov and (self.momentum <= 0 or self.dampening != 0):
             raise ValueError(
                 "optimizer.nesterov needs an optimizer.momentum above 0 (and no dampening), got"
@@ -59,7 +59,7 @@ class SGD(TorchOptimizer):
         return self
 
 
-class Adam(TorchOptimizer):
+class AdamOptions(TorchOptimizerOptions):
     """Adam."""
 
     target = "torch.optim.Adam"
@@ -75,7 +75,7 @@ class Adam(TorchOptimizer):
     fused: bool | None = Field(None, description="one pass over the parameters", exclude=True)
 
 
-class NAdam(TorchOptimizer):
+class NAdamOptions(TorchOptimizerOptions):
     """NAdam."""
 
     target = "torch.optim.NAdam"
@@ -95,15 +95,15 @@ class NAdam(TorchOptimizer):
 
 
 OPTIMIZERS: dict[str, Choice | str] = {
-    "adam": Choice(Adam, "Adam (Kingma & Ba 2015).", lr=0.01, fused=True),
+    "adam": Choice(AdamOptions, "Adam (Kingma & Ba 2015).", lr=0.01, fused=True),
     "momentum": Choice(
-        SGD,
+        SGDOptions,
         "Gradient steps with Nesterov momentum.",
         lr=0.05,
         momentum=0.9,
         nesterov=True,
         fused=True,
     ),
-    "nadam": Choice(NAdam, "NAdam (Dozat 2016).", lr=0.001),
-    "sgd": Choice(SGD, "Plain gradient steps.", lr=0.1),
+    "nadam": Choice(NAdamOptions, "NAdam (Dozat 2016).", lr=0.001),
+    "sgd": Choice(SGDOptions, "Plain gradient steps.", lr=0.1),
 }

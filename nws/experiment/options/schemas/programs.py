@@ -18,7 +18,7 @@ from nws.experiment.options.schemas.schema import (
 )
 
 
-class Wandb(Schema):
+class WandbOptions(Schema):
     """Weights & Biases."""
 
     target = "nws.experiment.wandb_logger.WandbLogger"
@@ -29,7 +29,7 @@ class Wandb(Schema):
     project: Text = Field("nws", description="in Weights & Biases")
 
 
-class TensorBoard(Schema):
+class TensorBoardOptions(Schema):
     """TensorBoard."""
 
     target = "nws.experiment.tensorboard_logger.TensorBoardLogger"
@@ -40,25 +40,26 @@ LOGGERS: dict[str, Choice | str] = {
         None, "No logger beside the files of the run: metrics.csv, images and checkpoints."
     ),
     "tensorboard": Choice(
-        TensorBoard, "TensorBoard: rows, images and the configuration; tensorboard --logdir RUN"
+        TensorBoardOptions,
+        "TensorBoard: rows, images and the configuration; tensorboard --logdir RUN",
     ),
-    "wandb": Choice(Wandb, "Weights & Biases, online.", mode="online"),
+    "wandb": Choice(WandbOptions, "Weights & Biases, online.", mode="online"),
     "wandb_offline": Choice(
-        Wandb,
+        WandbOptions,
         "Weights & Biases, offline: nothing leaves the machine; upload later with wandb sync"
         " RUN/wandb/offline-run-*.",
     ),
 }
 
 
-class Joblib(Schema):
+class JoblibOptions(Schema):
     """hydra/launcher=joblib."""
 
     target = "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher"
     n_jobs: WholeNumber = Field(-1, description="jobs at once; -1: as many as there are cores")
 
     @model_validator(mode="after")
-    def _some_jobs(self) -> Joblib:
+    def _some_jobs(self) -> JoblibOptions:
         if self.n_jobs == 0:
             raise ValueError(
                 "hydra.launcher.n_jobs must be jobs at once, 1 or more, or -1 for as many as there"
@@ -67,7 +68,7 @@ class Joblib(Schema):
         return self
 
 
-class Submitit(Schema):
+class SubmititOptions(Schema):
     """hydra/launcher=submitit_slurm."""
 
     target = "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher"
@@ -80,7 +81,7 @@ class Submitit(Schema):
     max_num_timeout: CountOrZero = Field(0, description="times that a job goes on")
 
 
-class Optuna(Schema):
+class OptunaOptions(Schema):
     """hydra/sweeper=optuna."""
 
     target = "hydra_plugins.hydra_optuna_sweeper.optuna_sweeper.OptunaSweeper"
@@ -92,7 +93,7 @@ class Optuna(Schema):
     max_failure_rate: Share = Field(0.0, description="share of trials that may fail")
 
 
-class Basic(Schema):
+class BasicOptions(Schema):
     """Hydra's own sweeper."""
 
     target = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
@@ -101,4 +102,4 @@ class Basic(Schema):
     )
 
 
-HYDRA: tuple[type[Schema], ...] = (Joblib, Submitit, Optuna, Basic)
+HYDRA: tuple[type[Schema], ...] = (JoblibOptions, SubmititOptions, OptunaOptions, BasicOptions)

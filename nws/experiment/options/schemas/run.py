@@ -18,7 +18,7 @@ from nws.experiment.options.schemas.schema import (
 )
 
 
-class Run(Schema):
+class RunOptions(Schema):
     """The keys beside the groups."""
 
     name: Text = Field(
@@ -39,7 +39,7 @@ class Run(Schema):
     )
 
 
-class Trainer(Schema):
+class TrainerOptions(Schema):
     """The group `trainer`."""
 
     epochs: Positive = Field(
@@ -83,10 +83,15 @@ class Trainer(Schema):
 
 
 RUN = Choice(
-    Run, name="${data.name}_${algorithm.name}", seed=0, device="auto", progress=True, resume=None
+    RunOptions,
+    name="${data.name}_${algorithm.name}",
+    seed=0,
+    device="auto",
+    progress=True,
+    resume=None,
 )
 TRAINER = Choice(
-    Trainer,
+    TrainerOptions,
     epochs=100,
     batch_size=32,
     evaluate_every=10,

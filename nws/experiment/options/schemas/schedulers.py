@@ -19,7 +19,7 @@ from nws.experiment.options.schemas.schema import (
 )
 
 
-class LambdaLR(Schema):
+class LambdaLROptions(Schema):
     """A schedule in closed form."""
 
     target = "torch.optim.lr_scheduler.LambdaLR"
@@ -31,7 +31,7 @@ class LambdaLR(Schema):
     last_epoch: Literal[-1] = Field(-1, description="the run sets it", exclude=True)
 
 
-class ReduceLROnPlateau(Schema):
+class ReduceLROnPlateauOptions(Schema):
     """Falls where the likelihood stays."""
 
     target = "torch.optim.lr_scheduler.ReduceLROnPlateau"
@@ -52,51 +52,53 @@ TOTAL = "total_steps"
 
 
 def _lambda(about: str, schedule: type[Schema], **values: Any) -> Choice:
-    return Choice(LambdaLR, about, lr_lambda=Choice(schedule, **values))
+    return Choice(LambdaLROptions, about, lr_lambda=Choice(schedule, **values))
 
 
 SCHEDULERS: dict[str, Choice | str] = {
     "constant": _lambda(
         "The rate stays, after a warm-up. Any scheduler of torch will do; all take a step at each"
         " training step.",
-        functions.Constant,
+        functions.ConstantOptions,
     ),
     "cosine": _lambda(
         "The rate falls along half a cosine wave over the run (Loshchilov & Hutter 2017).",
-        functions.Cosine,
+        functions.CosineOptions,
         total_steps=TOTAL,
     ),
     "exponential": _lambda(
         "The rate falls by halves.",
-        functions.Exponential,
+        functions.ExponentialOptions,
         half_life=1000,
         notes={"half_life": "steps in which the rate is halved"},
     ),
     "linear": _lambda(
-        "The rate falls in a straight line over the run.", functions.Linear, total_steps=TOTAL
+        "The rate falls in a straight line over the run.",
+        functions.LinearOptions,
+        total_steps=TOTAL,
     ),
     "linear_warmup": Choice(
-        LambdaLR,
+        LambdaLROptions,
         "The same after a warm-up: the first steps of Adam are as long as its rate, whatever the"
         " gradient.",
-        lr_lambda=Choice(functions.Linear, total_steps=TOTAL, warmup_steps=20),
+        lr_lambda=Choice(functions.LinearOptions, total_steps=TOTAL, warmup_steps=20),
     ),
     "plateau": Choice(
-        ReduceLROnPlateau,
+        ReduceLROnPlateauOptions,
         "The rate falls where valid/log_likelihood stays; it takes a step at each evaluation.",
         mode="max",
         factor=0.5,
         patience=5,
     ),
     "wsd": Choice(
-        LambdaLR,
+        LambdaLROptions,
         "Warm-up, stable, decay: the rate rises, stays, and falls at the end (Hu et al. 2024).",
-        lr_lambda=Choice(functions.WarmupStableDecay, total_steps=TOTAL, warmup_steps=20),
+        lr_lambda=Choice(functions.WarmupStableDecayOptions, total_steps=TOTAL, warmup_steps=20),
     ),
 }
 
 
-class Average(Schema):
+class AverageOptions(Schema):
     """An average of the weights, evaluated and saved beside the weights themselves."""
 
     target = "nws.experiment.averaging.Average"
@@ -112,13 +114,13 @@ class Average(Schema):
 
 AVERAGES: dict[str, Choice | str] = {
     "exponential": Choice(
-        Average,
+        AverageOptions,
         "The exponential mean of the weights, evaluated and saved beside the weights themselves.",
         memory=500,
     ),
     "none": Choice(None, "No average."),
     "tail": Choice(
-        Average,
+        AverageOptions,
         "The plain mean of the weights over the end of the run, evaluated and saved beside them.",
         start=0.5,
     ),

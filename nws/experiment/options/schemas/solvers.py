@@ -7,25 +7,25 @@ from pydantic import Field
 from nws.experiment.options.schemas.schema import Choice, Count, CountOrZero, Schema
 
 
-class Direct(Schema):
+class DirectOptions(Schema):
     """Direct solvers."""
 
     max_bytes: Count = Field(2**30, description="bytes: work in chunks of units within this")
 
 
-class Cholesky(Direct):
+class CholeskyOptions(DirectOptions):
     """Factors."""
 
     target = "nws.natural.solvers.Cholesky"
 
 
-class Woodbury(Cholesky):
+class WoodburyOptions(CholeskyOptions):
     """Systems of rows."""
 
     target = "nws.natural.solvers.Woodbury"
 
 
-class ShermanMorrison(Direct):
+class ShermanMorrisonOptions(DirectOptions):
     """Rows folded in."""
 
     target = "nws.natural.solvers.sherman_morrison"
@@ -39,7 +39,7 @@ class ShermanMorrison(Direct):
     )
 
 
-class MinRes(Schema):
+class MinResOptions(Schema):
     """MINRES."""
 
     target = "nws.natural.solvers.minres.MinRes"
@@ -53,7 +53,7 @@ class MinRes(Schema):
     scaled: bool = Field(True, description="scaled by Jacobi's preconditioner", exclude=True)
 
 
-class ConjugateGradient(Schema):
+class ConjugateGradientOptions(Schema):
     """Preconditioned conjugate gradient."""
 
     target = "nws.natural.solvers.ConjugateGradient"
@@ -83,7 +83,7 @@ class ConjugateGradient(Schema):
     warm_start: bool = Field(False, description="start from the last step's direction")
 
 
-class AutoSolver(Schema):
+class AutoSolverOptions(Schema):
     """The cheapest solver of each layer."""
 
     target = "nws.natural.solvers.AutoSolver"
@@ -99,21 +99,23 @@ class AutoSolver(Schema):
 
 SOLVERS: dict[str, Choice | str] = {
     "auto": Choice(
-        AutoSolver,
+        AutoSolverOptions,
         "For each layer the solver that a table of costs says is cheapest for its n, d, m.",
         solves="${oc.select:metric.refresh_every,1}",
     ),
-    "cholesky": Choice(Cholesky, "Form the blocks and factor them: m (n d^2 + d^3/3)."),
+    "cholesky": Choice(CholeskyOptions, "Form the blocks and factor them: m (n d^2 + d^3/3)."),
     "minres": Choice(
-        MinRes,
+        MinResOptions,
         "MINRES with Jacobi's preconditioner: it sees products with the Fisher matrix alone.",
     ),
     "pcg": Choice(
-        ConjugateGradient,
+        ConjugateGradientOptions,
         "Matrix-free preconditioned conjugate gradient, the fastest nearly everywhere.",
     ),
     "sherman_morrison": Choice(
-        ShermanMorrison, "Fold the rows into the inverses: m n d^2.", block=32
+        ShermanMorrisonOptions, "Fold the rows into the inverses: m n d^2.", block=32
     ),
-    "woodbury": Choice(Woodbury, "n x n systems instead of d x d, for few rows: n^2 d + m n^3/3."),
+    "woodbury": Choice(
+        WoodburyOptions, "n x n systems instead of d x d, for few rows: n^2 d + m n^3/3."
+    ),
 }
