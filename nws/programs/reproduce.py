@@ -224,7 +224,7 @@ def carry_out(plan: Plan, state: State) -> list[str]:
         absent = [str(path) for path in step.runs if not RunDirectory(path).is_finished()]
         if step.program == "train":
             absent = []
-            state.trained_on(step.method, hardware.describe(plan.option("device", "auto")))
+            state.trained_on(step.method, hardware.device_text(plan.option("device", "auto")))
         if len(absent) == len(step.runs):
             print(f"{position}: left out, as none of its runs is finished", flush=True)
             continue

@@ -272,7 +272,7 @@ def origin(loaded: LoadedRun, arguments: argparse.Namespace) -> str:
     return f"{text}, validation log p {value:.2f} ± {error:.2f} nats"
 
 
-def describe(arguments: argparse.Namespace, task: Task, gibbs: bool) -> str:
+def heading(arguments: argparse.Namespace, task: Task, gibbs: bool) -> str:
     """What was drawn, for the terminal."""
     what = arguments.what
     shown = f"{arguments.count} {'walks' if what == 'walk' else 'images'}"
@@ -335,7 +335,7 @@ def main() -> None:
         save_png(frames[0], path, caption)
     drawn = f"seed {arguments.seed}, {arguments.checkpoint} checkpoint"
     drawn += ", averaged weights" * (arguments.weights == "average")
-    print(f"{what}: {describe(arguments, task, gibbs)}, {drawn}: {path}")
+    print(f"{what}: {heading(arguments, task, gibbs)}, {drawn}: {path}")
     if task.doubt():
         print(task.doubt())
     if arguments.wandb:

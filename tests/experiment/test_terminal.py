@@ -17,7 +17,7 @@ import torch
 from conftest import ROOT, SMALL, Command, Interrupt, metrics
 
 from nws.experiment.process import terminal
-from nws.experiment.process.hardware import describe
+from nws.experiment.process.hardware import device_text
 from nws.experiment.process.terminal import write_line
 
 
@@ -117,7 +117,7 @@ def test_without_a_terminal_a_run_says_the_same_in_lines(
         "optimizer": "SGD, rate 0.1, linear",
         "data": "digits 8x8: 1,297 train, 250 valid, 250 test",
         "layers": "64-5-3 (3 layers), 750 parameters",
-        "device": describe("auto"),
+        "device": device_text("auto"),
         "steps": "12 of 200 images, 2 epochs",
         "directory": "my run",
     }

@@ -6,10 +6,10 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from nws.experiment.process.hardware import describe
+from nws.experiment.process.hardware import device_text
 from nws.experiment.process.invocation import command_line
 from nws.experiment.process.processes import processes_text
-from nws.experiment.process.terminal import Rows, Terminal, short_path
+from nws.experiment.process.terminal import PanelLines, Terminal, short_path
 from nws.experiment.storage.provenance import Provenance, surroundings
 from nws.experiment.training.build import takes_solver
 from nws.experiment.training.measures import Likelihood, best_and_last
@@ -31,7 +31,7 @@ def start_record(trainer: Trainer, origin: dict[str, Any], resumed: bool) -> Pro
     given = origin | identity(trainer) | surroundings(trainer.device)
     record = Provenance(trainer.outputs.run.path, given, trainer.step if resumed else None)
     trainer.outputs.provenance = record
-    log.info("%s%s", describe(trainer.device.type), processes_text())
+    log.info("%s%s", device_text(trainer.device.type), processes_text())
     return record
 
 
@@ -65,7 +65,7 @@ def identity_rows(trainer: Trainer) -> list[tuple[str, str]]:
         ("optimizer", optimizer_text(trainer, config)),
         ("data", f"{data.name} {data.shape[0]}x{data.shape[1]}: {sizes}{held}"),
         ("layers", f"{network}, {facts['parameters']:,} parameters"),
-        ("device", describe(trainer.device.type) + processes_text()),
+        ("device", device_text(trainer.device.type) + processes_text()),
     ]
 
 
@@ -98,7 +98,7 @@ def _name(target: object) -> str:
     return str(target).rsplit(".", 1)[-1]
 
 
-def end_rows(trainer: Trainer, facts: dict[str, Any]) -> Rows:
+def end_rows(trainer: Trainer, facts: dict[str, Any]) -> PanelLines:
     """Return what became of a run; `facts` are those of its provenance."""
     best, last = best_and_last(trainer.outputs.metrics.rows)
     rows = [

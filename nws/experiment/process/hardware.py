@@ -42,7 +42,7 @@ def device_name(device: str) -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def describe(device: str) -> str:
+def device_text(device: str) -> str:
     """Return the device's name, the threads that torch takes of a CPU, and torch's version."""
     count = torch.get_num_threads()
     gpu = device != "cpu" and torch.cuda.is_available()

@@ -24,7 +24,7 @@ READ_EVERY = 1.0  # seconds between two looks at the bound, each of which waits 
 SPEAK_EVERY = 60.0  # seconds without a line, at most, where there is no bar
 VERBOSITY = ("normal", "quiet")
 
-Rows = Sequence[tuple[str, str]]  # what each line of a panel is about, and what it says
+PanelLines = Sequence[tuple[str, str]]  # what each line of a panel is about, and what it says
 
 
 def write_line(text: object) -> None:
@@ -104,7 +104,7 @@ class Terminal:
         if not self.name and distributed.is_first():
             announce("after this step or evaluation", number)
 
-    def panel(self, title: str, rows: Rows, foot: str = "") -> None:
+    def panel(self, title: str, rows: PanelLines, foot: str = "") -> None:
         """Show what a run is, or what became of it: a frame on a terminal, else plain lines."""
         if not (self.speaks and self.is_terminal):
             text = [f"{title} ({foot})" if foot else title]

@@ -14,7 +14,7 @@ from nws.files import write_atomically
 log = logging.getLogger(__name__)
 
 Row = dict[str, float]  # a row of metrics.csv
-Rows = Sequence[Mapping[str, Any]]
+CsvRows = Sequence[Mapping[str, Any]]
 
 
 class MetricsFile:
@@ -25,7 +25,7 @@ class MetricsFile:
         rows: Those before the first one that will be written.
     """
 
-    def __init__(self, path: Path, rows: Rows = ()) -> None:
+    def __init__(self, path: Path, rows: CsvRows = ()) -> None:
         self.path = path
         self.rows: list[Mapping[str, Any]] = list(rows)
 
@@ -87,6 +87,6 @@ def _parse(text: str) -> list[dict[str, Any]]:
     return list(csv.DictReader(io.StringIO(text, newline="")))
 
 
-def _filled(rows: Rows) -> list[dict[str, Any]]:
+def _filled(rows: CsvRows) -> list[dict[str, Any]]:
     """Return rows without empty cells: other rows may bring columns that these do not have."""
     return [{name: each for name, each in row.items() if each != ""} for row in rows]
