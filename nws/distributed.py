@@ -233,6 +233,8 @@ def gather(parts: Sequence[Tensor], places: Sequence[Sequence[int]]) -> list[Ten
         for r in range(_here.size)
     ]
     length = max(map(sum, sizes))
+    if length == 0:
+        return list(parts)
     own = parts[0].new_zeros(length)
     torch.cat([each.flatten() for each in parts], out=own[: sum(sizes[_here.rank])])
     buffer = own.new_empty(_here.size * length)

@@ -102,6 +102,17 @@ class StepRows:
         uniform = torch.full_like(weights, 1 / len(weights))
         return StepRows(bits, reference.bits_of(dream), weights, uniform)
 
+    @staticmethod
+    def join(parts: Sequence[StepRows]) -> StepRows:
+        """Of parts of a batch that are alike in size."""
+        wake, dream = (
+            [torch.cat(layer) for layer in zip(*each, strict=True)]
+            for each in zip(*((part.wake, part.dream) for part in parts), strict=True)
+        )
+        weights = [(part.importance, part.uniform) for part in parts]
+        joined = (torch.cat(each) / len(parts) for each in zip(*weights, strict=True))
+        return StepRows(wake, dream, *joined)
+
     def of_network(
         self, which: int, generator_rows: str = "model"
     ) -> tuple[reference.Bits, Tensor]:

@@ -109,11 +109,11 @@ class NaturalMetric:
         return self._step % self.options.refresh_every == 0 or not self.rows
 
     @torch.no_grad()
-    def precondition(self, rows: Term, terms: Sequence[Term]) -> None:
+    def precondition(self, rows: Sequence[Term], terms: Sequence[Term]) -> None:
         """Update the metric where it is due, and write the direction to `.grad`.
 
         Args:
-            rows: The trace and row weights (n,) that the metric is estimated from.
+            rows: The traces and row weights (n,) that the metric is estimated from, its parts.
             terms: The traces and row weights of the objective whose gradient `.grad` is.
 
         Raises:
@@ -122,7 +122,7 @@ class NaturalMetric:
         self.damping.start_step(self._step)
         if self.refreshes:
             self._alpha.copy_(self.damping.alpha)
-            self.rows = layer_rows(self.network, *rows, self.options.max_rows)
+            self.rows = layer_rows(self.network, rows, self.options.max_rows)
             self.metric.update(self.rows, self._alpha)
         measures = self.damping.measures(self._step)
         if hasattr(self.metric, "precondition_") and not measures:

@@ -5,6 +5,7 @@ Sources: Hinton et al. 1995 (wake-sleep); Bornschein & Bengio 2015 (reweighted w
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ from nws.models.likelihood import effective_sample_size
 from nws.models.noise import Part, Streams
 
 STATISTICS = ("wake_loss", "dream_loss", "log_likelihood", "ess")
-CACHED = 2**20  # unit states of a phase, at most, that a plain step on a CPU works on at once
+CACHED = 2**21  # about so many unit states of a phase a CPU works on at once
 
 Terms = dict[BeliefNetwork, list[Term]]  # of the gradient of each network
 
@@ -37,22 +38,30 @@ class StepResult(NamedTuple):
 
 
 class MetricRows(NamedTuple):
-    """For each choice of rows that a metric can take: a trace, and its row weights (n,)."""
+    """For each choice of rows that a metric can take: the traces and row weights (n,) of a phase.
 
-    recognition: Term  # wake rows, all alike
-    model: Term | None  # dreams, all alike; None where no metric takes them in this step
-    posterior: Term  # wake rows by their importance
+    A phase that comes in parts has one for each.
+    """
+
+    recognition: list[Term]  # wake rows, all alike
+    model: list[Term]  # dreams, all alike; none where no metric takes them in this step
+    posterior: list[Term]  # wake rows by their importance
 
 
-Phases = tuple[Terms, MetricRows, StepResult]  # what the phases of some of a batch give
+class Phases(NamedTuple):
+    """What the phases of a part of a batch give."""
+
+    terms: Terms
+    rows: MetricRows
+    result: StepResult
 
 
 def parts_of(states: int, weights: int) -> int:
-    """In how many parts a plain step on a CPU takes a batch with so many unit states a phase.
+    """In how many parts a step on a CPU takes a batch with so many unit states a phase.
 
-    Each part passes over all weights, so a part has no fewer states than there are weights.
+    Each part passes over all weights, so a part has no fewer states than about the weights.
     """
-    return max(1, math.ceil(states / max(CACHED, weights)))
+    return max(1, round(states / max(CACHED, weights)))
 
 
 class WakeSleep:
@@ -108,7 +117,7 @@ class WakeSleep:
         """Write the gradients of one batch to `.grad`.
 
         A phase that nothing needs is not run. On a CPU a large batch comes in parts that fit a
-        cache, unless there are metrics; each part is sampled and weighed by itself.
+        cache; each part is sampled and weighed by itself.
 
         Reads nothing from the device, but for a metric's solver where it looks at numbers.
 
@@ -122,17 +131,20 @@ class WakeSleep:
         """
         dreams = bool(self.rule.recognition_dream) or self._takes_dreams(other is None)
         results: list[StepResult] = []
+        kept: list[Phases] = []  # for the metrics
         for part in x.chunk(self._parts(x)):
-            terms, rows, result = self._phases(part, len(x), dreams)
-            for network, each in terms.items():
-                write_gradients(network, each, add=bool(results))
-            results.append(result)
+            phases = self._phases(part, len(x), dreams)
+            for network, terms in phases.terms.items():
+                write_gradients(network, terms, add=bool(results))
+            results.append(phases.result)
+            if self.metrics:
+                kept.append(phases)
         statistics, layer_losses = zip(*results, strict=True)
         result = StepResult(torch.stack(statistics).sum(0), torch.stack(layer_losses).sum(0))
         gradients = [each.grad for each in self.machine.parameters() if each.grad is not None]
         distributed.sum_([*gradients, *result])
         if self.metrics:
-            self._precondition(terms, rows, other)
+            self._precondition(kept, other)
         return result
 
     @torch.no_grad()
@@ -153,7 +165,7 @@ class WakeSleep:
 
     def _parts(self, x: Tensor) -> int:
         """In how many parts a batch comes."""
-        if self.metrics or x.device.type != "cpu":
+        if x.device.type != "cpu":
             return 1
         rows = len(x) * max(self.samples, self.dreams)
         return parts_of(rows * sum(self.machine.sizes), self._weights)
@@ -192,7 +204,8 @@ class WakeSleep:
         wake_losses = -wake_p @ weights_p
         sums = torch.stack([wake_losses.sum(), dream_loss, *_bound_and_ess(log_p - log_q, points)])
         result = StepResult(sums, torch.cat([wake_losses, losses]))
-        return terms, MetricRows((wake, uniform), dream, (wake, weights_p)), result
+        rows = MetricRows([(wake, uniform)], [dream] if dream else [], [(wake, weights_p)])
+        return Phases(terms, rows, result)
 
     def _dream(self, count: int, points: float, rng: Rng, evaluate: bool | None = None) -> Term:
         """Dreams of `count` of a batch's `points`, all alike."""
@@ -201,15 +214,14 @@ class WakeSleep:
         trace = self.machine.dream(count * self.dreams, rng, evaluate)
         return trace, _uniform(trace, points * self.dreams)
 
-    def _precondition(self, terms: Terms, rows: MetricRows, other: Tensor | None) -> None:
+    def _precondition(self, parts: Sequence[Phases], other: Tensor | None) -> None:
+        every = zip(*(part.rows for part in parts), strict=True)
+        rows = MetricRows(*([*chain(*each)] for each in every))
         if other is not None and any(metric.refreshes for metric in self.metrics):
             rows = self._other_rows(rows, other)
         for metric in self.metrics:
-            generator = rows.posterior
-            if rows.model is not None and metric.options.generator_rows == "model":
-                generator = rows.model
-            network = metric.network
-            metric.precondition(rows.recognition if network.upward else generator, terms[network])
+            terms = [term for part in parts for term in part.terms[metric.network]]
+            metric.precondition(_taken_in(metric, rows), terms)
 
     def _other_rows(self, own: MetricRows, x: Tensor) -> MetricRows:
         """Rows from another batch than the gradient's, `own` where they stay."""
@@ -218,12 +230,12 @@ class WakeSleep:
         wake = self.machine.wake(x, self.samples, rng)
         uniform = _uniform(wake, points * self.samples)
         if any(metric.options.batch == "unlabeled" for metric in self.metrics):
-            return own._replace(recognition=(wake, uniform))
-        dream = None
+            return own._replace(recognition=[(wake, uniform)])
+        dreams = []
         if any(_takes_dreams(metric) for metric in self.metrics):
-            dream = self._dream(len(x), points, rng, evaluate=False)
+            dreams = [self._dream(len(x), points, rng, evaluate=False)]
         weights = rule.weighting(*self._log_probs(wake))[0].flatten() / points
-        return MetricRows((wake, uniform), dream, (wake, weights))
+        return MetricRows([(wake, uniform)], dreams, [(wake, weights)])
 
     def _log_probs(self, wake: Trace) -> tuple[Tensor, Tensor]:
         """log p(x, h_k) and log q(h_k | x), (B, K) each."""
@@ -235,6 +247,14 @@ def _takes_dreams(metric: NaturalMetric) -> bool:
     """Whether a metric takes in dreams at this step."""
     dreams = metric.options.generator_rows == "model" and not metric.network.upward
     return dreams and metric.refreshes
+
+
+def _taken_in(metric: NaturalMetric, rows: MetricRows) -> list[Term]:
+    """The rows that a metric takes in, of those that are there."""
+    if metric.network.upward:
+        return rows.recognition
+    model = metric.options.generator_rows == "model"
+    return rows.model if model and rows.model else rows.posterior
 
 
 def _uniform(trace: Trace, rows: float) -> Tensor:

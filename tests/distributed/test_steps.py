@@ -68,6 +68,12 @@ CASES = {
     "ws": Case(Rule("ws", 1, uniform, 1.0, 0.0, 1.0, baseline=False)),
     "vimco": Case(Rule("vimco", 3, vimco)),
     "in parts": Case(RWS, parts=True),  # so small that some processes have no data point
+    "in parts, exact": Case(RWS, Fisher, parts=True),
+    "in parts, Kronecker": Case(RWS, kronecker, RowOptions(max_rows=8), parts=True),
+    "in parts, empirical": Case(RWS, Empirical, RowOptions(max_rows=7), parts=True),
+    "in parts, adaptive": Case(
+        RWS, Fisher, damping=partial(LevenbergMarquardt, every=2), parts=True
+    ),
     "streams": Case(RWS, streams=4),
     "streams, exact": Case(RWS, Fisher, streams=5),
     "nbihm": Case(BIHM, Fisher),

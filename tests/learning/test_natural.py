@@ -105,6 +105,30 @@ def test_posterior_rows_count_by_their_importance() -> None:
     assert relative_error(directions(machine)[0], alike) > 0.01
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("rows", ["model", "posterior"])
+def test_a_step_in_parts_has_the_direction_of_all_of_its_rows(
+    rows: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part has its phases, in this order of draws."""
+    machine, x, rng = CASE.machine(), CASE.data(), CASE.rng(SEED)
+    monkeypatch.setattr("nws.learning.step.parts_of", lambda states, weights: 2)
+    learner(CASE, machine, kind=kind, generator_rows=rows).step(x)
+    parts = [StepRows.draw(machine, part, CASE.samples, rng) for part in x.chunk(2)]
+    every = StepRows.join(parts)
+    gradients = reference.rule_gradients(
+        machine, make_rule("rws", CASE.samples), every.wake, every.dream
+    )
+    for which, actual, gradient in zip(BOTH, directions(machine), gradients, strict=True):
+        network = network_of(machine, which)
+        expected = [
+            natural(network, dense_blocks(network, *of.of_network(which, rows), kind), gradient)
+            for of in (every, parts[0])
+        ]
+        assert_close(actual, expected[0], SOLVED)
+        assert relative_error(actual, expected[1]) > 0.01  # the control: the first part alone
+
+
 def test_rows_that_share_x_are_one_row_in_the_first_recognition_layer() -> None:
     machine, x = CASE.machine(), CASE.data()
     learning = learner(CASE, machine, refresh_every=2)  # which keeps the rows

@@ -133,7 +133,7 @@ def test_mean_rows_are_of_all_rows_and_mean_curvatures_of_those_that_are_kept(
     trace, weights = machine.wake(CASE.data(), CASE.samples, CASE.rng()), weights_of(12)
     kept = weights[::stride] / weights[::stride].sum()
     for network in machine.networks:
-        found = layer_rows(network, trace, weights, max_rows)
+        found = layer_rows(network, [(trace, weights)], max_rows)
         parts = trace.means(network)[::stride].split(network.widths, dim=1)
         for edge in network.edges:
             rows = found[edge.position]
@@ -159,7 +159,7 @@ def test_kept_rows_without_weight_count_as_none() -> None:
     machine = CASE.machine()
     trace, weights = machine.wake(CASE.data(), CASE.samples, CASE.rng()), torch.zeros(12).double()
     weights[1] = 1  # max_rows=4 keeps rows 0, 3, 6, 9
-    for rows in layer_rows(machine.generator, trace, weights, max_rows=4)[:-1]:
+    for rows in layer_rows(machine.generator, [(trace, weights)], max_rows=4)[:-1]:
         mean, scale = rows.means
         assert all(bool((part == 0).all()) for part in (scale, rows.curvature, rows.weights))
         assert mean.isfinite().all()

@@ -60,7 +60,8 @@ def deviations(units: str, which: int, source: Source) -> Tensor:
     gradient = torch.randn(len(network.theta), generator=rng, dtype=torch.float64)
     write(metric, gradient)
     trace = wake if (which == 1) == (source == "own") else dream
-    metric.precondition((trace, torch.full((ROWS,), 1 / ROWS, dtype=torch.float64)), [])
+    rows = torch.full((ROWS,), 1 / ROWS, dtype=torch.float64)
+    metric.precondition([(trace, rows)], [])
     expected = natural(network, blocks, gradient)
 
     # To first order the error is minus the mean of (F + alpha I)^{-1} (s h h^T - F) v over rows.
@@ -106,7 +107,7 @@ def test_the_empirical_matrix_is_the_true_one_only_under_the_models_own_rows(uni
         assert_close(row_weights.sum(), torch.tensor(1.0))
         metric = natural_metrics(machine, kind=kind)[0]
         write(metric, gradient)
-        metric.precondition((trace, row_weights), [])
+        metric.precondition([(trace, row_weights)], [])
         return reference.flatten(machine.generator.layers, gradients=True)
 
     assert_close(direction("empirical", model), direction("fisher", model), SOLVED)
@@ -145,7 +146,7 @@ def change_of_logits(
     weights /= weights.sum()
     write_gradients(network, [(before, weights)])
     if alpha is not None:
-        natural_metrics(machine, alpha)[which].precondition((before, weights), [])
+        natural_metrics(machine, alpha)[which].precondition([(before, weights)], [])
     torch.optim.SGD(network.parameters(), lr=0.1).step()
     return trace().logits(network) - before.logits(network)
 

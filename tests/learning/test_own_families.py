@@ -113,7 +113,7 @@ def test_curvature_is_one_call_for_all_layers_of_a_family(
     found = []
     for network in machine.networks:
         calls.clear()
-        rows = layer_rows(network, trace, weights)
+        rows = layer_rows(network, [(trace, weights)])
         assert calls["curvature"] == (not network.upward), "rows that nothing asks for are made"
         for layer in rows:
             assert len(layer.curvature)
@@ -187,7 +187,7 @@ def test_blocks_of_pairs_are_the_joint_fisher_matrix_by_enumeration(which: int) 
     trace = machine.evaluate(states)
     blocks = [
         block
-        for rows in layer_rows(network, trace, probabilities)
+        for rows in layer_rows(network, [(trace, probabilities)])
         for block in UnitFisher(rows.inputs, rows.curvature).blocks()
     ]
     assert_close(joint, torch.block_diag(*blocks))
@@ -210,7 +210,7 @@ def test_blocks_are_the_second_moment_of_gradients_at_the_networks_own_samples(
     weights = torch.full((rows,), 1 / rows, dtype=torch.float64)
     worst = wrong = 0.0
     for layer, gradients in zip(
-        layer_rows(network, trace, weights), row_gradients(network, trace), strict=True
+        layer_rows(network, [(trace, weights)]), row_gradients(network, trace), strict=True
     ):
         blocks = UnitFisher(layer.inputs, layer.curvature).blocks()
         for block, rows_of_unit in zip(blocks, gradients, strict=True):

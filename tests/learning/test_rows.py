@@ -74,17 +74,17 @@ def test_rows_are_the_loops_over_layers_samples_and_units(case: Case, max_rows: 
     wake = machine.wake(case.data(soft=True), case.samples, case.rng())
     bits, weights = reference.bits_of(wake), weights_of(len(wake.values))
     slow = slow_rows(reference.recognition(machine), bits, weights, case.samples, max_rows)
-    assert_rows(layer_rows(machine.recognition, wake, weights, max_rows), slow)
+    assert_rows(layer_rows(machine.recognition, [(wake, weights)], max_rows), slow)
     slow = slow_rows(reference.generator(machine), bits, weights, 1, max_rows)
     assert_close(slow[-1][1], exact_top(machine, weights))  # as the deepest layer has no parents
-    assert_rows(layer_rows(machine.generator, wake, weights, max_rows), slow)
+    assert_rows(layer_rows(machine.generator, [(wake, weights)], max_rows), slow)
 
 
 def test_rows_have_the_sizes_and_names_that_messages_need() -> None:
     machine = CASE.machine()
     wake = machine.wake(CASE.data(), CASE.samples, CASE.rng())
     weights = weights_of(12)
-    generator, recognition = (layer_rows(n, wake, weights) for n in machine.networks)
+    generator, recognition = (layer_rows(n, [(wake, weights)]) for n in machine.networks)
     assert [tuple(rows.inputs.shape) for rows in generator] == [(12, 5), (12, 3), (12, 4), (1, 1)]
     assert [tuple(rows.inputs.shape) for rows in recognition] == [(4, 4), (12, 5), (12, 3)]
     assert [tuple(rows.curvature.shape) for rows in recognition] == [(4, 4), (12, 2), (12, 3)]
@@ -100,7 +100,7 @@ def test_other_weights_or_samples_fail_the_same_comparison() -> None:
     machine = CASE.machine()
     wake = machine.wake(CASE.data(), CASE.samples, CASE.rng())
     bits, weights, q = reference.bits_of(wake), weights_of(12), reference.recognition(machine)
-    found = layer_rows(machine.recognition, wake, weights)
+    found = layer_rows(machine.recognition, [(wake, weights)])
     assert_rows(found, slow_rows(q, bits, weights, CASE.samples, None))
     for wrong in [
         slow_rows(q, bits, weights_of(12, seed=6), CASE.samples, None),
@@ -111,6 +111,29 @@ def test_other_weights_or_samples_fail_the_same_comparison() -> None:
     ]:  # fmt: skip
         with pytest.raises(AssertionError):
             assert_rows(found, wrong)
+
+
+@pytest.mark.parametrize("max_rows", [None, 100, 5, 3, 1])
+@pytest.mark.parametrize("images", [(1, 3), (2, 2), (1, 1, 1, 1)])
+def test_rows_of_a_phase_in_parts_are_those_of_the_whole(
+    images: tuple[int, ...], max_rows: int | None
+) -> None:
+    machine, weights = CASE.machine(), weights_of(12)
+    wake = machine.wake(CASE.data(), CASE.samples, CASE.rng())
+    sizes = [CASE.samples * each for each in images]
+    states = zip(*(block.split(sizes) for block in wake.state_blocks), strict=True)
+    traces = [machine.evaluate(blocks, CASE.samples) for blocks in states]
+    parts = list(zip(traces, weights.split(sizes), strict=True))
+    for network in machine.networks:
+        whole = layer_rows(network, [(wake, weights)], max_rows)
+        for rows, expected in zip(layer_rows(network, parts, max_rows), whole, strict=True):
+            for name in ("inputs", "curvature", "weights"):
+                assert_close(getattr(rows, name), getattr(expected, name))
+            assert_close(rows.squared_errors(), expected.squared_errors())
+            for mean, other in zip(rows.means, expected.means, strict=True):
+                assert_close(mean, other)
+    other = layer_rows(machine.recognition, parts[::-1], max_rows)  # the control
+    assert not torch.equal(other[1].inputs, whole[1].inputs)
 
 
 def content(trace: Trace) -> list[Tensor]:
@@ -134,8 +157,8 @@ def test_the_trace_stays_as_it_is(hidden: object, visible: object) -> None:
     trace = machine.wake(torch.full((2, 3), 0.5).double(), 3, seeded(1))
     before = content(trace)
     for network in machine.networks:
-        first = layer_rows(network, trace, weights_of(6))
-        again = layer_rows(network, trace, weights_of(6))
+        first = layer_rows(network, [(trace, weights_of(6))])
+        again = layer_rows(network, [(trace, weights_of(6))])
         for one, two in zip(first, again, strict=True):
             assert torch.equal(one.curvature, two.curvature)
             assert torch.equal(one.squared_errors(), two.squared_errors())
@@ -155,7 +178,7 @@ def test_rows_of_any_family_hold_its_curvature(hidden: object, visible: object) 
         families = machine.units[network.upward :]
         logits = network.logits(trace.state_blocks)
         for rows, units, a, edge in zip(
-            layer_rows(network, trace, weights),
+            layer_rows(network, [(trace, weights)]),
             families,
             logits,
             sorted(network.edges, key=lambda edge: edge.position),

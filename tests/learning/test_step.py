@@ -195,8 +195,8 @@ def test_a_batch_in_parts_gives_the_mean_of_all_of_it(
 
 
 def test_parts_fit_a_cache_but_have_no_fewer_states_than_weights() -> None:
-    assert [parts_of(each, 1000) for each in (1, 2**20, 2**20 + 1, 2**22)] == [1, 1, 2, 4]
-    assert [parts_of(each, 2**21) for each in (2**21, 2**22)] == [1, 2]
+    assert [parts_of(n * 2**20, 1000) for n in (1, 2, 2.9, 3.1, 8)] == [1, 1, 1, 2, 4]
+    assert [parts_of(n * 2**20, 2**23) for n in (1, 8, 32)] == [1, 1, 4]
 
 
 # --- weights of other kinds than a softmax --------------------------------------------------------
