@@ -167,11 +167,15 @@ def test_training(
     )
     assert all(checkpoint(run)["step"] == 2 or "debug" in text for run in runs)
     if "launcher=s" in text:
-        gpus = 4 if "nodes" in text else 1
+        asked = {
+            "partition=": "partition=NAME",
+            "slurm_nodes": "gpus-per-node=4",
+            "gpus_per_node=1": "gpus-per-node=1",
+            "timeout_min=1440": "time=1440",
+        }
         script = (tmp_path / "slurm" / "script").read_text()
-        assert (
-            "#SBATCH --partition=NAME\n" in script and f"#SBATCH --gpus-per-node={gpus}\n" in script
-        )
+        for option, line in asked.items():
+            assert (f"#SBATCH --{line}\n" in script) == (option in text), line
 
 
 @pytest.fixture(scope="module")

@@ -69,7 +69,9 @@ def test_a_metric_in_one_call_is_the_one_made_by_hand() -> None:
 def test_the_exact_metric_does_not_depend_on_its_solver() -> None:
     """In float64, to the accuracy that is asked of the first."""
     one, other = (
-        gradients(lambda machine, solver=solver: nws.natural_metrics(machine, solver=solver))  # type: ignore[misc]
+        gradients(
+            lambda machine, solver=solver: nws.natural_metrics(machine, "fisher", solver=solver)
+        )  # type: ignore[misc]
         for solver in ("pcg", "cholesky")
     )
     assert (one - other).norm() < 0.02 * other.norm()
@@ -87,7 +89,7 @@ def test_mistakes(command: Command) -> None:
         "metric must be one of diagonal, .*'nope'": lambda: nws.natural_metrics(machine, "nope"),
         "solver must be one of auto, .*": lambda: nws.natural_metrics(machine, solver="nope"),
         "metric has the options generator_rows, .*, memory; got rank": lambda: nws.natural_metrics(
-            machine, rank=2
+            machine, "fisher", rank=2
         ),
         "damping.value must be a number above 0": lambda: nws.natural_metrics(machine, damping=0),
     }

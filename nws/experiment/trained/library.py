@@ -68,7 +68,7 @@ def named_rule(name: str, **options: Any) -> Rule:
 
 def natural_metrics(
     machine: HelmholtzMachine,
-    metric: str = "fisher",
+    metric: str = "kronecker",
     damping: float = 0.2,
     solver: str = "pcg",
     **options: Any,
@@ -77,7 +77,7 @@ def natural_metrics(
 
     Args:
         machine: Whose gradients become natural.
-        metric: A file of conf/metric/: `fisher`, `kronecker`, `diagonal`, `empirical` or `mean`.
+        metric: A file of conf/metric/: `kronecker`, `fisher`, `diagonal`, `empirical` or `mean`.
         damping: alpha, above 0, constant.
         solver: A file of conf/solver/, for the metrics that take one.
         **options: Those of the `metric` group, for instance `rank=5` or `max_kl=0.01`.
