@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from numbers import Integral
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from numbers import Integral, Real
 
 
 class UserError(ValueError):
@@ -23,3 +26,28 @@ def positive_int(name: str, value: object, minimum: int = 1) -> int:
     if numeric and float(value).is_integer() and value >= minimum:  # type: ignore
         return int(value)  # type: ignore
     raise UserError(f"{name} must be a whole number of at least {minimum}, got {value!r}")
+
+
+def number(name: str, value: object, expected: str, holds: Callable[[float], bool]) -> float:
+    """The value as a float, where it is a finite number (2 is, True is not) that is in range.
+
+    Args:
+        name: Of the option, for the message.
+        value: What came.
+        expected: The range in words, after "must be a number".
+        holds: Whether a finite number is in range.
+
+    Raises:
+        UserError: For any other value, with its name.
+
+    Example:
+        >>> number("damping.factor", 0.5, "above 0 and below 1", lambda value: 0 < value < 1)
+        0.5
+    """
+    found = math.nan
+    if isinstance(value, Real) and not isinstance(value, bool):
+        with suppress(OverflowError):  # of whole numbers that are too large
+            found = float(value)
+    if math.isfinite(found) and holds(found):
+        return found
+    raise UserError(f"{name} must be a number {expected}, got {value!r}")

@@ -32,7 +32,7 @@ from benchmarks.solvers import SOLVERS, Row, benchmark_solvers, interleaved, ref
 
 from nws import distributed
 from nws.analysis.tables import print_table
-from nws.errors import UserError, positive_int
+from nws.errors import UserError, number, positive_int
 from nws.experiment.process.boundary import errors_for_people
 from nws.experiment.process.hardware import device_name
 from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep, tempered, uniform
@@ -292,10 +292,9 @@ def check_numbers(arguments: argparse.Namespace) -> None:
             positive_int(f"--{name}", size)
     if len(arguments.layers) < 2:
         raise UserError(f"--layers needs two sizes or more, got {arguments.layers}")
-    for name, most in {"damping": 1e7, "accuracy": 1.0}.items():
-        if not 0 < getattr(arguments, name) <= most:
-            found = f"above 0 and at most {most:g}, got {getattr(arguments, name)}"
-            raise UserError(f"--{name} must be a number {found}")
+    damping, accuracy = arguments.damping, arguments.accuracy
+    number("--damping", damping, "above 0 and at most 1e+07", lambda value: 0 < value <= 1e7)
+    number("--accuracy", accuracy, "above 0 and at most 1", lambda value: 0 < value <= 1)
     if arguments.device.partition(":")[0] not in ("cpu", "cuda"):
         raise UserError(f"--device must be cpu or cuda, got {arguments.device}")
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from nws.errors import UserError, positive_int
+from nws.errors import UserError, number, positive_int
 
 log = logging.getLogger(__name__)
 
@@ -28,16 +28,15 @@ def split_places(count: int, held_out: float, where: object) -> tuple[Tensor, Te
         where: What the images are from, for messages.
 
     Raises:
-        UserError: There are less than three images, or the share leaves none to train on.
+        UserError: For less than three images, or a share that is not above 0 and below 0.5.
 
     Example:
         >>> train, valid, test = split_places(50, 0.1, "mine.npy")
         >>> len(train), len(valid), len(test)
         (40, 5, 5)
     """
-    number = isinstance(held_out, int | float) and not isinstance(held_out, bool)
-    if not (number and 0 < held_out < 0.5):
-        raise UserError(f"data.held_out must be a share above 0 and below 0.5, got {held_out!r}")
+    expected = "above 0 and below 0.5, a share of the images"
+    held_out = number("data.held_out", held_out, expected, lambda value: 0 < value < 0.5)
     if count < 3:
         raise UserError(
             f"{where}: expected at least 3 images, one each to train on, to validate and to test,"

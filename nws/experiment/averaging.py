@@ -7,13 +7,12 @@ of an exponential average's start).
 """
 
 import copy
-import math
 from pathlib import Path
 from typing import Any
 
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from nws.errors import UserError
+from nws.errors import number
 from nws.experiment.storage.checkpoints import load_parameters
 from nws.models import HelmholtzMachine
 
@@ -36,7 +35,7 @@ class Average:
         count: Steps in the average; 0 before its start.
 
     Raises:
-        UserError: For a memory below 1, or a start that is not in 0 .. 1.
+        UserError: For a memory below 1, or a start that is not at least 0 and below 1.
     """
 
     def __init__(
@@ -46,14 +45,11 @@ class Average:
         memory: float | None = None,
         start: float = 0.0,
     ) -> None:
-        if memory is not None and not (_is_number(memory) and 1 <= memory < math.inf):
-            raise UserError(
-                f"average.memory must be a number of steps of at least 1, or null, got {memory!r}"
-            )
-        if not (_is_number(start) and 0 <= start < 1):
-            raise UserError(
-                f"average.start must be a share of the run, at least 0 and below 1, got {start!r}"
-            )
+        if memory is not None:
+            expected = "of steps of at least 1, or null"
+            memory = number("average.memory", memory, expected, lambda value: value >= 1)
+        expected = "of at least 0 and below 1, a share of the run"
+        start = number("average.start", start, expected, lambda value: 0 <= value < 1)
         self.machine = copy.deepcopy(machine)
         self.decay = 1.0 if memory is None else 1 - 1 / memory
         self.start = start * total_steps
@@ -87,7 +83,3 @@ def newest_share(count: int, decay: float) -> float:
         ([1.0, 0.6666666666666666], 0.25)
     """
     return 1 / count if decay == 1 else (1 - decay) / (1 - decay**count)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nws import distributed
-from nws.errors import UserError, positive_int
+from nws.errors import UserError, number, positive_int
 from nws.learning.gradients import Term
 from nws.learning.rows import layer_rows
 from nws.models import BeliefNetwork, HelmholtzMachine, Layer
@@ -58,11 +58,10 @@ class RowOptions:
         positive_int("metric.refresh_every", self.refresh_every)
         if self.max_rows is not None:
             positive_int("metric.max_rows", self.max_rows)
-        numeric = isinstance(self.max_kl, int | float) and not isinstance(self.max_kl, bool)
-        if self.max_kl is not None and not (numeric and self.max_kl > 0):
-            raise UserError(
-                f"metric.max_kl must be a number of nats above 0 or null, got {self.max_kl!r}"
-            )
+        if self.max_kl is not None:
+            expected = "of nats above 0 or null"
+            nats = number("metric.max_kl", self.max_kl, expected, lambda value: value > 0)
+            object.__setattr__(self, "max_kl", nats)
 
 
 class NaturalMetric:

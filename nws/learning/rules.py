@@ -1,12 +1,11 @@
 """Learning rules: how the samples are weighed, and which phase trains which network."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-from nws.errors import UserError, positive_int
+from nws.errors import UserError, number, positive_int
 from nws.learning.weighting import Weighting, importance
 
 
@@ -62,9 +61,8 @@ class Rule:
         self.try_step(0)
         for name in ("generator_wake", "recognition_wake", "recognition_dream"):
             share = getattr(self, name)
-            numeric = isinstance(share, int | float) and not isinstance(share, bool)
-            if not (numeric and 0 <= share < math.inf):
-                raise UserError(f"algorithm.{name} must be a number of at least 0, got {share!r}")
+            share = number(f"algorithm.{name}", share, "of at least 0", lambda value: value >= 0)
+            object.__setattr__(self, name, share)
         if self.recognition_wake + self.recognition_dream == 0:
             raise UserError(
                 "algorithm.recognition_wake and recognition_dream are both 0: nothing would train"

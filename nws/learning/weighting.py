@@ -4,13 +4,12 @@ A weighting takes log p(x, h_k) and log q(h_k | x), (B, K) each, and returns the
 generator's gradients and of recognition's, (B, K) each. `algorithm.weighting` names one.
 """
 
-import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from nws.errors import UserError
+from nws.errors import number
 
 Weights = tuple[Tensor, Tensor]  # of the generator's gradients and of recognition's, (B, K) each
 Weighting = Callable[[Tensor, Tensor], Weights]
@@ -29,11 +28,8 @@ def tempered(log_p: Tensor, log_q: Tensor, exponent: float = 1.0) -> Weights:
         >>> tempered(torch.zeros(1, 2), torch.zeros(1, 2))[0]
         tensor([[0.5000, 0.5000]])
     """
-    numeric = isinstance(exponent, int | float) and not isinstance(exponent, bool)
-    if not (numeric and 0 <= exponent < math.inf):
-        raise UserError(
-            f"algorithm.weighting.exponent must be a number of at least 0, got {exponent!r}"
-        )
+    name = "algorithm.weighting.exponent"
+    exponent = number(name, exponent, "of at least 0", lambda value: value >= 0)
     weights = torch.log_softmax(exponent * (log_p - log_q), dim=1).exp()
     return weights, weights
 

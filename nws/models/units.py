@@ -9,7 +9,6 @@ parent: 2 y - 1 for bipolar units. *Data* are what a data set holds, intensities
 A fifth family is one file with a subclass of `Units`; see nws/models/gaussian.py.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nws.errors import UserError
+from nws.errors import UserError, number
 from nws.models.noise import fill_uniform
 
 
@@ -143,10 +142,8 @@ class Scaled(Units):
     """
 
     def __init__(self, scale: float = 1.0) -> None:
-        if not (isinstance(scale, int | float) and 0 < scale < math.inf):
-            name = type(self).__name__
-            raise UserError(f"the scale of {name} units must be a number above 0, got {scale!r}")
-        self.scale = float(scale)
+        name = f"the scale of {type(self).__name__} units"
+        self.scale = number(name, scale, "above 0", lambda value: value > 0)
 
     def encode(self, values: Tensor) -> Tensor:
         """h = scale y, the data."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nws.errors import UserError, positive_int
+from nws.errors import UserError, number, positive_int
 
 #: Of alpha: from here on the direction is the plain gradient to float32's last digit.
 LARGEST = 1e7
@@ -124,9 +124,9 @@ class LevenbergMarquardt(Damping):
                 "damping.value must lie in damping.minimum .. maximum,"
                 f" got {value} in {minimum} .. {maximum}"
             )
-        if not 0 < factor < 1:
-            raise UserError(f"damping.factor must be a number between 0 and 1, got {factor!r}")
-        self.factor = factor
+        self.factor = number(
+            "damping.factor", factor, "above 0 and below 1", lambda value: 0 < value < 1
+        )
         self.ratio = math.nan
 
     def measures(self, step: int) -> bool:
@@ -157,14 +157,11 @@ class LevenbergMarquardt(Damping):
 
 
 def _positive(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise UserError(
-            f"{name} must be a number above 0 (a Fisher block from few rows is singular without),"
-            f" got {value!r}"
-        )
-    if value > LARGEST:
+    expected = "above 0 (a Fisher block from few rows is singular without)"
+    found = number(name, value, expected, lambda value: value > 0)
+    if found > LARGEST:
         raise UserError(
             f"{name} must be at most {LARGEST:g}, where the direction is the plain gradient"
             f" already, got {value!r}; metric=euclidean takes the plain gradient"
         )
-    return float(value)
+    return found

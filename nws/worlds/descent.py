@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 from torch.func import grad, hessian, vmap
 
-from nws.errors import UserError, positive_int
+from nws.errors import UserError, number, positive_int
 from nws.worlds.metrics import Metric, euclidean
 
 Objective = Callable[[Tensor], Tensor]
@@ -60,19 +60,19 @@ def descend(
                 [0.5000],
                 [0.2500]], dtype=torch.float64)
     """
-    if not (rate > 0 and damping >= 0):
-        raise UserError(f"rate must be above 0 and damping at least 0, got {rate}, {damping}")
+    rate = number("rate", rate, "above 0", lambda value: value > 0)
+    damping = number("damping", damping, "of at least 0", lambda value: value >= 0)
 
     def direction(x: Tensor) -> Tensor:
         return gradient_in(metric, objective, x, damping)
 
     slope, path = direction if start.ndim == 1 else vmap(direction), [start]
-    for number in range(positive_int("steps", steps)):
+    for done in range(positive_int("steps", steps)):
         try:
             x = path[-1] - rate * slope(path[-1])
         except torch.linalg.LinAlgError as error:
             raise UserError(
-                f"the metric is singular after {number} steps; lower the rate, {rate:g}, or raise"
+                f"the metric is singular after {done} steps; lower the rate, {rate:g}, or raise"
                 f" the damping, {damping:g}"
             ) from error
         path.append(x if project is None else project(x))

@@ -87,7 +87,7 @@ def test_npy_of_few_images(tmp_path: Path) -> None:
         load_dataset(load_npz, path=tmp_path / "my.npy")
     np.save(tmp_path / "my.npy", GREY)
     for wrong in (0, 0.5, -1, "0.1", True):
-        with pytest.raises(UserError, match="data.held_out must be a share above 0 and below 0.5"):
+        with pytest.raises(UserError, match="data.held_out must be a number above 0 and below 0.5"):
             load_dataset(load_npz, path=tmp_path / "my.npy", held_out=wrong)
 
 

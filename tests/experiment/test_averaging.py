@@ -65,7 +65,7 @@ def test_wrong_numbers_are_refused() -> None:
         with pytest.raises(UserError, match=r"average\.memory must be a number of steps"):
             Average(machine, 10, memory=memory)  # type: ignore[arg-type]
     for start in (-0.1, 1, None, float("nan")):
-        with pytest.raises(UserError, match=r"average\.start must be a share of the run"):
+        with pytest.raises(UserError, match=r"average\.start must be a number of at least 0"):
             Average(machine, 10, start=start)  # type: ignore[arg-type]
 
 

@@ -212,6 +212,7 @@ def test_other_unlabelled_images_give_another_direction_of_recognition(max_rows:
         ("max_kl", -0.1, "metric.max_kl must be"),
         ("max_kl", float("nan"), "metric.max_kl must be"),
         ("max_kl", "small", "metric.max_kl must be"),
+        ("max_kl", float("inf"), "metric.max_kl must be"),
     ],
 )
 def test_bad_options_are_errors_that_name_them(option: str, value: Any, part: str) -> None:

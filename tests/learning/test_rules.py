@@ -61,6 +61,12 @@ def test_bad_factors_are_refused_by_name(name: str, value: Any) -> None:
         make_rule("rws", 3, **{name: value})
 
 
+def test_factors_are_floats() -> None:
+    rule = make_rule("rws", 3, generator_wake=2, recognition_wake=0, recognition_dream=1)
+    shares = (rule.generator_wake, rule.recognition_wake, rule.recognition_dream)
+    assert shares == (2, 0, 1) and all(type(each) is float for each in shares)
+
+
 def test_a_rule_that_does_not_train_recognition_is_refused() -> None:
     with pytest.raises(UserError, match="nothing would train recognition"):
         make_rule("rws", 3, recognition_wake=0.0, recognition_dream=0.0)

@@ -37,7 +37,7 @@ def test_the_exact_likelihood_is_a_mixture_of_normals() -> None:
     assert float(exact_log_likelihood(machine, x)) == pytest.approx(np.log(total), abs=EXACT)
 
 
-@pytest.mark.parametrize("scale", [0.0, -1, float("nan"), "wide"])
+@pytest.mark.parametrize("scale", [0.0, -1, float("nan"), "wide", True])
 def test_a_wrong_scale_is_refused(scale: float) -> None:
     with pytest.raises(UserError, match="scale of Gaussian units must be a number above 0"):
         Gaussian(scale)

@@ -153,9 +153,10 @@ def test_its_state_is_alpha_and_ratio() -> None:
     [
         ({"every": 0}, r"damping\.every must be a whole number of at least 1, got 0"),
         ({"every": 1.5}, r"damping\.every must be a whole number"),
-        ({"factor": 0}, r"damping\.factor must be a number between 0 and 1, got 0"),
+        ({"factor": 0}, r"damping\.factor must be a number above 0 and below 1, got 0"),
         ({"factor": 1.0}, r"damping\.factor must be"),
         ({"factor": math.nan}, r"damping\.factor must be"),
+        ({"factor": "a"}, r"damping\.factor must be a number above 0 and below 1, got 'a'"),
         ({"minimum": 0}, r"damping\.minimum must be a number above 0"),
         ({"maximum": -1}, r"damping\.maximum must be a number above 0"),
         (

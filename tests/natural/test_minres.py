@@ -61,8 +61,12 @@ def test_it_stops_at_the_tolerance_and_solved_units_stay_solved() -> None:
 def test_wrong_options_are_refused() -> None:
     with pytest.raises(UserError, match="solver.iterations must be a whole number"):
         MinRes(0)
-    with pytest.raises(UserError, match="solver.tolerance must be a number from 0 to 1, got 2"):
-        MinRes(5, 2)
+    with pytest.raises(
+        UserError, match="solver.tolerance must be a number of at least 0 and below 1"
+    ):
+        MinRes(5, 1)
+    with pytest.raises(UserError, match="solver.tolerance must be a number .*, got False"):
+        MinRes(5, False)
 
 
 def test_a_run_on_the_command_line(train: Command) -> None:

@@ -30,7 +30,13 @@ from nws.errors import UserError
 from nws.natural import UnitFisher, natural_direction
 from nws.natural.metrics import Diagonal, Kronecker
 from nws.natural.operators import Rows
-from nws.natural.solvers import AutoSolver, Cholesky, RunningInverse, ShermanMorrison
+from nws.natural.solvers import (
+    AutoSolver,
+    Cholesky,
+    RunningInverse,
+    ShermanMorrison,
+    sherman_morrison,
+)
 
 # --- all solvers, all cases -----------------------------------------------------------------------
 
@@ -291,7 +297,11 @@ BAD: list[tuple[str, Callable[[], Any]]] = [
     ("solver.block", lambda: RunningInverse(0.9, block=-1)),
     *[
         ("solver.forgetting", lambda value=value: RunningInverse(value))
-        for value in (0, 1, -0.5, 1.5, float("nan"), True)
+        for value in (0, 1, -0.5, 1.5, float("nan"), True, "a")
+    ],
+    *[
+        ("solver.forgetting", lambda value=value: sherman_morrison(value))
+        for value in (1, -0.5, False, "", None)
     ],
     ("solver.iterations", lambda: pcg(0)),
     ("solver.iterations", lambda: pcg(2.5)),  # type: ignore[arg-type]
@@ -306,6 +316,7 @@ BAD: list[tuple[str, Callable[[], Any]]] = [
     ("solver.rank", lambda: pcg(rank=-1)),
     ("solver.preconditioner_every", lambda: pcg(preconditioner_every=0)),
     ("solver.iterations", lambda: AutoSolver(iterations=0)),
+    ("solver.accuracy must be a number of at least 0 and below 1, got 1", lambda: pcg(accuracy=1)),
     ("solver.accuracy", lambda: AutoSolver(accuracy=2)),
     ("solver.max_bytes", lambda: AutoSolver(max_bytes=0)),
     ("solver.solves", lambda: AutoSolver(solves=0)),

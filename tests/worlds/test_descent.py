@@ -143,8 +143,10 @@ def test_curvature_and_geodesics_of_the_sphere() -> None:
 def test_mistakes_have_messages() -> None:
     with pytest.raises(UserError, match="symmetric and positive definite"):
         mahalanobis(-A)
-    with pytest.raises(UserError, match="rate must be above 0"):
+    with pytest.raises(UserError, match="rate must be a number above 0"):
         descend(quadratic, euclidean, X, 0.0, 1)
+    with pytest.raises(UserError, match="damping must be a number of at least 0, got nan"):
+        descend(quadratic, euclidean, X, 1.0, 1, damping=math.nan)
     with pytest.raises(UserError, match="steps must be"):
         descend(quadratic, euclidean, X, 1.0, 0)
     with pytest.raises(UserError, match="the metric is singular after 0 steps"):

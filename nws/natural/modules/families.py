@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nws.errors import UserError
+from nws.errors import UserError, number
 
 
 class OutputFamily(Protocol):
@@ -118,10 +118,7 @@ class GaussianMean:
     """
 
     def __init__(self, variance: float = 1.0) -> None:
-        numeric = isinstance(variance, int | float) and not isinstance(variance, bool)
-        if not (numeric and 0 < variance < float("inf")):
-            raise UserError(f"the variance must be a number above 0, got {variance!r}")
-        self.variance = float(variance)
+        self.variance = number("the variance", variance, "above 0", lambda value: value > 0)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """|y - z|^2 / (2 variance) + log(2 pi variance) / 2 for each output, summed: (n,)."""

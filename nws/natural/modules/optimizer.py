@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from nws.errors import UserError
+from nws.errors import UserError, number
 from nws.natural.damping import Damping
 from nws.natural.modules.curvature import Inputs, Linearized, ModelCurvature, output_metric
 from nws.natural.modules.families import OutputFamily
@@ -74,9 +74,9 @@ class NaturalGradient(torch.optim.Optimizer):
         kl: float | None = None,
         max_bytes: int = 2**30,
     ) -> None:
-        _check_number("lr", lr)
+        lr = number("lr", lr, "above 0", lambda value: value > 0)
         if kl is not None:
-            _check_number("kl", kl)
+            kl = number("kl", kl, "above 0", lambda value: value > 0)
         if params is None:
             params = (each for each in model.parameters() if each.requires_grad)
         super().__init__(params, {"lr": lr})
@@ -256,12 +256,6 @@ def rows_are_cheaper(curvature: ModelCurvature) -> bool:
     n, d, q = curvature.rows, curvature.shape[1], curvature.row_count
     fits = q * d * curvature.linear.outputs.element_size() <= curvature.max_bytes
     return fits and 4 * q * d + 2 * q**2 * d + q**3 / 3 < USUAL * 8 * n * d
-
-
-def _check_number(name: str, value: object) -> None:
-    numeric = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (numeric and 0 < float(value) < math.inf):  # type: ignore[arg-type]
-        raise UserError(f"{name} must be a number above 0, got {value!r}")
 
 
 def _check_modes(model: nn.Module) -> None:

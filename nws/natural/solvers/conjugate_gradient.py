@@ -10,7 +10,7 @@ from nws.errors import UserError, positive_int
 from nws.natural.operators import CurvatureOperator, ReducedSystem, over_units
 from nws.natural.preconditioners import Preconditioner, SharedPreconditioner
 from nws.natural.solvers.cg import Iterations, Map, UntilAccurate, UntilResidual, cg
-from nws.natural.solvers.solver import State, check_system, damped
+from nws.natural.solvers.solver import State, check_system, damped, fraction
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +55,8 @@ class ConjugateGradient:
         self.iterations = (
             None if iterations is None else positive_int("solver.iterations", iterations)
         )
-        self.accuracy = _fraction("solver.accuracy", accuracy)
-        self.tolerance = _fraction("solver.tolerance", tolerance)
+        self.accuracy = fraction("solver.accuracy", accuracy)
+        self.tolerance = fraction("solver.tolerance", tolerance)
         self.every = positive_int("solver.preconditioner_every", preconditioner_every)
         self.warm_start = warm_start
         self.precondition = preconditioner or SharedPreconditioner(rank, self.every)
@@ -206,9 +206,3 @@ def worst_ratio(residual: Tensor, gradient: Tensor) -> Tensor:
     """max_j |r_j| / |g_j| over the units whose gradient is not zero."""
     lengths = gradient.norm(dim=1)
     return torch.where(lengths == 0, 0.0, residual.norm(dim=1) / lengths).max()
-
-
-def _fraction(name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise UserError(f"{name} must be a number from 0 (none) to 1, got {value!r}")
-    return value

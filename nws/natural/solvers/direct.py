@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nws.errors import UserError, positive_int
+from nws.errors import UserError, number, positive_int
 from nws.natural.operators import CurvatureOperator, UnitFisher
 from nws.natural.solvers.solver import (
     NOT_FINITE,
@@ -19,6 +19,7 @@ from nws.natural.solvers.solver import (
     State,
     Stateless,
     check_system,
+    fraction,
     unfactorable,
 )
 
@@ -242,18 +243,15 @@ class RunningInverse:
     running mean damps. All m inverses (d, d) are state.
 
     Raises:
-        UserError: Where the inverses exceed `max_bytes`, or f is not between 0 and 1.
+        UserError: Where the inverses exceed `max_bytes`, or f is not above 0 and below 1.
     """
 
     unit_state = ("inverses",)  # entries of the state with one row a unit
 
     def __init__(self, forgetting: float, max_bytes: int = 2**30, block: int = 1) -> None:
-        if not 0 < forgetting < 1:
-            raise UserError(
-                "solver.forgetting must be a number between 0 and 1, or 0 for none,"
-                f" got {forgetting!r}"
-            )
-        self.forgetting = forgetting
+        self.forgetting = number(
+            "solver.forgetting", forgetting, "above 0 and below 1", lambda value: 0 < value < 1
+        )
         self._start = ShermanMorrison(max_bytes, block)
         self._inverses: Tensor | None = None
 
@@ -311,5 +309,10 @@ def with_rows(operator: CurvatureOperator) -> UnitFisher:
 
 
 def sherman_morrison(forgetting: float = 0.0, **options: Any) -> Solver:
-    """Sherman-Morrison of each operator alone, or with forgetting > 0 across batches."""
+    """Sherman-Morrison of each operator alone, or with forgetting > 0 across batches.
+
+    Raises:
+        UserError: For forgetting that is not a number of at least 0 and below 1.
+    """
+    forgetting = fraction("solver.forgetting", forgetting)
     return RunningInverse(forgetting, **options) if forgetting else ShermanMorrison(**options)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from nws import distributed
-from nws.errors import UserError, positive_int
+from nws.errors import positive_int
 from nws.natural.operators import CurvatureOperator, over_units
 from nws.natural.solvers.conjugate_gradient import worst_ratio
-from nws.natural.solvers.solver import Stateless, check_system, damped
+from nws.natural.solvers.solver import Stateless, check_system, damped, fraction
 
 
 def minres(
@@ -82,9 +82,7 @@ class MinRes(Stateless):
 
     def __init__(self, iterations: int = 50, tolerance: float = 1e-3, scaled: bool = True) -> None:
         self.iterations = positive_int("solver.iterations", iterations)
-        if not (isinstance(tolerance, int | float) and 0 <= tolerance < 1):
-            raise UserError(f"solver.tolerance must be a number from 0 to 1, got {tolerance!r}")
-        self.tolerance, self.scaled = tolerance, scaled
+        self.tolerance, self.scaled = fraction("solver.tolerance", tolerance), scaled
         self.used_iterations = 0
 
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:

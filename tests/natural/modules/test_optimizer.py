@@ -288,6 +288,7 @@ def test_the_state_of_another_optimizer_is_refused() -> None:
     ("settings", "message"),
     [
         ({"lr": 0.0}, "lr must be a number above 0, got 0.0"),
+        ({"lr": "fast"}, "lr must be a number above 0, got 'fast'"),
         ({"kl": -1}, "kl must be a number above 0, got -1"),
         ({"damping": 0}, "damping.value must be a number above 0"),
         ({"metric": "hessian"}, "metric must be fisher, empirical or covariance, got 'hessian'"),
