@@ -39,8 +39,7 @@ from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep, tempered, u
 from nws.learning.vimco import vimco
 from nws.models import BeliefNetwork, HelmholtzMachine
 from nws.natural import Damping, Rows, UnitFisher
-from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker, Stateless
-from nws.natural.metrics.mean import Mean
+from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker, Mean, Stateless
 
 LAYERS = [784, 300, 200, 100, 75, 50, 35, 30, 25, 20, 15, 10, 10]
 RULES = {

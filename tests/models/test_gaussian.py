@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 from nws import HelmholtzMachine, exact_log_likelihood
 from nws.errors import UserError
-from nws.models.gaussian import Gaussian
+from nws.models import Gaussian
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.2])

@@ -9,7 +9,8 @@ from conftest import Command, checkpoint
 from scipy.stats import poisson
 
 from nws.errors import UserError
-from nws.models.poisson import LARGE, Poisson
+from nws.models import Poisson
+from nws.models.poisson import LARGE
 
 
 def test_log_probabilities_are_those_of_counts() -> None:

@@ -10,7 +10,7 @@ from solving import solve_dense
 
 from nws.errors import UserError
 from nws.natural import Rows
-from nws.natural.metrics.mean import Mean
+from nws.natural.metrics import Mean
 
 
 def direction(case: SolverCase, alpha: float) -> torch.Tensor:

@@ -11,7 +11,8 @@ from conftest import Command, metrics
 from solving import dense, solve_dense
 
 from nws.errors import UserError
-from nws.natural.solvers.minres import MinRes, minres
+from nws.natural.solvers import MinRes
+from nws.natural.solvers.minres import minres
 
 DOUBLE = [case for case in SOLVER_CASES if case.values[0].dtype == torch.float64]
 

@@ -4,7 +4,8 @@ from nws.natural.metrics.diagonal import Diagonal
 from nws.natural.metrics.empirical import Empirical
 from nws.natural.metrics.fisher import Fisher
 from nws.natural.metrics.kronecker import Kronecker
+from nws.natural.metrics.mean import Mean
 from nws.natural.metrics.metric import Metric
 from nws.natural.solvers.solver import Stateless
 
-__all__ = ["Diagonal", "Empirical", "Fisher", "Kronecker", "Metric", "Stateless"]
+__all__ = ["Diagonal", "Empirical", "Fisher", "Kronecker", "Mean", "Metric", "Stateless"]

@@ -10,12 +10,14 @@ from nws.natural.solvers.direct import (
     Woodbury,
     sherman_morrison,
 )
+from nws.natural.solvers.minres import MinRes
 from nws.natural.solvers.solver import Solver
 
 __all__ = [
     "AutoSolver",
     "Cholesky",
     "ConjugateGradient",
+    "MinRes",
     "RunningInverse",
     "ShermanMorrison",
     "Solver",

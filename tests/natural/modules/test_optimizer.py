@@ -17,8 +17,7 @@ from nws.natural import CategoricalLogits, Damping, LevenbergMarquardt, NaturalG
 from nws.natural.modules import KroneckerPreconditioner, Linearized, ModelCurvature, output_metric
 from nws.natural.modules.optimizer import rows_are_cheaper
 from nws.natural.preconditioners import Unpreconditioned
-from nws.natural.solvers import Cholesky, ConjugateGradient
-from nws.natural.solvers.minres import MinRes
+from nws.natural.solvers import Cholesky, ConjugateGradient, MinRes
 
 EXACT = 1e-10  # float64, by a direct solver
 SOLVED = 1e-8  # float64, by an iterative solver with a residual of 1e-12
