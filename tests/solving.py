@@ -80,7 +80,7 @@ each_solver = pytest.mark.parametrize("name", SOLVERS)
 
 def dense(fisher: UnitFisher) -> Tensor:
     """The blocks in float64: (m, d, d)."""
-    inputs, weights = fisher.inputs.double().cpu(), fisher.weights.double().cpu()
+    inputs, weights = fisher.inputs.double().cpu(), fisher.curvature.double().cpu()
     return torch.einsum("km,ki,kj->mij", weights, inputs, inputs)
 
 
@@ -89,12 +89,12 @@ def mean_block(fisher: UnitFisher) -> Tensor:
 
     It is the sum of the dense blocks, divided by the sum of all weights.
     """
-    return dense(fisher).sum(0) / fisher.weights.sum().double().cpu()
+    return dense(fisher).sum(0) / fisher.curvature.sum().double().cpu()
 
 
 def mean_row(fisher: UnitFisher) -> Tensor:
     """c = sum_k w_k h_k, w_k ~ sum_j s_kj, sum_k w_k = 1: (d,)."""
-    weights = fisher.weights.double().cpu().sum(1)
+    weights = fisher.curvature.double().cpu().sum(1)
     return (weights / weights.sum()) @ fisher.inputs.double().cpu()
 
 
@@ -205,7 +205,7 @@ def shared_blocks(scale: Tensor, centre: Tensor, covariance: Tensor) -> Tensor:
 
 def shared_inverses(fisher: UnitFisher, basis: Basis, alpha: float, centre: Tensor) -> Tensor:
     """Dense inverses of s_j (c c^T + Q Lambda Q^T + rho (I - Q Q^T)) + alpha I, (m, d, d)."""
-    blocks = shared_blocks(fisher.weights.sum(0), centre, basis_matrix(basis))
+    blocks = shared_blocks(fisher.curvature.sum(0), centre, basis_matrix(basis))
     return torch.linalg.inv(blocks + alpha * torch.eye(fisher.shape[1], dtype=torch.float64))
 
 

@@ -176,13 +176,13 @@ class UnitFisher:
 
     Args:
         inputs: H (n, d), the bias column included.
-        weights: S (n, m), not negative.
+        curvature: S (n, m), not negative.
         name: For messages.
         whole: The layer, where these are some of its units and other processes have the others.
         units: Which they are.
 
     Raises:
-        UserError: Where inputs and weights do not have the same rows.
+        UserError: Where inputs and curvature do not have the same rows.
 
     Example:
         >>> fisher = UnitFisher(torch.ones(4, 3), torch.full((4, 2), 0.25))
@@ -192,22 +192,22 @@ class UnitFisher:
     """
 
     inputs: Tensor
-    weights: Tensor
+    curvature: Tensor
     name: str = "layer"
     whole: "UnitFisher | None" = None
     units: slice | None = None
 
     def __post_init__(self) -> None:
-        if self.inputs.ndim != 2 or self.inputs.shape[:-1] != self.weights.shape[:-1]:
+        if self.inputs.ndim != 2 or self.inputs.shape[:-1] != self.curvature.shape[:-1]:
             raise UserError(
-                "a UnitFisher needs inputs (n, d) and weights (n, m) of the same n rows, "
-                f"got {tuple(self.inputs.shape)} and {tuple(self.weights.shape)}"
+                "a UnitFisher needs inputs (n, d) and curvature (n, m) of the same n rows, "
+                f"got {tuple(self.inputs.shape)} and {tuple(self.curvature.shape)}"
             )
 
     @property
     def shape(self) -> tuple[int, int]:
         """(m, d): units and parents with the bias."""
-        return self.weights.shape[1], self.inputs.shape[1]
+        return self.curvature.shape[1], self.inputs.shape[1]
 
     @property
     def rows(self) -> int:
@@ -216,7 +216,7 @@ class UnitFisher:
 
     @property
     def finite(self) -> bool:
-        """Whether inputs and weights are: both are in their mean (synchronises)."""
+        """Whether inputs and curvature are: both are in their mean (synchronises)."""
         return math.isfinite(float(self.shared.mean.sum()))
 
     def matmul(self, vectors: Tensor) -> Tensor:
@@ -224,27 +224,27 @@ class UnitFisher:
 
         ((H V^T) * S)^T H, two products of 2 n d m flops.
         """
-        image = torch.mm(self.inputs, vectors.T).mul_(self.weights)  # (n, m)
+        image = torch.mm(self.inputs, vectors.T).mul_(self.curvature)  # (n, m)
         return torch.mm(image.T, self.inputs)
 
     def diagonal(self) -> Tensor:
         """The diagonals of all blocks: (m, d)."""
-        return self.weights.T @ self.inputs.square()
+        return self.curvature.T @ self.inputs.square()
 
     def blocks(self, units: slice = slice(None)) -> Tensor:
         """Dense blocks of some units: (units, d, d)."""
-        scaled = self.weights.T[units, :, None] * self.inputs  # (units, n, d)
+        scaled = self.curvature.T[units, :, None] * self.inputs  # (units, n, d)
         return self.inputs.T @ scaled
 
     def quadratic(self, vectors: Tensor) -> Tensor:
         """sum_j v_j^T F_j v_j, the squared Fisher length of V (m, d): a number, one product."""
-        return torch.mm(self.inputs, vectors.T).square_().mul_(self.weights).sum()
+        return torch.mm(self.inputs, vectors.T).square_().mul_(self.curvature).sum()
 
     def of(self, units: slice) -> "UnitFisher":
         """Some units of the layer, which still know what it has in common."""
         if len(range(self.shape[0])[units]) == self.shape[0]:
             return self
-        return UnitFisher(self.inputs, self.weights[:, units], self.name, self, units)
+        return UnitFisher(self.inputs, self.curvature[:, units], self.name, self, units)
 
     @cached_property
     def shared(self) -> SharedCurvature:
@@ -252,9 +252,9 @@ class UnitFisher:
         if self.whole is not None:
             shared = self.whole.shared
             return shared._replace(scale=shared.scale[self.units])
-        weights = self.weights.sum(1)
+        weights = self.curvature.sum(1)
         weights = weights / weights.sum().clamp_min_(torch.finfo(weights.dtype).tiny)
-        return SharedCurvature(self.weights.sum(0), weights @ self.inputs, self.inputs, weights)
+        return SharedCurvature(self.curvature.sum(0), weights @ self.inputs, self.inputs, weights)
 
     def reduce(self, damping: Tensor) -> "RowSpace | None":
         """The systems in the space of the rows, where there are few of them."""
@@ -275,11 +275,11 @@ class RowSpace:
 
     def __init__(self, fisher: UnitFisher, damping: Tensor) -> None:
         self.inputs, self.damping = fisher.inputs, damping
-        self.roots = fisher.weights.T.sqrt()  # (m, n)
+        self.roots = fisher.curvature.T.sqrt()  # (m, n)
         self.gram = fisher.inputs @ fisher.inputs.T  # (n, n) K
         common = fisher.shared.mean.square().sum()  # a
         own = (self.gram.diagonal() - common).clamp_min_(0)  # (n,) b
-        self._inverse = (fisher.weights.T * own).add_(damping).reciprocal_()  # (m, n) D
+        self._inverse = (fisher.curvature.T * own).add_(damping).reciprocal_()  # (m, n) D
         self._scaled = self.roots * self._inverse
         along = (self.roots * self._scaled).sum(1, keepdim=True)
         self._common = common / (1 + common * along)  # (m, 1) c

@@ -46,7 +46,7 @@ def reference(fisher: UnitFisher, alpha: Tensor, gradient: Tensor) -> Tensor:
     """The exact solution in float64 on the same rows, by the smaller of both factorings."""
     n, d = fisher.inputs.shape
     exact = (Cholesky if d <= n else Woodbury)(max_bytes=2**29)
-    double = UnitFisher(fisher.inputs.double(), fisher.weights.double(), fisher.name)
+    double = UnitFisher(fisher.inputs.double(), fisher.curvature.double(), fisher.name)
     return solve(exact, double, alpha.double(), gradient.double())
 
 

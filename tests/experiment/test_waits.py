@@ -221,7 +221,8 @@ def test_a_singular_block_is_found_later_on_a_device(
         solver().factor(fisher, alpha)
     found = solver()
     found.factor(
-        UnitFisher(fisher.inputs.to("cuda"), fisher.weights.to("cuda"), "layer 0"), alpha.to("cuda")
+        UnitFisher(fisher.inputs.to("cuda"), fisher.curvature.to("cuda"), "layer 0"),
+        alpha.to("cuda"),
     )
     device.waits.clear()
     solution = found.solve(torch.ones(3, 4, device="cuda"))

@@ -264,7 +264,7 @@ def test_fishers_are_the_exact_operators_of_the_last_rows() -> None:
     learning.step(CASE.data())
     for metric in learning.metrics:
         for fisher, rows in zip(metric.fishers, metric.rows, strict=True):
-            assert fisher.weights is rows.curvature and fisher.inputs is rows.inputs
+            assert fisher.curvature is rows.curvature and fisher.inputs is rows.inputs
             assert fisher.name == rows.name
 
 

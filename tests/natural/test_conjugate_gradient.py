@@ -161,7 +161,7 @@ def test_report_leaves_out_units_without_gradient() -> None:
     solver = factored(pcg(4), REALISTIC)
     solution = solver.solve(gradient)
     fisher = REALISTIC.fisher()
-    others = UnitFisher(fisher.inputs, fisher.weights[:, 2:])
+    others = UnitFisher(fisher.inputs, fisher.curvature[:, 2:])
     kept = residual(others, 0.2, solution[2:], gradient[2:])
     assert solver.report()["residual"] == pytest.approx(kept, rel=1e-6)
     ratio = worst_ratio(

@@ -26,7 +26,7 @@ def batch_of(case: SolverCase, seed: int) -> Rows:
     fisher = case.fisher(seed)
     weights = torch.rand(case.n, generator=seeded(50 + seed), dtype=torch.float64)
     weights /= weights.sum()
-    curvature = fisher.weights * case.n * weights[:, None]
+    curvature = fisher.curvature * case.n * weights[:, None]
     return Rows(fisher.inputs, curvature, weights=weights, name=f"layer of {case.d}")
 
 

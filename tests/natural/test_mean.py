@@ -15,7 +15,7 @@ from nws.natural.metrics import Mean
 
 def direction(case: SolverCase, alpha: float) -> torch.Tensor:
     fisher = case.fisher()
-    rows = Rows(fisher.inputs, fisher.weights, lambda: fisher.weights)
+    rows = Rows(fisher.inputs, fisher.curvature, lambda: fisher.curvature)
     metric = Mean()
     metric.update([rows], torch.tensor(alpha, dtype=case.dtype, device=case.device))
     return metric.direction([case.gradient()])[0]
@@ -24,7 +24,7 @@ def direction(case: SolverCase, alpha: float) -> torch.Tensor:
 def mean_blocks(case: SolverCase) -> torch.Tensor:
     """s_j c c^T, dense in float64: (m, d, d)."""
     fisher = case.fisher()
-    inputs, weights = fisher.inputs.double().cpu(), fisher.weights.double().cpu()
+    inputs, weights = fisher.inputs.double().cpu(), fisher.curvature.double().cpu()
     mean = inputs.mean(0)
     return weights.sum(0)[:, None, None] * mean.outer(mean)
 

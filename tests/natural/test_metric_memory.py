@@ -19,7 +19,7 @@ ALPHA = torch.tensor(0.2, dtype=torch.float64)
 
 def batch(seed: int) -> list[Rows]:
     fishers = [case.fisher(seed) for case in LAYERS]
-    return [Rows(each.inputs, each.weights, each.weights.square) for each in fishers]
+    return [Rows(each.inputs, each.curvature, each.curvature.square) for each in fishers]
 
 
 # --- running means --------------------------------------------------------------------------------

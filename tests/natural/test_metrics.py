@@ -45,7 +45,7 @@ def squares(case: SolverCase, seed: int) -> Tensor:
 
 def rows(case: SolverCase, seed: int = 0, name: str = "layer") -> Rows:
     fisher = case.fisher(seed)
-    return Rows(fisher.inputs, fisher.weights, lambda: squares(case, seed), name)
+    return Rows(fisher.inputs, fisher.curvature, lambda: squares(case, seed), name)
 
 
 def all_rows(seed: int = 0) -> list[Rows]:

@@ -255,7 +255,7 @@ def random_fisher(n: int, d: int, m: int, dtype: torch.dtype = torch.float64) ->
 
 
 def dense(fisher: UnitFisher) -> Tensor:
-    return torch.einsum("km,ki,kj->mij", fisher.weights, fisher.inputs, fisher.inputs)
+    return torch.einsum("km,ki,kj->mij", fisher.curvature, fisher.inputs, fisher.inputs)
 
 
 @pytest.mark.parametrize("shape", [(7, 4, 3), (3, 5, 2), (1, 1, 1), (4, 1, 6), (6, 3, 1)], ids=str)
@@ -263,7 +263,7 @@ def test_every_operation_is_that_of_the_dense_blocks(shape: tuple[int, int, int]
     fisher = random_fisher(*shape)
     _, d, m = shape
     blocks, vectors = dense(fisher), torch.randn(m, d, generator=seeded(9), dtype=torch.float64)
-    content = fisher.inputs.clone(), fisher.weights.clone(), vectors.clone()
+    content = fisher.inputs.clone(), fisher.curvature.clone(), vectors.clone()
     assert fisher.shape == (m, d)
     assert_close(fisher.matmul(vectors), torch.einsum("mij,mj->mi", blocks, vectors))
     assert_close(fisher.diagonal(), torch.stack([block.diagonal() for block in blocks]))
@@ -271,7 +271,7 @@ def test_every_operation_is_that_of_the_dense_blocks(shape: tuple[int, int, int]
     assert_close(fisher.quadratic(vectors), torch.einsum("mi,mij,mj->", vectors, blocks, vectors))
     for units in (slice(0, 1), slice(1, m), slice(0, m, 2), slice(m - 1, None)):
         assert_close(fisher.blocks(units), blocks[units])
-    for before, after in zip(content, (fisher.inputs, fisher.weights, vectors), strict=True):
+    for before, after in zip(content, (fisher.inputs, fisher.curvature, vectors), strict=True):
         assert torch.equal(before, after)  # nothing is written in place
 
 

@@ -32,7 +32,7 @@ def test_what_units_share_is_scale_mean_and_weights() -> None:
     fisher = REALISTIC.fisher()
     shared = fisher.shared
     assert shared.inputs is fisher.inputs
-    assert_close(shared.scale, fisher.weights.sum(0))
+    assert_close(shared.scale, fisher.curvature.sum(0))
     assert_close(shared.mean, mean_row(fisher))
     assert float(shared.weights.sum()) == pytest.approx(1)
     about_mean = shared.centred()
@@ -44,11 +44,11 @@ def test_what_units_share_is_scale_mean_and_weights() -> None:
 def test_rows_share_means_by_their_own_weights() -> None:
     fisher, weights = REALISTIC.fisher(), torch.rand(320, generator=seeded(3)).double()
     weights /= weights.sum()
-    shared = Rows(fisher.inputs, fisher.weights, weights=weights).shared
+    shared = Rows(fisher.inputs, fisher.curvature, weights=weights).shared
     assert shared.inputs is fisher.inputs and shared.weights is weights
-    assert_close(shared.scale, fisher.weights.sum(0))
+    assert_close(shared.scale, fisher.curvature.sum(0))
     assert_close(shared.mean, weights @ fisher.inputs)
-    alike = Rows(fisher.inputs, fisher.weights).shared
+    alike = Rows(fisher.inputs, fisher.curvature).shared
     assert_close(alike.weights, torch.full((320,), 1 / 320, dtype=torch.float64))
     assert_close(alike.mean, fisher.inputs.mean(0))
     assert float((alike.mean - shared.mean).norm()) > 1e-2
@@ -204,8 +204,8 @@ def test_the_inverse_is_the_one_that_it_says(rank: int, alpha: float) -> None:
     before = vectors.clone()
     made = SharedInverse([basis], [REALISTIC.m])
     for wrong in (0, 1):  # the last update alone counts
-        made.update([centre + wrong - 1], fisher.weights.sum(0) * wrong, damping + 1 - wrong)
-    made.update([centre], fisher.weights.sum(0), damping)
+        made.update([centre + wrong - 1], fisher.curvature.sum(0) * wrong, damping + 1 - wrong)
+    made.update([centre], fisher.curvature.sum(0), damping)
     assert_close(made([vectors])[0], expected, EXACT)
     precondition = SharedPreconditioner(rank)
     precondition.update(fisher, damping)
@@ -214,7 +214,7 @@ def test_the_inverse_is_the_one_that_it_says(rank: int, alpha: float) -> None:
 
     bias = torch.zeros_like(centre)
     bias[-1] = 1
-    made.update([bias], fisher.weights.sum(0), damping)
+    made.update([bias], fisher.curvature.sum(0), damping)
     (without,) = made([vectors])
     assert_close(without, apply(shared_inverses(fisher, basis, alpha, bias), vectors), EXACT)
     assert (without - expected).norm() > 1e-3 * expected.norm(), "the mean makes no difference"
@@ -229,7 +229,7 @@ def joined_inverse(alpha: float, ranks: tuple[int, ...] = (3, 5, 8)) -> tuple[An
     bases = [find_basis(each.shared, rank) for each, rank in zip(fishers, ranks, strict=True)]
     inverse = SharedInverse(bases, [case.m for case in LAYERS])
     centres = [mean_row(each) for each in fishers]
-    scale = torch.cat([each.weights.sum(0) for each in fishers])
+    scale = torch.cat([each.curvature.sum(0) for each in fishers])
     inverse.update(centres, scale, torch.tensor(alpha, dtype=torch.float64))
     parts = zip(fishers, bases, centres, strict=True)
     return inverse, [shared_inverses(each, basis, alpha, c) for each, basis, c in parts]
@@ -251,7 +251,7 @@ def test_one_inverse_serves_layers_of_any_size(alpha: float) -> None:
 
 def test_units_without_weight_are_left_to_the_damping() -> None:
     fisher, vectors = REALISTIC.fisher(), REALISTIC.gradient()
-    fisher.weights[:, 1] = 0
+    fisher.curvature[:, 1] = 0
     precondition = SharedPreconditioner(8)
     precondition.update(fisher, torch.tensor(0.5, dtype=torch.float64))
     assert_close(precondition(vectors)[1], 2 * vectors[1])

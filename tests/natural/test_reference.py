@@ -29,15 +29,15 @@ from nws.natural import natural_direction
 @pytest.mark.parametrize("case", [c for c in SOLVER_CASES if c.values[0].device == "cpu"])
 def test_it_is_the_damped_solution_of_each_units_block(case: SolverCase) -> None:
     fisher, gradient = case.fisher(), case.gradient()
-    before = [tensor.clone() for tensor in (fisher.inputs, fisher.weights, gradient)]
-    direction = natural_direction(fisher.inputs, fisher.weights, gradient, case.alpha)
+    before = [tensor.clone() for tensor in (fisher.inputs, fisher.curvature, gradient)]
+    direction = natural_direction(fisher.inputs, fisher.curvature, gradient, case.alpha)
     blocks = dense(fisher)
     condition = (torch.linalg.eigvalsh(blocks)[:, -1] + case.alpha) / case.alpha
     expected = (1 + case.alpha) * solve_dense(blocks, case.alpha, gradient)
     assert direction.shape == gradient.shape and direction.dtype == case.dtype
     bound = ROUNDING * torch.finfo(case.dtype).eps * condition
     assert (errors(direction, expected) <= bound).all()
-    for old, new in zip(before, (fisher.inputs, fisher.weights, gradient), strict=True):
+    for old, new in zip(before, (fisher.inputs, fisher.curvature, gradient), strict=True):
         assert torch.equal(old, new)
 
 
@@ -71,7 +71,7 @@ def test_layer_by_layer_it_is_the_direction_of_the_whole_network(units: Units) -
 def test_a_large_damping_gives_back_the_gradient_and_a_small_one_does_not() -> None:
     fisher, gradient = REALISTIC.fisher(), REALISTIC.gradient()
     large, small = (
-        natural_direction(fisher.inputs, fisher.weights, gradient, alpha) for alpha in (1e9, 1e-3)
+        natural_direction(fisher.inputs, fisher.curvature, gradient, alpha) for alpha in (1e9, 1e-3)
     )
     assert_close(large, gradient, 1e-7)  # the largest eigenvalue, about 10, over alpha
     assert (small - gradient).norm() > gradient.norm()

@@ -26,7 +26,7 @@ def reduced(case: SolverCase) -> ReducedSystem:
 
 def roots(case: SolverCase) -> Tensor:
     """Square roots of the row weights: (m, n)."""
-    return case.fisher().weights.T.sqrt()
+    return case.fisher().curvature.T.sqrt()
 
 
 def matrices(case: SolverCase) -> Tensor:
@@ -161,7 +161,7 @@ def test_a_row_shorter_than_the_mean_leaves_the_preconditioner_positive() -> Non
     fisher.inputs[3, :-1] = 0
     shared = fisher.shared.mean.square().sum()
     assert fisher.inputs[3].square().sum() < 0.5 * shared
-    fisher.weights[3] = 10.0  # where it would show
+    fisher.curvature[3] = 10.0  # where it would show
     system = fisher.reduce(torch.tensor(1e-3, dtype=torch.float64))
     assert system is not None
     vectors = torch.eye(20, dtype=torch.float64)

@@ -116,7 +116,7 @@ def test_every_solver_gives_the_directions_of_the_packages_reference(
     case = SolverCase(*shape, 5, 0.2)
     fisher, gradient = case.fisher(), case.gradient()
     solution = factored(SOLVERS[name](case), case).solve(gradient)
-    expected = natural_direction(fisher.inputs, fisher.weights, gradient, 0.2)
+    expected = natural_direction(fisher.inputs, fisher.curvature, gradient, 0.2)
     assert error(1.2 * solution, expected) < EXACT
 
 
@@ -158,7 +158,7 @@ class MetricAsSolver:
         self.metric = metric
 
     def factor(self, fisher: UnitFisher, damping: torch.Tensor) -> None:
-        rows = Rows(fisher.inputs, fisher.weights, lambda: fisher.weights, fisher.name)
+        rows = Rows(fisher.inputs, fisher.curvature, lambda: fisher.curvature, fisher.name)
         self.metric.update([rows], damping)
 
     def solve(self, gradient: torch.Tensor) -> torch.Tensor:
@@ -250,7 +250,7 @@ def test_the_stand_ins_need_damping_too(alpha: float, kind: type) -> None:
 
 
 @pytest.mark.parametrize("kind", [Diagonal, Kronecker])
-@pytest.mark.parametrize("part", ["inputs", "weights"])
+@pytest.mark.parametrize("part", ["inputs", "curvature"])
 def test_the_stand_ins_refuse_rows_that_are_not_finite(kind: type, part: str) -> None:
     def spoil(fisher: UnitFisher) -> None:
         getattr(fisher, part)[3, 1] = float("nan")
@@ -271,7 +271,7 @@ def test_cholesky_takes_no_undamped_block_of_fewer_rows_than_parents() -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_chunks_that_are_not_finite_are_an_error(value: float, method: str, max_bytes: int) -> None:
     def spoil(fisher: UnitFisher) -> None:
-        fisher.weights[3, 4] = value  # one weight, in the last unit
+        fisher.curvature[3, 4] = value  # one weight, in the last unit
 
     assert "not finite" in failing(SolverCase(60, 9, 5, 0.2), DIRECT[method](max_bytes), 0.2, spoil)
 

@@ -83,7 +83,7 @@ class DirectSolver(Stateless, ABC):
         least = torch.finfo(pivots.dtype).eps * matrices.shape[1] * largest
         rounding = (pivots.amin(1) < least) & (self._damping == 0)  # and nothing else
         lost = (failed > 0) | rounding | ~pivots.isfinite().all(1)
-        rows = self._fisher.inputs, self._fisher.weights
+        rows = self._fisher.inputs, self._fisher.curvature
         if matrices.device.type == "cpu":
             if lost.any():
                 finite = all(bool(part.isfinite().all()) for part in rows)
@@ -153,13 +153,13 @@ class Woodbury(DirectSolver):
         return n * n
 
     def _factor(self, units: slice) -> Tensor:
-        inputs, roots = self._fisher.inputs, self._fisher.weights.T[units].sqrt()  # (units, n)
+        inputs, roots = self._fisher.inputs, self._fisher.curvature.T[units].sqrt()  # (units, n)
         capacitance = (inputs @ inputs.T) * roots[:, :, None] * roots[:, None, :]
         capacitance.diagonal(dim1=1, dim2=2).add_(self._damping)
         return self._cholesky(capacitance)
 
     def _solve(self, units: slice, factor: Tensor, gradient: Tensor) -> Tensor:
-        inputs, roots = self._fisher.inputs, self._fisher.weights.T[units].sqrt()
+        inputs, roots = self._fisher.inputs, self._fisher.curvature.T[units].sqrt()
         right = (gradient @ inputs.T) * roots
         left = torch.cholesky_solve(right[:, :, None], factor)[:, :, 0] * roots
         return (gradient - left @ inputs) / self._damping
@@ -197,20 +197,20 @@ class ShermanMorrison(DirectSolver):
         Raises:
             UserError: On the CPU, where I / alpha has swallowed the rows.
         """
-        d, weights = fisher.inputs.shape[1], fisher.weights[:, units]
-        identity = torch.eye(d, dtype=weights.dtype, device=weights.device)
-        inverses = (identity / damping).repeat(weights.shape[1], 1, 1)
-        fold(inverses, fisher.inputs, weights, self.block)
+        d, curvature = fisher.inputs.shape[1], fisher.curvature[:, units]
+        identity = torch.eye(d, dtype=curvature.dtype, device=curvature.device)
+        inverses = (identity / damping).repeat(curvature.shape[1], 1, 1)
+        fold(inverses, fisher.inputs, curvature, self.block)
         if damping.device.type == "cpu":  # the inner factors do not tell of rows that are lost
             probe = torch.ones_like(inverses[:, 0])
             x = (inverses @ probe[:, :, None])[:, :, 0]
-            lost = UnitFisher(fisher.inputs, weights).matmul(x) + damping * x - probe
+            lost = UnitFisher(fisher.inputs, curvature).matmul(x) + damping * x - probe
             if not lost.norm(dim=1).max() < 0.1 * math.sqrt(d):
                 raise unfactorable(fisher, damping, SINGULAR)
         return inverses
 
 
-def fold(inverses: Tensor, inputs: Tensor, weights: Tensor, block: int) -> Tensor:
+def fold(inverses: Tensor, inputs: Tensor, curvature: Tensor, block: int) -> Tensor:
     """Turn M_j^{-1} into (M_j + H^T diag(s_j) H)^{-1} in place, `block` rows at a time.
 
     (M + U^T U)^{-1} = M^{-1} - W (I + U W)^{-1} W^T with W = M^{-1} U^T; for one row the inner
@@ -219,11 +219,11 @@ def fold(inverses: Tensor, inputs: Tensor, weights: Tensor, block: int) -> Tenso
     Args:
         inverses: M_j^{-1}, (m, d, d), changed in place.
         inputs: H, (n, d).
-        weights: S, (n, m).
+        curvature: S, (n, m).
         block: Rows at a time.
     """
-    for rows, row_weights in zip(inputs.split(block), weights.split(block), strict=True):
-        u = row_weights.T.sqrt()[:, :, None] * rows  # (m, block, d)
+    for rows, row_curvature in zip(inputs.split(block), curvature.split(block), strict=True):
+        u = row_curvature.T.sqrt()[:, :, None] * rows  # (m, block, d)
         w = inverses @ u.mT  # (m, d, block)
         inner = u @ w
         if block == 1:
@@ -272,7 +272,7 @@ class RunningInverse:
             return
         new = 1 - self.forgetting
         self._inverses /= self.forgetting
-        fold(self._inverses, fisher.inputs, new * fisher.weights, start.block)
+        fold(self._inverses, fisher.inputs, new * fisher.curvature, start.block)
         identity = torch.eye(d, dtype=fisher.inputs.dtype, device=fisher.inputs.device)
         fold(self._inverses, identity, (new * damping).expand(d, m), start.block)
         # No fold mends what rounding makes unsymmetric, and each division would let it grow.
