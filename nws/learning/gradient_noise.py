@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from nws.errors import UserError
 from nws.learning.rules import Rule
 from nws.learning.step import WakeSleep
 from nws.models import HelmholtzMachine
@@ -38,7 +39,11 @@ def estimate_noise(gradients: Tensor, size: int) -> GradientNoise:
     Args:
         gradients: One for each batch, (M, P), M at least 2.
         size: Data points in each batch.
+
+    Raises:
+        UserError: For less than 2 gradients, which have no variance.
     """
+    _check_count(len(gradients))
     mean = gradients.mean(0)
     trace = size * (gradients - mean).square().sum() / (len(gradients) - 1)
     squared_norm = mean.square().sum() - trace / (size * len(gradients))
@@ -63,7 +68,11 @@ def gradient_noise(
         batches: Data in [0, 1], two or more of the same size, (B, n_0) each.
         rng: Generator of the draws.
         step: Of the run, for a rule that draws other numbers of samples at other steps.
+
+    Raises:
+        UserError: For less than 2 batches.
     """
+    _check_count(len(batches))
     learner = WakeSleep(copy.deepcopy(machine), rule, rng)
     learner.start_step(step)
     found: dict[str, list[Tensor]] = {each.name: [] for each in learner.machine.networks}
@@ -74,3 +83,10 @@ def gradient_noise(
             found[network.name].append(torch.cat(parts))
     size = len(batches[0])
     return {name: estimate_noise(torch.stack(each), size) for name, each in found.items()}
+
+
+def _check_count(count: int) -> None:
+    if count < 2:
+        raise UserError(
+            f"the noise of gradients needs at least 2 batches, got {count}; take more batches"
+        )

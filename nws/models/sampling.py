@@ -32,6 +32,9 @@ def generate(
         count: Number of images.
         rng: Generator of the draws.
         probabilities: Whether to return the expected pixels given h^1 ~ p, or draws of them.
+
+    Raises:
+        UserError: For a count below 1.
     """
     trace = machine.dream(positive_int("count", count), rng)
     return (trace.pixel_means if probabilities else trace.pixels).clone()
@@ -76,6 +79,9 @@ class ResamplingChain:
     Attributes:
         ess: Effective sample size 1 / sum_k (w_k / sum w)^2 of the last step, from 1 to K, a mean
             over the chains; nan before the first. Near 1, h hardly follows p(h | x).
+
+    Raises:
+        UserError: For samples below 1, or `observed` that is not (n_0,) booleans.
     """
 
     def __init__(
@@ -129,7 +135,8 @@ class GibbsChain:
         observed: Which pixels are held, (n_0,) booleans; none where left out.
 
     Raises:
-        UserError: For units with other values than 0 and 1.
+        UserError: For units with other values than 0 and 1, or `observed` that is not (n_0,)
+            booleans.
     """
 
     def __init__(
@@ -247,8 +254,17 @@ def walk(
     The layers below are drawn with the same noise along a walk. So what changes in the image is
     what the flip changed.
 
+    Args:
+        machine: A machine whose deepest layer is binary or bipolar.
+        walks: Their number, each from a draw of its own.
+        steps: Images of each walk, the first of them before any flip.
+        rng: Generator of the draws.
+
     Returns:
         Expected pixels, (walks, steps, n_0).
+
+    Raises:
+        UserError: For a deepest layer that is not binary or bipolar, or counts below 1.
     """
     layer, units = machine.generator.edges[0].layer, machine.units[-1]
     if units.support != (0.0, 1.0):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from nws.errors import UserError
 from nws.learning import Rule
 from nws.learning.gradient_noise import GradientNoise, estimate_noise, gradient_noise
 from nws.learning.weighting import uniform
@@ -40,6 +41,16 @@ def test_the_estimates_are_those_of_the_source(count: int, size: int) -> None:
     if count == 2:  # of two halves |G|^2 is their product
         assert found.squared_norm == pytest.approx(float(gradients[0] @ gradients[1]), rel=EXACT)
     assert found.scale in (pytest.approx(found.trace / found.squared_norm), math.inf)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_less_than_two_batches_are_refused(count: int) -> None:
+    message = f"needs at least 2 batches, got {count}; take more batches"
+    with pytest.raises(UserError, match=message):
+        estimate_noise(torch.ones(count, 3), 4)
+    machine, rng = HelmholtzMachine([2, 1]), torch.Generator()
+    with pytest.raises(UserError, match=message):
+        gradient_noise(machine, Rule("rws"), [torch.ones(4, 2)] * count, rng)
 
 
 def test_the_estimates_are_unbiased_for_a_known_covariance() -> None:

@@ -59,6 +59,17 @@ def test_it_stops_at_the_tolerance_and_solved_units_stay_solved() -> None:
     assert (solver.solve(zero) == 0).all()
 
 
+def test_it_has_nothing_to_report_before_a_solve_with_this_operator() -> None:
+    solver = MinRes(5)
+    assert solver.report() == {}
+    solver.factor(REALISTIC.fisher(), REALISTIC.damping)
+    assert solver.report() == {}
+    solver.solve(REALISTIC.gradient())
+    assert solver.report()["iterations"] == 5
+    solver.factor(REALISTIC.fisher(seed=2), REALISTIC.damping)
+    assert solver.report() == {}
+
+
 def test_wrong_options_are_refused() -> None:
     with pytest.raises(UserError, match="solver.iterations must be a whole number"):
         MinRes(0)

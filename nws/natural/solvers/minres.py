@@ -84,10 +84,12 @@ class MinRes(Stateless):
         self.iterations = positive_int("solver.iterations", iterations)
         self.tolerance, self.scaled = fraction("solver.tolerance", tolerance), scaled
         self.used_iterations = 0
+        self._solved: tuple[Tensor, Tensor] | None = None
 
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
         """Take in a layer's operator and alpha."""
         check_system(operator, damping)
+        self._solved = None  # of the operator before
         self._operator, self._damping = operator, damping.clone()
         diagonal = operator.diagonal() + damping if self.scaled else torch.ones_like(damping)
         self._roots = diagonal.rsqrt_()  # (m, d) D^{-1/2}, or 1
@@ -102,11 +104,14 @@ class MinRes(Stateless):
             matmul, gradient * self._roots, self.iterations, self.tolerance,
             over_units(self._operator, distributed.largest),
         )  # fmt: skip
-        self._solved = (gradient, solution * self._roots)
-        return self._solved[1]
+        solution = solution * self._roots
+        self._solved = gradient, solution
+        return solution
 
     def report(self) -> dict[str, float]:
-        """Iterations and the worst unit's relative residual of the last solve."""
+        """Iterations and the worst unit's relative residual of the last solve; {} before it."""
+        if self._solved is None:
+            return {}
         gradient, solution = self._solved
         residual = gradient - damped(self._operator, self._damping, solution)
         return {
