@@ -1,13 +1,15 @@
 """Schedules in closed form: the factor on a base value (learning rate, damping) after `step` steps.
 
-A resumed run with more epochs follows the longer schedule from where it stands.
+A warm-up is a factor on the rest, which decays meanwhile: the peak of `linear`, `cosine` and
+`exponential` is then below 1. A resumed run with more epochs follows the longer schedule from where
+it stands.
 """
 
 import math
 
 
 def constant(step: int, warmup_steps: int = 0) -> float:
-    """1, after a linear warm-up from 0 over `warmup_steps`."""
+    """1, after a straight line that starts at 1 / (`warmup_steps` + 1)."""
     return min(1.0, (step + 1) / (warmup_steps + 1))
 
 

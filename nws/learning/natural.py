@@ -29,7 +29,7 @@ class RowOptions:
 
     Args:
         generator_rows: Rows of the generator: "model" (dreams, the definition) or "posterior"
-            (wake rows by their importance).
+            (wake rows by the rule's weights for p, which must not be negative).
         batch: Whose rows: the batch of the gradient ("same"), another one ("other"), or for the
             recognition network unlabelled data ("unlabeled").
         max_rows: At most so many rows a layer, evenly spaced; None for all.

@@ -45,7 +45,7 @@ class MetricRows(NamedTuple):
 
     recognition: list[Term]  # wake rows, all alike
     model: list[Term]  # dreams, all alike; none where no metric takes them in this step
-    posterior: list[Term]  # wake rows by their importance
+    posterior: list[Term]  # wake rows by the rule's weights for p
 
 
 class Phases(NamedTuple):

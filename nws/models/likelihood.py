@@ -201,8 +201,9 @@ def summarise_p_star(
         log p~*(x) ~ 2 log (1/K) sum_k sqrt(w_k),     Z = sum_x p~*(x)   (the paper's Z^2)
 
     p~*(x) <= p(x) by Cauchy and Schwarz, so Z <= 1, with equality where q is the posterior. Both
-    logarithms of a mean are too low in expectation. log p~* is low by about twice its relative
-    variance over K, which lowers log p*; log Z by half its squared error, which raises it.
+    logarithms of a mean are too low in expectation. log p~* is low by about v / K, v =
+    Var[sqrt(w)] / E[sqrt(w)]^2, which lowers log p*; log Z by half its squared error, which raises
+    it.
 
     Args:
         log_sum_of_roots: `log_sums` of exponent 1/2, (N,).

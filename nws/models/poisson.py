@@ -41,7 +41,8 @@ class Poisson(Scaled):
         number is read from the device for each count. Means above `LARGE` take the quantile of
         Cornish & Fisher 1938, which is off by less than one count there.
         """
-        noise_, rate = noise.double(), mean.double()
+        rate = mean.double()
+        noise_ = noise.double().clamp_max(1 - 1e-10)  # rounding ends the sums up to 2e-11 below 1
         z = torch.special.ndtri(noise_.clamp(1e-12, 1 - 1e-12))
         normal = (rate + rate.sqrt() * z + (z.square() - 1) / 6).round().clamp_min(0)
         rate = torch.where(rate > LARGE, 0.0, rate)  # these have nothing to count

@@ -36,6 +36,8 @@ class Rows:
         name: Of the layer, for messages.
         weights: w_k (n,), which sum to 1; all alike where left out.
         means: Makes c = sum_k w_k h_k (d,) and s_j = sum_k s_kj (m,) without the rows themselves.
+            With a cap on the rows c is still of all rows of the phase, and s_j of evenly spaced
+            ones, so that they may differ from sums over `inputs` and `curvature`.
 
     Attributes:
         name: Of the layer.

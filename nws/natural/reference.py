@@ -1,4 +1,6 @@
-"""The natural step in its plain form: read this first. Everything else computes the same, faster.
+"""The natural step in its plain form: read this first.
+
+`metrics/fisher.py` computes the same, faster; the other metrics approximate it.
 
 Unit j of a layer has parents h (n rows of them, the bias as a parent that is always 1) and logit
 a_j = w_j . h + b_j. Its block of the Fisher matrix is F_j = E[A''(a_j) h h^T] (Amari 1998; Ay

@@ -185,6 +185,10 @@ def test_options_of_torch_that_conf_does_not_have_are_checked_too() -> None:
     [
         (["optimizer=momentum", "optimizer.momentum=0"], "optimizer.nesterov needs an optimizer"),
         (["algorithm=vimco", "algorithm.samples=1"], "vimco needs algorithm.samples of at least 2"),
+        (
+            ["algorithm=bihm", "algorithm.samples=1"],
+            "weighs recognition's one sample by 1 - 1/K = 0",
+        ),
         (["algorithm=ws", "algorithm.recognition_dream=0"], "nothing would train recognition"),
         (["~algorithm.weighting._partial_"], "algorithm.weighting._partial_ must be true"),
         (["optimizer.lr=${nope}"], "optimizer.lr has no value: Interpolation key 'nope' not found"),

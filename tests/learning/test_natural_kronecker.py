@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from cases import assert_close
-from directions import BOTH, CASE, SOLVED, directions, learner, relative_error
+from cases import assert_close, make_rule
+from directions import ALPHA, BOTH, CASE, SEED, SOLVED, directions, learner, relative_error
 from torch import Tensor
 
+from nws.learning import WakeSleep
 from nws.learning.rows import _Phase, layer_rows
 from nws.models import HelmholtzMachine
-from nws.natural import LevenbergMarquardt
+from nws.natural import LevenbergMarquardt, Rows
 from nws.natural.metrics import Kronecker
 
 EXACT_METRIC = partial(Kronecker, memory=1, rank="full", refresh_every=1)
@@ -93,6 +95,48 @@ def test_gradients_change_in_place_where_nothing_asks_for_directions(
         metric.damping = damping or metric.damping
     learning.step(CASE.data())
     assert dict(calls) == expected
+
+
+class Halving:
+    """A metric by the documented form of the method in place: it halves the gradients."""
+
+    def __init__(self) -> None:
+        self.longest: list[Tensor | None] = []
+
+    def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
+        pass
+
+    def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        raise AssertionError
+
+    def precondition_(
+        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor,
+        longest: Tensor | None,
+    ) -> None:  # fmt: skip
+        self.longest.append(longest)
+        for weight, bias in zip(weights, biases, strict=True):
+            assert bias.shape == weight.shape[:1]
+            for gradient in (weight, bias):
+                gradient.mul_(scale / 2)
+
+
+@pytest.mark.parametrize("max_kl", [None, 0.3])
+def test_a_metric_of_ones_own_may_change_gradients_in_place(max_kl: float | None) -> None:
+    """Told the largest squared length, 2 max_kl / lr^2, where there is a trust region."""
+    plain, machine = CASE.machine(), CASE.machine()
+    WakeSleep(plain, make_rule("rws", CASE.samples), CASE.rng(SEED)).step(CASE.data())
+    learning = learner(CASE, machine, make=Halving, max_kl=max_kl)
+    for metric in learning.metrics:
+        metric.learning_rate.fill_(0.5)
+    learning.step(CASE.data())
+    for one, other in zip(directions(machine), directions(plain), strict=True):
+        assert_close(one, other * (1 + ALPHA) / 2)
+    for metric in learning.metrics:
+        (longest,) = metric.metric.longest  # type: ignore[attr-defined]
+        if max_kl is None:
+            assert longest is None
+        else:
+            assert_close(longest, torch.tensor(2 * max_kl / 0.5**2, dtype=longest.dtype))
 
 
 def test_rows_are_copied_at_a_refresh_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,13 @@ def test_samples_of_large_means_are_off_by_less_than_one_count() -> None:
     assert (found - expected).abs().max() <= 1
 
 
+def test_noise_above_all_sums_does_not_hang() -> None:
+    """Rounding leaves the sum of all probabilities a little below 1."""
+    noise = torch.full((1,), 1 - 2**-53, dtype=torch.float64)
+    found = Poisson().sample_(noise, torch.full((1,), 9000.0, dtype=torch.float64))
+    assert poisson.ppf(1 - 1e-9, 9000) < float(found) < poisson.ppf(1 - 1e-11, 9000)
+
+
 def test_means_that_are_not_finite_do_not_hang() -> None:
     means = torch.tensor([float("nan"), float("inf"), 1e30])
     assert not Poisson().sample_(torch.full((3,), 0.5), means)[:2].isfinite().any()

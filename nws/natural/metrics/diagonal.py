@@ -13,10 +13,11 @@ from nws.natural.solvers.solver import Stateless, check_rows
 
 
 class Diagonal(Stateless):
-    """F_j ~ diag(F_j), a running mean over steps.
+    """F_j ~ diag(F_j), a running mean over updates.
 
     Args:
-        memory: In steps; 1 for the newest rows alone.
+        memory: In updates of the metric, which are `metric.refresh_every` steps apart; 1 for the
+            newest rows alone.
 
     Raises:
         UserError: For a memory below 1.

@@ -238,6 +238,7 @@ class ModelCurvature:
         ones = torch.ones_like(self.metric.root(self._values, self.linear.outputs))
         rng = torch.Generator().manual_seed(seed)
         signs = torch.randint(2, ones.shape, generator=rng).to(ones).mul_(2).sub_(1)
+        signs = signs - signs.mean(0) if self.metric.centred else signs
         return self.metric.transposed(self._values, signs)
 
     def with_rows(self) -> UnitFisher:

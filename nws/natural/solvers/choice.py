@@ -2,10 +2,10 @@
 
 n rows, d parents with the bias, m units, r columns of the preconditioner:
 
-    solver            how                                        operations                memory
-    cholesky          form the m blocks and factor them          m (n d^2 + d^3/3)         m d^2
-    woodbury          n x n matrices from one Gram matrix        n^2 d + m n^3/3           m n^2
-    sherman_morrison  fold the rows into all m inverses          m n d^2                   m d^2
+    solver            how                                        flops                     memory
+    cholesky          form the m blocks and factor them          m (2 n d^2 + d^3/3)       m d^2
+    woodbury          n x n matrices from one Gram matrix        2 n^2 d + m n^3/3         m n^2
+    sherman_morrison  fold the rows into all m inverses          4 m n d^2                 m d^2
     pcg               matrix-free, all units at once             iterations 4 (n + r) d m  n (d + m)
 """
 

@@ -236,7 +236,9 @@ def fold(inverses: Tensor, inputs: Tensor, curvature: Tensor, block: int) -> Ten
 
 
 class RunningInverse:
-    """Sherman-Morrison across batches: inverses of (1 - f) sum_t f^{T - t} F_t + alpha I.
+    """Sherman-Morrison across batches: inverses of C_T + alpha I.
+
+        C_T = f^T F_0 + (1 - f) sum_{t=1}^T f^{T - t} F_t,    whose weights sum to 1
 
     f is `forgetting`. Each factor call scales the old inverses and folds in the new rows, and d
     more rows that hold the damping up: M' = f M + (1 - f)(F + alpha I). So where alpha changes, its

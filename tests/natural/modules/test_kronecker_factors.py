@@ -88,15 +88,16 @@ def test_a_deep_autoencoder_takes_half_the_iterations() -> None:
     assert counts[0] < counts[1] / 2
 
 
-def test_random_rows_have_the_curvature_as_their_second_moment() -> None:
+@pytest.mark.parametrize("metric", ["fisher", "covariance"])
+def test_random_rows_have_the_curvature_as_their_second_moment(metric: str) -> None:
     """Each entry's mean over 400 draws, within five of its standard errors."""
     case = make_case("tied")
     linear = Linearized(case.model, case.parameters, case.inputs)
-    operator = ModelCurvature(linear, output_metric("fisher", FAMILIES[case.family]))
+    operator = ModelCurvature(linear, output_metric(metric, FAMILIES[case.family]), case.targets)
     rows = torch.stack([linear.pull(operator.draw(seed)) for seed in range(400)])
     products = rows[:, :, None] * rows[:, None, :] / operator.rows
     error = products.std(0) / 400**0.5
-    assert ((products.mean(0) - DENSE["fisher"](case)).abs() <= 5 * error + 1e-12).all()
+    assert ((products.mean(0) - DENSE[metric](case)).abs() <= 5 * error + 1e-12).all()
 
 
 def test_units_have_another_preconditioner() -> None:

@@ -43,6 +43,11 @@ class RuleOptions(Schema):
                 "algorithm.recognition_wake and algorithm.recognition_dream are both 0: nothing"
                 " would train recognition"
             )
+        if self.samples == 1 and self.baseline and self.recognition_dream == 0:
+            raise ValueError(
+                "algorithm.samples=1 with algorithm.baseline=true weighs recognition's one sample"
+                " by 1 - 1/K = 0: nothing would train it; take algorithm.samples of at least 2"
+            )
         if self.weighting.get("_target_") == VimcoOptions.target and self.samples < 2:
             raise ValueError(f"vimco needs algorithm.samples of at least 2, got {self.samples}")
         return self

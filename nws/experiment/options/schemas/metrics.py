@@ -57,7 +57,9 @@ class DiagonalOptions(MetricOptions):
     """The diagonal alone."""
 
     target = "nws.natural.metrics.Diagonal"
-    memory: Count = Field(50, description="of the running mean, in steps; 1: the newest rows alone")
+    memory: Count = Field(
+        50, description="of the running mean, in updates; 1: the newest rows alone"
+    )
 
 
 class KroneckerOptions(MetricOptions):
