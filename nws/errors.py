@@ -22,8 +22,8 @@ def positive_int(name: str, value: object, minimum: int = 1) -> int:
     Raises:
         UserError: For any other value, with its name.
     """
-    numeric = isinstance(value, Integral | float) and not isinstance(value, bool)
-    if numeric and float(value).is_integer() and value >= minimum:  # type: ignore
+    whole = isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())
+    if whole and not isinstance(value, bool) and value >= minimum:  # type: ignore
         return int(value)  # type: ignore
     raise UserError(f"{name} must be a whole number of at least {minimum}, got {value!r}")
 

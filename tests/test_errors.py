@@ -21,6 +21,7 @@ def test_positive_int_refuses(value: object) -> None:
 
 def test_positive_int_accepts_whole_numbers() -> None:
     assert [positive_int("n", value) for value in (3, 3.0, np.int64(3))] == [3, 3, 3]
+    assert positive_int("n", 10**400) == 10**400  # no float is as large
     assert type(positive_int("n", 3.0)) is int and positive_int("n", 0, minimum=0) == 0
 
 
