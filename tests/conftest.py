@@ -299,10 +299,14 @@ def flatten(value: Any, path: str = "") -> dict[str, Any]:
 
 
 def assert_same_run(one: Path, other: Path) -> None:
-    """Bit for bit the same parameters, optimizer, scheduler, random states and metrics."""
-    first, second = flatten(checkpoint(one)), flatten(checkpoint(other))
-    assert first.keys() == second.keys()
-    assert [key for key in first if first[key] != second[key]] == []
+    """Bit for bit the same parameters, optimizer, scheduler, random states and metrics.
+
+    Both checkpoints are compared: the last one, and the best one, which programs load.
+    """
+    for name in ("last.pt", "best.pt"):
+        first, second = (flatten(checkpoint(run, name)) for run in (one, other))
+        assert first.keys() == second.keys(), name
+        assert [key for key in first if first[key] != second[key]] == [], name
     assert metrics(one, start=True) == metrics(other, start=True)
 
 
