@@ -127,7 +127,9 @@ def test_the_mean_metric_takes_the_step_of_its_dense_blocks(rows: str) -> None:
     )
     for which, actual, gradient in zip(BOTH, directions(machine), gradients, strict=True):
         network, (bits, weights) = network_of(machine, which), every.of_network(which, rows)
-        assert_close(actual, natural(network, mean_blocks(network, bits, weights), gradient), SOLVED)
+        assert_close(
+            actual, natural(network, mean_blocks(network, bits, weights), gradient), SOLVED
+        )
         first = torch.zeros_like(weights)  # the control: the first row alone
         first[0] = 1
         other = natural(network, mean_blocks(network, bits, first), gradient)
