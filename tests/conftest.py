@@ -26,7 +26,8 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 from scipy.io import savemat
 
-pytest_plugins = ["simulated_cuda", "faults.trial"]  # --simulated-cuda; fixtures of faults
+# --simulated-cuda; fixtures of faults, and of runs that tests write themselves
+pytest_plugins = ["simulated_cuda", "faults.trial", "written"]
 
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
@@ -198,11 +199,9 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int | BaseExcep
     return arm
 
 
-def idx(images: int, side: int = 28) -> bytes:
-    grey = torch.randint(
-        0, 256, (images, side, side), generator=torch.Generator().manual_seed(0), dtype=torch.uint8
-    )
-    return struct.pack(">4I", 2051, images, side, side) + grey.numpy().tobytes()
+def idx(images: np.ndarray, magic: int = 2051) -> bytes:
+    """A file of the format of MNIST, of bytes (N, H, W)."""
+    return struct.pack(">4I", magic, *images.shape) + images.astype(np.uint8).tobytes()
 
 
 @pytest.fixture(scope="session")
@@ -211,9 +210,10 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     TFD.
     """
     root = tmp_path_factory.mktemp("data")
+    grey = np.random.default_rng(0).integers(0, 256, (10_100, 28, 28), dtype=np.uint8)
     files = {
-        "train-images-idx3-ubyte.gz": gzip.compress(idx(10_100), 1),
-        "t10k-images-idx3-ubyte.gz": gzip.compress(idx(50), 1),
+        "train-images-idx3-ubyte.gz": gzip.compress(idx(grey), 1),
+        "t10k-images-idx3-ubyte.gz": gzip.compress(idx(grey[:50]), 1),
     }
     for kind in ("MNIST", "FashionMNIST"):
         (root / kind / "raw").mkdir(parents=True)
@@ -299,10 +299,14 @@ def flatten(value: Any, path: str = "") -> dict[str, Any]:
 
 
 def assert_same_run(one: Path, other: Path) -> None:
-    """Bit for bit the same parameters, optimizer, scheduler, random states and metrics."""
-    first, second = flatten(checkpoint(one)), flatten(checkpoint(other))
-    assert first.keys() == second.keys()
-    assert [key for key in first if first[key] != second[key]] == []
+    """Bit for bit the same parameters, optimizer, scheduler, random states and metrics.
+
+    Both checkpoints are compared: the last one, and the best one, which programs load.
+    """
+    for name in ("last.pt", "best.pt"):
+        first, second = (flatten(checkpoint(run, name)) for run in (one, other))
+        assert first.keys() == second.keys(), name
+        assert [key for key in first if first[key] != second[key]] == [], name
     assert metrics(one, start=True) == metrics(other, start=True)
 
 

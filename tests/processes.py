@@ -49,7 +49,7 @@ def together(
     results = []
     for process, here in started:
         try:
-            answer = here.recv_bytes() if here.poll(120) else pickle.dumps((False, "no answer"))
+            answer = here.recv_bytes() if here.poll(600) else pickle.dumps((False, "no answer"))
         except EOFError:
             answer = pickle.dumps((may_die, "it died"))
         process.join(10)

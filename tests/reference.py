@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from nws.learning import Rule
 from nws.models import Bipolar, HelmholtzMachine, Trace
+from nws.models.likelihood import Z_INNER
 
 Bits = list[Tensor]
 
@@ -157,6 +158,21 @@ def exact_z(machine: HelmholtzMachine) -> float:
     """Z = sum of p~*(x) over every x."""
     (x,) = every_state(machine.sizes[:1])
     return exact_log_p_tilde(machine, x).exp().sum().item()
+
+
+def z_error(machine: HelmholtzMachine, dreams: int) -> float:
+    """Standard error of an estimate of log Z, to first order: Var[t] = (1 - Z)(Z + 1/J)."""
+    z = exact_z(machine)
+    return ((1 - z) * (z + 1 / Z_INNER) / dreams) ** 0.5 / z
+
+
+def root_error(machine: HelmholtzMachine, x: Tensor, samples: int) -> float:
+    """Standard error of the mean over x of 2 log (1/K) sum_k sqrt(w_k), to first order.
+
+    Var sqrt(w) = p(x) - p~*(x).
+    """
+    ratio = (exact_log_prob(machine, x) - exact_log_p_tilde(machine, x)).exp()
+    return (4 * (ratio - 1) / samples).sum().sqrt().item() / len(x)
 
 
 def exact_posterior(machine: HelmholtzMachine, x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import hydra
 import pytest
-from conftest import CONF, ROOT, SMALL, TWO_STEPS, Command, data_root, names  # noqa: F401  a fixture
+from conftest import CONF, ROOT, SMALL, Command, names
 from documents import (
     DOCUMENTS,
     GROUPS,

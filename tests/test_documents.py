@@ -19,10 +19,9 @@ import pytest
 import torch
 import wandb.cli.cli
 import yaml
-from conftest import ROOT, Command, checkpoint, load_script
+from conftest import CONF, ROOT, TWO_STEPS, Command, checkpoint, load_script
 
 sys.path.append(str(ROOT / "tests" / "experiment"))  # so that this file also runs alone
-from conftest import CONF, TWO_STEPS, data_root, names  # noqa: F401  a fixture
 from documents import (
     GROUPS,
     PAGES,
@@ -72,7 +71,7 @@ def test_make_targets_exist() -> None:
 
 
 @pytest.fixture
-def tiny(data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:  # noqa: F811
+def tiny(data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Overrides that make any command short.
 
     An epoch has two steps, there is little to evaluate, and files take the place of downloads.
@@ -260,8 +259,8 @@ def test_batch_sizes(command: Command, tiny: list[str], text: str) -> None:
         each.replace("-260", "-1000000").replace("-255", "-1000000") for each in arguments(text)
     ]
     for batch in (2, 4):
-        run = f"hydra.run.dir={given[0]}/{batch}"
-        assert command("train.py", *tiny, run, f"trainer.batch_size={batch}").code == 0
+        options = (f"hydra.run.dir={given[0]}/{batch}", f"trainer.batch_size={batch}")
+        assert command("train.py", *tiny, *options, "average=exponential").code == 0
     outcome = command("scripts/batch_sizes.py", *given)
     assert outcome.code == 0 and outcome.err == "", outcome.err
 
@@ -270,7 +269,7 @@ def test_batch_sizes(command: Command, tiny: list[str], text: str) -> None:
 def test_reproducing(
     command: Command,
     tiny: list[str],
-    data_root: Path,  # noqa: F811
+    data_root: Path,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     text: str,

@@ -30,7 +30,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def sweep(train: Command, home: Path, tmp_path: Path) -> Path:
+def trained(train: Command, home: Path, tmp_path: Path) -> Path:
     """A sweep of two runs, rws and bihm, on images of 2 x 3 pixels; trained once for all tests."""
     if not (home / "sweep").is_dir():
         rng = np.random.default_rng(0)

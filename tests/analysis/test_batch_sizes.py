@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from pathlib import Path
 
 import pytest
 from conftest import Command
-from written import LL, Make, write_run
+from written import LL, Make
 
 from nws.analysis.batch_sizes import crossing, reach
 from nws.analysis.runs import read_run
 
 BATCH_SIZES = "scripts/batch_sizes.py"
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Make:
-    return partial(write_run, tmp_path)
 
 
 @pytest.mark.parametrize(

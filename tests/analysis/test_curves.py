@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-from pathlib import Path
-
 import numpy as np
 import pytest
-from written import LL, Make, write_run
+from written import LL, Make
 
 from nws.analysis.curves import (
     Scale,
@@ -21,12 +18,6 @@ from nws.analysis.curves import (
 )
 from nws.analysis.runs import read_run
 from nws.errors import UserError
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Make:
-    """make("a/0", [(epoch, seconds, value), ...], seed=1, ...): a run directory."""
-    return partial(write_run, tmp_path)
 
 
 def test_groups(make: Make) -> None:

@@ -20,7 +20,7 @@ import reference
 import torch
 from cases import STANDARD_ERRORS
 from conftest import Command
-from evaluated import CPU, EVALUATE, FEW, TEST, UNITS, chunks, home, rows, seen_by, sweep
+from evaluated import CPU, EVALUATE, FEW, TEST, UNITS, chunks, home, rows, seen_by, trained
 
 from nws.analysis import evaluation, sums
 from nws.analysis.evaluation import Request
@@ -34,9 +34,9 @@ from nws.models.likelihood import TRUSTED_ESS, Z_INNER, log_sums
 # --- figures ------------------------------------------------------------------------------------
 
 
-def test_figures_are_those_of_enumeration(command: Command, sweep: Path) -> None:
+def test_figures_are_those_of_enumeration(command: Command, trained: Path) -> None:
     """All those of a run of bihm, within standard errors that are exact to first order."""
-    run, samples, dreams = sweep / "bihm", 4_000, 20_000
+    run, samples, dreams = trained / "bihm", 4_000, 20_000
     path = run / "checkpoints" / "best.pt"
     state = torch.load(path, map_location="cpu", weights_only=True)
     for name, parameter in state[
@@ -69,10 +69,8 @@ def test_figures_are_those_of_enumeration(command: Command, sweep: Path) -> None
     )
     log_z = math.log(reference.exact_z(machine))
     error = ((1 / row["ess"] - 1 / samples) / TEST) ** 0.5  # Var[w] / p(x)^2 = K / ess - 1
-    root_error = (4 * ((log_p - log_p_tilde).exp() - 1) / samples).sum().sqrt().item() / TEST
-    z_error = ((1 - math.exp(log_z)) * (math.exp(log_z) + 1 / Z_INNER) / dreams) ** 0.5 / math.exp(
-        log_z
-    )
+    root_error = reference.root_error(machine, x, samples)
+    z_error = reference.z_error(machine, dreams)
     assert 0 < max(error, root_error, z_error) < 0.02
     assert abs(row["log_likelihood"] - log_p.mean().item()) < STANDARD_ERRORS * error
     assert abs(row["log_z"] - log_z) < STANDARD_ERRORS * z_error
@@ -88,9 +86,9 @@ def test_figures_are_those_of_enumeration(command: Command, sweep: Path) -> None
     assert log_z < -apart and (log_p - log_p_tilde).mean() > apart
 
 
-def test_draws_are_a_function_of_seed_and_chunk(command: Command, sweep: Path) -> None:
+def test_draws_are_a_function_of_seed_and_chunk(command: Command, trained: Path) -> None:
     """Every data point's sum from the generator of its chunk, as nws/analysis/sums.py says."""
-    run = sweep / "rws"
+    run = trained / "rws"
     few = (*FEW, "--batch", "5", "--seed")
     assert command(EVALUATE, str(run), *few, "3").code == 0
     loaded = load_run(run)
@@ -100,7 +98,7 @@ def test_draws_are_a_function_of_seed_and_chunk(command: Command, sweep: Path) -
         rng = torch.Generator(x.device).manual_seed(derive_seed(3, 0, chunk))
         parts.append(log_sums(machine, x, 50, rng, (1,), 10**6)[0])
     assert rows(run)[0]["log_likelihood"] == (torch.cat(parts).cpu() - math.log(50)).mean().item()
-    same, other = sweep / "a" / "copy", sweep / "b"
+    same, other = trained / "a" / "copy", trained / "b"
     shutil.copytree(run, same, ignore=shutil.ignore_patterns("evaluation.json"))
     shutil.copytree(run, other, ignore=shutil.ignore_patterns("evaluation.json"))
     assert command(EVALUATE, str(same), *few, "3").code == 0
@@ -109,26 +107,25 @@ def test_draws_are_a_function_of_seed_and_chunk(command: Command, sweep: Path) -
     assert rows(other)[0]["log_likelihood"] != rows(run)[0]["log_likelihood"]
 
 
-def test_p_star_is_for_runs_of_bihm_unless_asked(command: Command, sweep: Path) -> None:
+def test_p_star_is_for_runs_of_bihm_unless_asked(command: Command, trained: Path) -> None:
     for options, expected in (
         ((), ["bihm"]),
         (("--p-star",), ["rws", "bihm"]),
         (("--no-p-star",), []),
     ):
-        assert command(EVALUATE, str(sweep), *FEW, "--again", *options).code == 0
-        found = [name for name in ("rws", "bihm") if "log_p_star" in rows(sweep / name)[-1]]
+        assert command(EVALUATE, str(trained), *FEW, "--again", *options).code == 0
+        found = [name for name in ("rws", "bihm") if "log_p_star" in rows(trained / name)[-1]]
         assert found == expected
     # figures with log p* took the place of those without, and stayed
-    assert [[each.get("z_samples") for each in rows(sweep / name)] for name in ("rws", "bihm")] == [
-        [300, None],
-        [300, None],
-    ]
-    first, again = rows(sweep / "bihm")
+    assert [
+        [each.get("z_samples") for each in rows(trained / name)] for name in ("rws", "bihm")
+    ] == [[300, None], [300, None]]
+    first, again = rows(trained / "bihm")
     assert first["log_likelihood"] == again["log_likelihood"]
 
 
-def test_a_single_data_point_has_no_standard_error(command: Command, sweep: Path) -> None:
-    run = sweep / "bihm"
+def test_a_single_data_point_has_no_standard_error(command: Command, trained: Path) -> None:
+    run = trained / "bihm"
     outcome = command(
         EVALUATE,
         str(run),
@@ -153,15 +150,15 @@ def test_a_single_data_point_has_no_standard_error(command: Command, sweep: Path
     assert (row["split"], row["data_points"], row["ess"]) == ("valid", 1, 1)
 
 
-def test_parameters_that_are_not_finite_are_an_error(command: Command, sweep: Path) -> None:
-    path = sweep / "rws" / "checkpoints" / "best.pt"
+def test_parameters_that_are_not_finite_are_an_error(command: Command, trained: Path) -> None:
+    path = trained / "rws" / "checkpoints" / "best.pt"
     state = torch.load(path, map_location="cpu", weights_only=True)
     state["machine"]["generator.layers.0.bias"].fill_(math.nan)
     torch.save(state, path)
-    message = command(EVALUATE, str(sweep / "rws"), *FEW).message()
+    message = command(EVALUATE, str(trained / "rws"), *FEW).message()
     assert "numbers of generator.layers.0.bias are not finite" in message
     assert "last.pt beside it is good" in message and "give --checkpoint last" in message
-    assert not (sweep / "rws" / "evaluation.json").exists()
+    assert not (trained / "rws" / "evaluation.json").exists()
 
 
 # --- memory and the table -----------------------------------------------------------------------
@@ -169,7 +166,7 @@ def test_parameters_that_are_not_finite_are_an_error(command: Command, sweep: Pa
 
 @pytest.mark.parametrize("options", [(), ("--batch", "1"), ("--batch", "9")])
 def test_memory_is_bounded_for_ten_thousand_samples(
-    command: Command, sweep: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+    command: Command, trained: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(evaluation, "MAX_ELEMENTS", 3_000 * UNITS)
     seen: list[int] = []
@@ -182,30 +179,30 @@ def test_memory_is_bounded_for_ten_thousand_samples(
         return wake(self, x, samples, *arguments)
 
     monkeypatch.setattr(HelmholtzMachine, "wake", recording)
-    outcome = command(EVALUATE, str(sweep / "rws"), "--samples", "10000", *options)
+    outcome = command(EVALUATE, str(trained / "rws"), "--samples", "10000", *options)
     assert outcome.code == 0 and max(seen) <= 3_000 and sum(seen) == TEST * 10_000
     batch = options[1] if options else "1"
     said = f"test, 10,000 importance samples, {TEST} data points, {batch} at once"
     assert said in outcome.out
-    assert rows(sweep / "rws")[0]["batch"] == int(batch)
+    assert rows(trained / "rws")[0]["batch"] == int(batch)
 
 
-def test_the_table_has_a_line_for_each_run(command: Command, sweep: Path) -> None:
-    outcome = command(EVALUATE, str(sweep), *FEW)
+def test_the_table_has_a_line_for_each_run(command: Command, trained: Path) -> None:
+    outcome = command(EVALUATE, str(trained), *FEW)
     lines = outcome.out.splitlines()
     assert (
-        outcome.err == "" and len({str(sweep / name) for name in ("bihm", "rws")} & {*lines}) == 1
+        outcome.err == "" and len({str(trained / name) for name in ("bihm", "rws")} & {*lines}) == 1
     )
     assert re.split(r" {2,}", lines[0].strip()) == [
         "run", "algorithm", "log p, nats", "bits/dim", "ess", "log p*, nats", "log Z",
     ]  # fmt: skip
-    found = {name: rows(sweep / name)[0]["log_likelihood"] for name in ("bihm", "rws")}
+    found = {name: rows(trained / name)[0]["log_likelihood"] for name in ("bihm", "rws")}
     best = max(found, key=lambda name: found[name])
-    assert lines[-1] == str(sweep / best)
-    error = rows(sweep / best)[0]["standard_error"]
+    assert lines[-1] == str(trained / best)
+    error = rows(trained / best)[0]["standard_error"]
     assert f"best of 2 runs: {best}: {found[best]:.3f} ± {error:.3f} nats" in lines
     for line, name in zip(lines[1:3], ("bihm", "rws"), strict=True):
-        (row,) = rows(sweep / name)
+        (row,) = rows(trained / name)
         cells = re.split(r" {2,}", line.strip())
         assert cells[:5] == [
             name,
@@ -226,18 +223,18 @@ def test_the_table_has_a_line_for_each_run(command: Command, sweep: Path) -> Non
         "%" not in outcome.out and "\x1b" not in outcome.out
     )  # no progress bar without a terminal
     # a log Z that so many dreams could not resolve is said to be one
-    (row,) = rows(sweep / "bihm")
-    (sweep / "bihm" / "evaluation.json").write_text(
+    (row,) = rows(trained / "bihm")
+    (trained / "bihm" / "evaluation.json").write_text(
         json.dumps([row | {"log_z": -0.5 * math.log(Z_INNER * 300) - 0.1}])
     )
     assert (
-        f"{sweep / 'bihm'}: log Z is too small for 300 dreams"
-        in command(EVALUATE, str(sweep), *FEW).out
+        f"{trained / 'bihm'}: log Z is too small for 300 dreams"
+        in command(EVALUATE, str(trained), *FEW).out
     )
 
 
 def test_a_terminal_gets_a_progress_bar(
-    command: Command, sweep: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     for name, value in {"TERM": "xterm", "NO_COLOR": "1", "COLUMNS": "120"}.items():
@@ -247,16 +244,16 @@ def test_a_terminal_gets_a_progress_bar(
     monkeypatch.setattr(
         sums, "log_sums", lambda *arguments: time.sleep(slow) or original(*arguments)
     )
-    outcome = command(EVALUATE, str(sweep / "rws"), *FEW)
+    outcome = command(EVALUATE, str(trained / "rws"), *FEW)
     assert outcome.code == 0
     assert re.search(r"rws.* 50% +300/600 +samples", outcome.out)
-    assert str(sweep / "rws") == outcome.out.splitlines()[-1]
+    assert str(trained / "rws") == outcome.out.splitlines()[-1]
 
 
 def test_figures_that_stand_there_are_not_computed_again(
-    command: Command, sweep: Path, chunks: Callable[..., list[str]]
+    command: Command, trained: Path, chunks: Callable[..., list[str]]
 ) -> None:
-    run = sweep / "bihm"
+    run = trained / "bihm"
     assert len(seen_by(command, chunks, 0, run, *FEW)) == 36
     before = (run / "evaluation.json").read_bytes()
     seen = chunks()
@@ -292,8 +289,8 @@ def test_figures_that_stand_there_are_not_computed_again(
     assert rows(run)[2]["log_likelihood"] != old["log_likelihood"]
 
 
-def test_rows_of_an_early_version_are_replaced(command: Command, sweep: Path) -> None:
-    run = sweep / "rws"
+def test_rows_of_an_early_version_are_replaced(command: Command, trained: Path) -> None:
+    run = trained / "rws"
     early = {"split": "test", "log_likelihood": -1.0, "samples": 50, "data_points": TEST}
     others = [early | {"samples": 60}, early | {"split": "valid"}]
     (run / "evaluation.json").write_text(json.dumps([early, *others]))
@@ -303,26 +300,26 @@ def test_rows_of_an_early_version_are_replaced(command: Command, sweep: Path) ->
     )
 
 
-def test_too_few_effective_samples_are_said(command: Command, sweep: Path) -> None:
-    outcome = command(EVALUATE, str(sweep), "--samples", "5", "--no-p-star")
-    low = [rows(sweep / name)[0]["ess"] for name in ("bihm", "rws")]
+def test_too_few_effective_samples_are_said(command: Command, trained: Path) -> None:
+    outcome = command(EVALUATE, str(trained), "--samples", "5", "--no-p-star")
+    low = [rows(trained / name)[0]["ess"] for name in ("bihm", "rws")]
     assert outcome.code == 0 and max(low) < TRUSTED_ESS
     for ess in low:
         assert f"{ess:.1f} (low)" in outcome.out
     assert "the effective sample size is below 10 in 2 of 2 runs" in outcome.out
 
 
-def test_means_over_seeds(command: Command, sweep: Path) -> None:
+def test_means_over_seeds(command: Command, trained: Path) -> None:
     for seed in (1, 2):
-        run = sweep / f"rws_{seed}"
-        shutil.copytree(sweep / "rws", run)
+        run = trained / f"rws_{seed}"
+        shutil.copytree(trained / "rws", run)
         file = run / ".hydra" / "config.yaml"
         file.write_text(file.read_text().replace("seed: 0", f"seed: {seed}"))
         state = torch.load(run / "checkpoints" / "best.pt", map_location="cpu", weights_only=True)
         state["machine"]["generator.layers.0.bias"] += seed
         torch.save(state, run / "checkpoints" / "best.pt")
-    outcome = command(EVALUATE, str(sweep), *FEW, "--no-p-star")
-    values = [rows(sweep / name)[0]["log_likelihood"] for name in ("rws", "rws_1", "rws_2")]
+    outcome = command(EVALUATE, str(trained), *FEW, "--no-p-star")
+    values = [rows(trained / name)[0]["log_likelihood"] for name in ("rws", "rws_1", "rws_2")]
     mean, deviation = statistics.mean(values), statistics.stdev(values)
     assert re.search(rf"^rws +3 +{mean:.3f} ± {deviation:.3f}$", outcome.out, re.MULTILINE)
     assert re.search(r"^bihm +1 +-\d+\.\d+$", outcome.out, re.MULTILINE)
@@ -331,34 +328,34 @@ def test_means_over_seeds(command: Command, sweep: Path) -> None:
 # --- several runs -------------------------------------------------------------------------------
 
 
-def test_runs_of_a_sweep_are_found_in_order(sweep: Path) -> None:
+def test_runs_of_a_sweep_are_found_in_order(trained: Path) -> None:
     for name in ("10", "2", "9"):
-        shutil.copytree(sweep / "rws", sweep / name)
-    assert [run.name for run in find_runs(sweep)] == ["bihm", "rws", "2", "9", "10"]
-    assert find_runs(sweep / "rws") == [sweep / "rws"]
+        shutil.copytree(trained / "rws", trained / name)
+    assert [run.name for run in find_runs(trained)] == ["bihm", "rws", "2", "9", "10"]
+    assert find_runs(trained / "rws") == [trained / "rws"]
     with pytest.raises(UserError, match="no run is below it"):
-        find_runs(sweep / "rws" / "checkpoints")
+        find_runs(trained / "rws" / "checkpoints")
     with pytest.raises(UserError, match="does not exist"):
-        find_runs(sweep / "nope")
+        find_runs(trained / "nope")
 
 
-def test_a_broken_run_does_not_stop_the_others(command: Command, sweep: Path) -> None:
-    shutil.copytree(sweep / "rws", sweep / "broken")
-    (sweep / "broken" / "checkpoints" / "best.pt").write_bytes(b"")
-    outcome = command(EVALUATE, str(sweep / "nope"), str(sweep), str(sweep / "rws"), *FEW)
-    assert outcome.run in (sweep / "rws", sweep / "bihm")  # the best
+def test_a_broken_run_does_not_stop_the_others(command: Command, trained: Path) -> None:
+    shutil.copytree(trained / "rws", trained / "broken")
+    (trained / "broken" / "checkpoints" / "best.pt").write_bytes(b"")
+    outcome = command(EVALUATE, str(trained / "nope"), str(trained), str(trained / "rws"), *FEW)
+    assert outcome.run in (trained / "rws", trained / "bihm")  # the best
     message = outcome.message()
     assert message.startswith("error: 2 of 4 could not be evaluated\n")
     assert (
-        f"{sweep / 'nope'} does not exist" in message and "best.pt is not a checkpoint" in message
+        f"{trained / 'nope'} does not exist" in message and "best.pt is not a checkpoint" in message
     )
     assert "best of 2 runs" in outcome.out and [  # one of them is named twice
-        len(rows(sweep / name)) for name in ("bihm", "rws")
+        len(rows(trained / name)) for name in ("bihm", "rws")
     ] == [1, 1]
-    assert not (sweep / "broken" / "evaluation.json").exists()
+    assert not (trained / "broken" / "evaluation.json").exists()
     # the same command once the run is mended
-    shutil.copy(sweep / "rws" / "checkpoints" / "best.pt", sweep / "broken" / "checkpoints")
-    outcome = command(EVALUATE, str(sweep), *FEW)
+    shutil.copy(trained / "rws" / "checkpoints" / "best.pt", trained / "broken" / "checkpoints")
+    outcome = command(EVALUATE, str(trained), *FEW)
     assert outcome.code == 0 and "2 of 3 were in evaluation.json already" in outcome.out
 
 

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import io
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from written import LL, Make, write_run
+from written import LL, Make
 
 from nws.analysis.figures import draw, save
 from nws.analysis.runs import read_run
 from nws.errors import UserError
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Make:
-    """make("a/0", [(epoch, seconds, value), ...], seed=1, ...): a run directory."""
-    return partial(write_run, tmp_path)
 
 
 def test_the_figure(make: Make, tmp_path: Path) -> None:

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
 from conftest import Command
-from written import Make, write_run
+from written import Make
 
 RUNS, DIFF = "scripts/runs.py", "scripts/diff.py"
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Make:
-    """make("a/0", [(epoch, seconds, value), ...], seed=1, ...): a run directory."""
-    return partial(write_run, tmp_path)
 
 
 def names(out: str) -> list[str]:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import Command
-from written import Make, write_run
+from written import Make
 
 from nws.analysis.runs import read_run
 
 PLOT = "scripts/plot_curves.py"
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Make:
-    """make("a/0", [(epoch, seconds, value), ...], seed=1, ...): a run directory."""
-    return partial(write_run, tmp_path)
 
 
 def test_a_sweep_from_training_to_its_curves(

@@ -39,7 +39,7 @@ def write_image(run: Path, name: str, grey: int = 128, side: int = 40) -> Path:
 
 
 @pytest.fixture
-def sweep(tmp_path: Path) -> Path:
+def reported(tmp_path: Path) -> Path:
     """Two methods with three seeds each, one run that diverged and one that has just begun."""
     folder = tmp_path / "sweep"
     for number in range(6):
@@ -82,8 +82,8 @@ def words(page: str) -> str:
     return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", text)))
 
 
-def test_all_is_in_the_page(command: Command, sweep: Path) -> None:
-    page = page_of(command, str(sweep), "--output", str(sweep / "page.html"))
+def test_all_is_in_the_page(command: Command, reported: Path) -> None:
+    page = page_of(command, str(reported), "--output", str(reported / "page.html"))
     shown = words(page)
     assert "Report on sweep" in shown and "8 runs" in shown
     for text in ("diverged", "running", "python train.py seed=2", "64-8", "abc, changed"):
@@ -102,34 +102,34 @@ def test_all_is_in_the_page(command: Command, sweep: Path) -> None:
         assert image.convert("L").getpixel((5, 5)) == 30  # run 1, step 20
 
 
-def test_its_command_can_be_typed_again(command: Command, sweep: Path) -> None:
-    path = sweep / "page.html"
+def test_its_command_can_be_typed_again(command: Command, reported: Path) -> None:
+    path = reported / "page.html"
     for program, typed in (
         ([REPORT], f"python {ROOT / REPORT}"),
         (["nws", "report"], "nws report"),
     ):
-        assert command(*program, str(sweep), "--output", str(path)).code == 0
-        assert f"<code>{typed} {sweep} --output {path}</code>" in path.read_text()
+        assert command(*program, str(reported), "--output", str(path)).code == 0
+        assert f"<code>{typed} {reported} --output {path}</code>" in path.read_text()
 
 
-def test_nothing_is_loaded(command: Command, sweep: Path) -> None:
+def test_nothing_is_loaded(command: Command, reported: Path) -> None:
     """No address but those of data in the page; a policy forbids the browser any other."""
-    page = page_of(command, str(sweep), "--output", str(sweep / "page.html"))
+    page = page_of(command, str(reported), "--output", str(reported / "page.html"))
     assert "default-src 'none'" in page and packed_plotly() in page
     sources = re.findall(r'\s(?:src|href|srcset|action|data)="([^"]*)"', page)
     assert sources and all(each.startswith(("data:", "#")) for each in sources)
     assert not re.search(r"https?://|@import|url\(", page)
 
 
-def test_hostile_names_are_text(command: Command, sweep: Path) -> None:
-    run = sweep / "0"
+def test_hostile_names_are_text(command: Command, reported: Path) -> None:
+    run = reported / "0"
     config = run / ".hydra" / "config.yaml"
     config.write_text(config.read_text().replace("name: rws", f"name: {json.dumps(HOSTILE)}"))
     (run / "provenance.json").write_text(
         json.dumps({"command": ["python", HOSTILE], "host": HOSTILE})
     )
     write_image(run, "a'b<i>")
-    page = page_of(command, str(sweep), "--output", str(sweep / "p.html"), "--title", HOSTILE)
+    page = page_of(command, str(reported), "--output", str(reported / "p.html"), "--title", HOSTILE)
     assert "<img src=x" not in page and "<i>" not in page
     # The scripts of the page are its own: data, colours, plotly, and the code.
     assert page.count("</script>") == page.count("<script") == 4
@@ -137,11 +137,11 @@ def test_hostile_names_are_text(command: Command, sweep: Path) -> None:
     assert HOSTILE in json.dumps(data_of(page), ensure_ascii=False).replace('\\"', '"')
 
 
-def test_what_is_no_report(command: Command, sweep: Path, tmp_path: Path) -> None:
+def test_what_is_no_report(command: Command, reported: Path, tmp_path: Path) -> None:
     cases = {
-        (str(sweep), "--output", "report.txt"): "--output must name an .html file",
-        (str(sweep), "--images", "-1"): "--images must be a whole number of at least 0",
-        (str(sweep / "7"),): "has a metrics.csv yet",
+        (str(reported), "--output", "report.txt"): "--output must name an .html file",
+        (str(reported), "--images", "-1"): "--images must be a whole number of at least 0",
+        (str(reported / "7"),): "has a metrics.csv yet",
         (str(tmp_path / "none"),): "does not exist",
     }
     for arguments, expected in cases.items():
@@ -202,10 +202,10 @@ def test_a_key_does_not_hide_a_column(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium")
-def test_in_chromium(command: Command, sweep: Path, tmp_path: Path) -> None:
+def test_in_chromium(command: Command, reported: Path, tmp_path: Path) -> None:
     """The curves are drawn, a table is sorted, a line switched off, and no script fails."""
     path = tmp_path / "page.html"
-    page = page_of(command, str(sweep), "--output", str(path))
+    page = page_of(command, str(reported), "--output", str(path))
     probe = """
     addEventListener("error", (event) => { document.body.dataset.error = event.message; });
     const wait = setInterval(() => {

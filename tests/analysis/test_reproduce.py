@@ -19,7 +19,7 @@ from typing import Any
 
 import hydra
 import pytest
-from conftest import ROOT, Command, snapshot
+from conftest import ROOT, Command, Interrupt, count_steps, snapshot
 
 from nws.analysis.runs import read_run
 from nws.errors import UserError
@@ -205,19 +205,10 @@ def test_stopped_and_gone_on_with_nothing_is_done_twice(
     calls: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    interrupt: Callable[[int, int | BaseException], None],
+    interrupt: Interrupt,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    from nws.learning import WakeSleep
-
-    steps, original = 0, WakeSleep.step
-
-    def step(self: WakeSleep, *batches: object) -> object:
-        nonlocal steps
-        steps += 1
-        return original(self, *batches)
-
-    monkeypatch.setattr(WakeSleep, "step", step)
+    steps = count_steps(monkeypatch)
     interrupt(3 * STEPS + 6, signal.SIGTERM)  # in the second run of the second method
     arguments = ("three_by_three", "--quick", *TINY, "--methods", "ws,nrws", "--output", "out")
     assert reproduce(*arguments) == 128 + signal.SIGTERM
@@ -226,11 +217,11 @@ def test_stopped_and_gone_on_with_nothing_is_done_twice(
         in capfd.readouterr().out
     )
     assert [line.split()[0] for line in calls] == ["train", "evaluate", "sample", "train"]
-    assert steps == 3 * STEPS + 6 and "WS" in rows(tmp_path / "out")
+    assert len(steps) == 3 * STEPS + 6 and "WS" in rows(tmp_path / "out")
     before = snapshot(tmp_path / "out" / "runs" / "ws")
 
     assert reproduce(*arguments) == 0
-    assert steps == 4 * STEPS and snapshot(tmp_path / "out" / "runs" / "ws") == before
+    assert len(steps) == 4 * STEPS and snapshot(tmp_path / "out" / "runs" / "ws") == before
     assert [line.split()[0] for line in calls[4:]] == ["train", "evaluate", "sample"]
     figures = tmp_path / "out" / "figures"
     assert sorted(path.name for path in figures.iterdir()) == [

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from omegaconf import OmegaConf
-from written import Make, write_run
+from written import Make
 
 from nws.analysis.runs import (
     Run,
@@ -23,12 +22,6 @@ from nws.analysis.runs import (
 )
 from nws.errors import UserError
 from nws.experiment.storage.directory import find_runs
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Make:
-    """make("a/0", [(epoch, seconds, value), ...], seed=1, ...): a run directory."""
-    return partial(write_run, tmp_path)
 
 
 def test_a_directory_stands_for_the_runs_below_it(make: Make, tmp_path: Path) -> None:

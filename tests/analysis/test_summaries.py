@@ -5,20 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from functools import partial
 from pathlib import Path
 
 import pytest
-from written import Make, write_run
+from written import Make
 
 from nws.analysis.runs import differing_keys, read_run
 from nws.analysis.summaries import means_table, print_sweep, repeating, summaries
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Make:
-    """make("a/0", [(epoch, seconds, value), ...], seed=1, ...): a run directory."""
-    return partial(write_run, tmp_path)
 
 
 def test_means_are_over_the_runs_that_share_all_but_the_seed(make: Make) -> None:

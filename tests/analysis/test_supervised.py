@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import math
+import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from nws.analysis.supervised.methods import METHODS, Settings, train
 from nws.analysis.supervised.search import SEARCH_SEEDS, score, search
@@ -82,6 +84,51 @@ def test_parts_share_no_image(tmp_path: Path) -> None:
     assert torch.equal(torch.cat(parts), torch.from_numpy(both.data).float() / 16)
     labels = torch.cat([task.train[1], task.valid[1], task.test[1]])
     assert labels.tolist() == [*both.target[:700], *both.target[-500:]]
+
+
+@pytest.fixture(scope="module")
+def numbered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files of Fashion-MNIST's size whose images are their numbers, the test images from 60,000.
+
+    Image k has the three bytes of k as its pixels, and the label k // 7 % 10.
+    """
+    root = tmp_path_factory.mktemp("numbered")
+    folder = root / "FashionMNIST" / "raw"
+    folder.mkdir(parents=True)
+    for part, numbers in {"train": range(60_000), "t10k": range(60_000, 70_000)}.items():
+        pixels = b"".join(k.to_bytes(3, "big") for k in numbers)
+        content = struct.pack(">4I", 2051, len(numbers), 1, 3) + pixels
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(content)
+        content = struct.pack(">2I", 2049, len(numbers)) + bytes(k // 7 % 10 for k in numbers)
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(content)
+    return root
+
+
+def numbers(inputs: Tensor) -> list[int]:
+    """Which images these are."""
+    pixels = (inputs * 255).round().long()
+    return (pixels @ torch.tensor([65536, 256, 1])).tolist()
+
+
+def test_images_of_fashion_mnist_have_their_own_labels(numbered: Path) -> None:
+    task = load_task("fashion", numbered)
+    assert task.classifies
+    for part, first, count in (
+        (task.train, 0, 10_000), (task.valid, 50_000, 5_000), (task.test, 60_000, 10_000),
+    ):  # fmt: skip
+        inputs, labels = part
+        assert numbers(inputs) == [*range(first, first + count)]
+        assert labels.tolist() == [k // 7 % 10 for k in numbers(inputs)]
+    assert numbers(task.unlabelled) == [*range(10_000, 20_000)]
+
+
+def test_the_autoencoder_is_to_give_its_inputs(numbered: Path) -> None:
+    task = load_task("autoencoder", numbered)
+    assert not task.classifies
+    for part, first in ((task.train, 0), (task.valid, 50_000), (task.test, 60_000)):
+        inputs, targets = part
+        assert torch.equal(inputs, targets) and numbers(inputs) == [*range(first, first + 5_000)]
+    assert numbers(task.unlabelled) == [*range(10_000, 15_000)]
 
 
 class Valley:

@@ -27,7 +27,7 @@ from nws.errors import UserError
 # --- three_by_three and digits --------------------------------------------------------------------
 
 
-def test_three_by_three_is_kirbys_distribution(tmp_path: Path) -> None:
+def test_three_by_three_is_kirbys_distribution() -> None:
     data = load_dataset(load_three_by_three)
     assert data.shape == (3, 3) and data.distribution is not None
     images, probabilities = data.distribution
@@ -46,7 +46,7 @@ def test_three_by_three_is_kirbys_distribution(tmp_path: Path) -> None:
     assert round(entropy, 3) == 2.428
 
 
-def test_three_by_three_parts_hold_the_exact_proportions(tmp_path: Path) -> None:
+def test_three_by_three_parts_hold_the_exact_proportions() -> None:
     data = load_dataset(load_three_by_three)
     assert (len(data.train), len(data.valid), len(data.test)) == (18_000, 18, 18)
     assert data.distribution is not None
@@ -57,14 +57,14 @@ def test_three_by_three_parts_hold_the_exact_proportions(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("binarize", dataset.BINARIZATIONS)
-def test_binary_data_is_left_as_it_is(tmp_path: Path, binarize: str) -> None:
+def test_binary_data_is_left_as_it_is(binarize: str) -> None:
     data = load_dataset(load_three_by_three, binarize=binarize)
     for split in (data.train, data.valid, data.test):
         assert not split.redraw and split.maximum == 1
         assert torch.equal(split.batch(), split.bytes.float())
 
 
-def test_digits_are_split_in_their_own_order(tmp_path: Path) -> None:
+def test_digits_are_split_in_their_own_order() -> None:
     from sklearn.datasets import load_digits as originals
 
     data = load_dataset(load_digits, binarize="none")
@@ -77,9 +77,7 @@ def test_digits_are_split_in_their_own_order(tmp_path: Path) -> None:
 # --- binarisation ---------------------------------------------------------------------------------
 
 
-def test_resample_is_fresh_at_each_use_and_repeats_with_the_generators_state(
-    tmp_path: Path,
-) -> None:
+def test_resample_is_fresh_at_each_use_and_repeats_with_the_generators_state() -> None:
     train = load_dataset(load_digits).train
     rng = seeded()
     state = rng.get_state()
@@ -129,7 +127,7 @@ def test_batch_takes_the_indexed_rows() -> None:
 
 
 @pytest.mark.parametrize("binarize", ["resample", "static"])
-def test_held_out_parts_are_the_same_in_every_run(tmp_path: Path, binarize: str) -> None:
+def test_held_out_parts_are_the_same_in_every_run(binarize: str) -> None:
     torch.manual_seed(1)
     first = load_dataset(load_digits, binarize=binarize)
     torch.manual_seed(2)
@@ -145,13 +143,13 @@ def test_held_out_parts_are_the_same_in_every_run(tmp_path: Path, binarize: str)
         assert torch.equal(split.batch(None, seeded(1)), split.batch(None, seeded(2)))
 
 
-def test_loading_leaves_the_global_generator_alone(tmp_path: Path) -> None:
+def test_loading_leaves_the_global_generator_alone() -> None:
     state = torch.get_rng_state()
     load_dataset(load_digits, binarize="static")
     assert torch.equal(state, torch.get_rng_state())
 
 
-def test_static_draws_every_part_once(tmp_path: Path) -> None:
+def test_static_draws_every_part_once() -> None:
     static = load_dataset(load_digits, binarize="static")
     resampled = load_dataset(load_digits, binarize="resample")
     grey = load_dataset(load_digits, binarize="none").train.batch()
@@ -165,7 +163,7 @@ def test_static_draws_every_part_once(tmp_path: Path) -> None:
     assert len(set(dataset.DRAW_SEEDS.values())) == len(dataset.DRAW_SEEDS) == 4
 
 
-def test_threshold_and_none(tmp_path: Path) -> None:
+def test_threshold_and_none() -> None:
     sharp = load_dataset(load_digits, binarize="threshold")
     grey = load_dataset(load_digits, binarize="none")
     for part in ("train", "valid", "test"):
@@ -188,7 +186,7 @@ def test_threshold_and_none(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_to_device_keeps_images_and_draws_there(tmp_path: Path, device: str) -> None:
+def test_to_device_keeps_images_and_draws_there(device: str) -> None:
     data, here = (load_dataset(load_digits, device=device), load_dataset(load_digits))
     assert torch.equal(data.test.bytes.cpu(), here.test.bytes)
     batch = data.train.batch(torch.arange(5, device=device), torch.Generator(device).manual_seed(0))

@@ -6,21 +6,17 @@ from __future__ import annotations
 
 import gzip
 import os
-import struct
 from pathlib import Path
 from urllib.error import URLError
 
 import numpy as np
 import pytest
+from conftest import idx
 
 from nws.data import load_dataset, load_fashion_mnist, load_mnist, mnist
 from nws.errors import UserError
 
 TRAIN_FILE, TEST_FILE = "train-images-idx3-ubyte", "t10k-images-idx3-ubyte"
-
-
-def idx_bytes(images: np.ndarray, magic: int = 2051) -> bytes:
-    return struct.pack(">4I", magic, *images.shape) + images.astype(np.uint8).tobytes()
 
 
 def marked(count: int, low: int, high: int, size: tuple[int, int] = (4, 3)) -> np.ndarray:
@@ -38,8 +34,8 @@ def raw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "MNIST" / "raw"
     folder.mkdir(parents=True)
     official = np.concatenate([marked(20, 0, 80), marked(10, 80, 160)])
-    (folder / f"{TRAIN_FILE}.gz").write_bytes(gzip.compress(idx_bytes(official)))
-    (folder / f"{TEST_FILE}.gz").write_bytes(gzip.compress(idx_bytes(marked(7, 160, 240))))
+    (folder / f"{TRAIN_FILE}.gz").write_bytes(gzip.compress(idx(official)))
+    (folder / f"{TEST_FILE}.gz").write_bytes(gzip.compress(idx(marked(7, 160, 240))))
     return folder
 
 
@@ -71,7 +67,7 @@ def test_packed_files_in_a_read_only_folder(tmp_path: Path, raw: Path) -> None:
 
 
 def test_unpacked_files_are_read_first(tmp_path: Path, raw: Path) -> None:
-    (raw / TEST_FILE).write_bytes(idx_bytes(marked(3, 240, 250)))
+    (raw / TEST_FILE).write_bytes(idx(marked(3, 240, 250)))
     assert load_dataset(load_mnist, root=tmp_path, binarize="none").test.bytes.min() >= 240
 
 
@@ -79,7 +75,7 @@ def pack(content: bytes) -> bytes:
     return gzip.compress(content, mtime=0)
 
 
-GOOD = idx_bytes(marked(7, 160, 240))
+GOOD = idx(marked(7, 160, 240))
 WHOLE = "7 images of 4x3, 100 bytes once unpacked"
 
 
@@ -90,12 +86,8 @@ WHOLE = "7 images of 4x3, 100 bytes once unpacked"
         (TEST_FILE, GOOD + b"x", f"{WHOLE}; it holds 101 bytes"),
         (TEST_FILE, GOOD[:10], "expected a header of 16 bytes, the file holds 10"),
         (TEST_FILE, b"", "expected a header of 16 bytes, the file holds 0"),
-        (
-            TEST_FILE,
-            idx_bytes(marked(7, 0, 9), magic=2049),
-            "expected magic number 2051 .*, got 2049",
-        ),
-        (TEST_FILE, idx_bytes(marked(0, 0, 9)), "0 images of 4x3, 16 bytes"),
+        (TEST_FILE, idx(marked(7, 0, 9), magic=2049), "expected magic number 2051 .*, got 2049"),
+        (TEST_FILE, idx(marked(0, 0, 9)), "0 images of 4x3, 16 bytes"),
         (
             f"{TEST_FILE}.gz",
             pack(GOOD)[:-30],
@@ -123,7 +115,7 @@ WHOLE = "7 images of 4x3, 100 bytes once unpacked"
         ),
         (
             f"{TEST_FILE}.gz",
-            pack(idx_bytes(marked(7, 0, 9, (5, 5)))),
+            pack(idx(marked(7, 0, 9, (5, 5)))),
             r"one size, got \(4, 3\) and \(5, 5\)",
         ),
         (f"{TRAIN_FILE}.gz", pack(GOOD), "expected more than 10 images, found 7"),
@@ -180,23 +172,20 @@ def test_first_use_downloads_into_root(
     assert asked == [(str(tmp_path / "new"), True)] and len(data.train) == 20 and data.train.redraw
 
 
+REAL = Path(os.environ.get("NWS_DATA_ROOT", "nowhere"))
+FILES = [REAL / "FashionMNIST" / "raw" / name for name in (TRAIN_FILE, TEST_FILE)]
+
+
 @pytest.mark.skipif(
-    "NWS_DATA_ROOT" not in os.environ, reason="NWS_DATA_ROOT does not say where Fashion-MNIST is"
+    not all(file.is_file() or Path(f"{file}.gz").is_file() for file in FILES),
+    reason="NWS_DATA_ROOT names no folder with Fashion-MNIST",
 )
 def test_real_fashion_mnist() -> None:
-    root = Path(os.environ["NWS_DATA_ROOT"])
-    data = load_dataset(load_fashion_mnist, root=root, binarize="none")
-    assert (len(data.train), len(data.valid), len(data.test)) == (
-        50_000,
-        10_000,
-        10_000,
-    ) and data.shape == (28, 28)
-    packed = root / "FashionMNIST" / "raw" / f"{TRAIN_FILE}.gz"
-    content = (
-        gzip.decompress(packed.read_bytes())
-        if packed.is_file()
-        else packed.with_suffix("").read_bytes()
-    )
+    data = load_dataset(load_fashion_mnist, root=REAL, binarize="none")
+    parts = (data.train, data.valid, data.test)
+    assert [len(part) for part in parts] == [50_000, 10_000, 10_000] and data.shape == (28, 28)
+    file, packed = FILES[0], Path(f"{FILES[0]}.gz")
+    content = file.read_bytes() if file.is_file() else gzip.decompress(packed.read_bytes())
     official = np.frombuffer(content, dtype=np.uint8, offset=16).reshape(60_000, 784)
     assert np.array_equal(data.train.bytes[0].numpy(), official[0])
     assert np.array_equal(data.valid.bytes[0].numpy(), official[50_000])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from cases import seeded
+from conftest import idx
 
 from nws.data import Dataset, RawImages, dataset, load_dataset, load_digits, load_mnist, load_npz
 from nws.data.dataset import BINARIZATIONS, CHUNK
@@ -22,10 +22,6 @@ CPU = torch.device("cpu")
 Source = Callable[..., RawImages]
 IMAGES = np.random.default_rng(0).integers(0, 256, (60, 4, 3), dtype=np.uint8)
 PARTS = {"train": IMAGES[:40], "valid": IMAGES[40:50], "test": IMAGES[50:]}
-
-
-def idx(path: Path, images: np.ndarray) -> None:
-    path.write_bytes(struct.pack(">4i", 2051, *images.shape) + images.tobytes())
 
 
 @pytest.fixture
@@ -40,8 +36,8 @@ def files(tmp_path: Path) -> dict[str, tuple[Source, dict[str, Any]]]:
     raw = tmp_path / "MNIST" / "raw"
     raw.mkdir(parents=True)
     many = np.random.default_rng(1).integers(0, 256, (10_060, 2, 2), dtype=np.uint8)
-    idx(raw / "train-images-idx3-ubyte", many)
-    idx(raw / "t10k-images-idx3-ubyte", many[:7])
+    (raw / "train-images-idx3-ubyte").write_bytes(idx(many))
+    (raw / "t10k-images-idx3-ubyte").write_bytes(idx(many[:7]))
     names = ("alone.npy", "bits.npy", "columns.npy", "shares.npy", "parts.npz", "packed.npz")
     made: dict[str, tuple[Source, dict[str, Any]]]
     made = {name: (load_npz, {"path": tmp_path / name}) for name in names}

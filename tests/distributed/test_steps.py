@@ -92,6 +92,11 @@ CASES = {
     "few rows": Case(RWS, Fisher, RowOptions(max_rows=5)),
     "posterior": Case(RWS, Fisher, RowOptions(generator_rows="posterior", max_rows=9)),
     "other batch": Case(RWS, Fisher, RowOptions(batch="other")),
+    "unlabeled": Case(RWS, Fisher, RowOptions(batch="unlabeled")),
+    "unlabeled, Kronecker": Case(RWS, kronecker, RowOptions(batch="unlabeled")),
+    "few dreams": Case(Rule("rws", 3, dreams=1), Fisher),
+    "many dreams": Case(Rule("rws", 3, dreams=5)),
+    "samples schedule": Case(Rule("rws", 6, samples_schedule=lambda step: (step % 3 + 1) / 3)),
     "trust region": Case(RWS, Fisher, RowOptions(max_kl=1e-4)),
     "trust region, Kronecker": Case(RWS, kronecker, RowOptions(max_kl=1e-4)),
     "adaptive": Case(RWS, Fisher, damping=partial(LevenbergMarquardt, every=2)),
@@ -129,7 +134,7 @@ def take_steps(learner: WakeSleep, case: Case, steps: range) -> list[Tensor]:
         for metric in learner.metrics:
             metric.learning_rate.fill_(0.1)
         learner.start_step(number)
-        result = learner.step(x, other if case.options.batch == "other" else None)
+        result = learner.step(x, other if case.options.batch != "same" else None)
         seen.append(result.statistics.clone())
         optimizer.step()
         learner.after_step()

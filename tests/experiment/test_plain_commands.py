@@ -81,17 +81,3 @@ def test_a_run_of_before_dreams_and_fused_goes_on(train: Command) -> None:
     assert train(*auto, "~optimizer.fused").code == 0
     refused = train(*auto, "optimizer.fused=true").message()  # the control
     assert "optimizer.fused is none there, and True is asked for" in refused
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_fused_adam_takes_the_step_of_the_plain_one(dtype: torch.dtype) -> None:
-    ends = []
-    for fused in (True, False):
-        weight = torch.nn.Parameter(torch.linspace(-1, 1, 7, dtype=dtype))
-        optimizer = torch.optim.Adam([weight], lr=0.1, fused=fused)
-        for _ in range(20):
-            weight.grad = weight.detach().cos()
-            optimizer.step()
-        ends.append(weight.detach())
-    # 20 roundings of numbers up to 1 in each
-    torch.testing.assert_close(ends[0], ends[1], rtol=0, atol=40 * torch.finfo(dtype).eps)

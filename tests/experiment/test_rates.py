@@ -63,6 +63,26 @@ def test_schedules_scale_both_rates_and_both_are_logged(train: Command) -> None:
     assert ratio == pytest.approx(2.5)
 
 
+# What each scheduler makes of the rate by steps 6 and 12 of 12. A warm-up of 20 steps has come to
+# (step + 1) / 21, and wsd falls over the last fifth of the run.
+FACTORS = {
+    "constant": (1, 1),
+    "cosine": (1 / 2, 0),
+    "exponential": (0.5**0.006, 0.5**0.012),
+    "linear": (1 / 2, 0),
+    "linear_warmup": (7 / 21 / 2, 0),
+    "plateau": (1, 1),
+    "wsd": (7 / 21, 0),
+}
+
+
+@pytest.mark.parametrize("scheduler", names("scheduler"))
+def test_the_rates_of_every_scheduler(train: Command, scheduler: str) -> None:
+    rows = metrics(train(f"scheduler={scheduler}", "optimizer.lr=0.02").run)
+    expected = [0.02 * factor for factor in FACTORS[scheduler]]
+    assert [float(row["learning_rate"]) for row in rows] == pytest.approx(expected, abs=1e-12)
+
+
 def test_equal_rates_are_one_group_and_one_column(train: Command) -> None:
     plain = train("hydra.run.dir=plain", "optimizer.lr=0.02").run
     other = ("optimizer.lr=7", "optimizer.generator_lr=0.02", "optimizer.recognition_lr=0.02")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -119,22 +119,35 @@ def test_a_broken_run_goes_on_from_its_last_checkpoint(
     assert_same_run(whole, train("resume=broken").run)
 
 
+KILLED = """
+import os, runpy, signal, sys
+from nws.learning import WakeSleep
+
+original, count = WakeSleep.step, 0
+
+def step(self, *batches):
+    global count
+    count += 1
+    if count == 21:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(self, *batches)
+
+WakeSleep.step = step
+runpy.run_path(sys.argv.pop(1), run_name="__main__")
+"""
+
+
 def test_a_killed_process_goes_on(train: Command, tmp_path: Path) -> None:
-    options = [
-        "hydra.run.dir=killed",
-        "trainer.epochs=30",
-        "trainer.evaluate_every=2",
-        "scheduler=cosine",
-    ]
-    process = subprocess.Popen([sys.executable, ROOT / "train.py", *SMALL, *options], cwd=tmp_path)
-    last, deadline = tmp_path / "killed" / "checkpoints" / "last.pt", time.monotonic() + 60
-    while not last.exists() and time.monotonic() < deadline and process.poll() is None:
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
-    assert 12 <= checkpoint(last.parent.parent)["step"] < 180, "killed too late to be a test"
-    whole = train("hydra.run.dir=whole", *options[1:]).run
+    """Killed amid an epoch: it goes on from the evaluation before."""
+    options = ["trainer.epochs=5", "trainer.evaluate_every=2", "scheduler=cosine"]
+    arguments = [ROOT / "train.py", *SMALL, "hydra.run.dir=killed", *options]
+    code = [sys.executable, "-c", KILLED, *arguments]
+    killed = subprocess.run(code, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert killed.returncode == -signal.SIGKILL
+    assert checkpoint(tmp_path / "killed")["step"] == 12
+    whole = train("hydra.run.dir=whole", *options).run
     assert_same_run(whole, train("resume=killed").run)
+    assert checkpoint(whole)["step"] == 30
 
 
 @pytest.mark.parametrize("directory", ["a run with spaces", "lr=0.1,seed=2", "it's"])

@@ -5,16 +5,14 @@ The tests cover every choice of metric, solver and damping, and resumed runs.
 
 from __future__ import annotations
 
-import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
-from conftest import ROOT, Command, assert_same_run, checkpoint, flatten, metrics, names
+from conftest import CONF, Command, Interrupt, assert_same_run, checkpoint, flatten, metrics, names
 from omegaconf import OmegaConf
 
 from nws.experiment.process.hardware import pick_device
@@ -28,10 +26,8 @@ from nws.experiment.training.build import (
 from nws.experiment.training.seeds import derive_seed
 from nws.learning import WakeSleep
 
-CONF = ROOT / "conf"
 NRWS = ("algorithm=nrws", "metric=fisher", "scheduler=constant", "algorithm.samples=3")
 SHORT = (*NRWS, "trainer.epochs=0.5")  # three steps
-Interrupt = Callable[[int], None]
 
 
 def group(name: str, choice: str) -> dict[str, Any]:
@@ -48,28 +44,6 @@ def parameters(run: Path) -> dict[str, Any]:
 
 def numbers(run: Path, column: str) -> list[float]:
     return [float(row[column]) for row in metrics(run)]
-
-
-@pytest.fixture
-def interrupt(monkeypatch: pytest.MonkeyPatch) -> Interrupt:
-    """interrupt(n): SIGTERM arrives in the n-th training step from now.
-
-    The run finishes that step first.
-    """
-
-    def arm(steps: int) -> None:
-        original, count = WakeSleep.step, 0
-
-        def step(self: WakeSleep, *batches: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count == steps:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return original(self, *batches)
-
-        monkeypatch.setattr(WakeSleep, "step", step)
-
-    return arm
 
 
 # --- the rows of the table ------------------------------------------------------------------------
@@ -247,7 +221,7 @@ def test_a_resumed_run_ends_as_one_never_stopped(
     train: Command, interrupt: Interrupt, options: tuple[str, ...]
 ) -> None:
     whole = train("hydra.run.dir=whole", *NRWS, *options).run
-    interrupt(8)
+    interrupt(8, signal.SIGTERM)
     stopped = train("hydra.run.dir=stopped", *NRWS, *options)
     assert stopped.code == 128 + signal.SIGTERM, stopped.err
     # Step 8 is inside an epoch, between the refreshes at 6 and 9, and at 5 and 10.

@@ -1,4 +1,4 @@
-"""Broken files, made from good ones: what `test_broken_files.py` reads."""
+"""Broken files, made from good ones: what `test_broken_data.py` and `test_broken_runs.py` read."""
 
 from __future__ import annotations
 

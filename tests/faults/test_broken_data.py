@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, idx
 from faults.trial import Trial
 from PIL import Image
 from scipy.io import savemat
@@ -93,10 +93,6 @@ def test_odd_members_of_npz(tmp_path: Path) -> None:
     load(".npy", good, "reading failed", edit=b"\x00\x00\x63\x00")  # a method that is unknown
     bomb = header("(1000000, 1000)") + bytes(100)
     load(".npy", bomb, "promises 1,000,000,000 bytes", compression=zipfile.ZIP_DEFLATED)
-
-
-def idx(images: np.ndarray) -> bytes:
-    return struct.pack(">4I", 2051, *images.shape) + images.tobytes()
 
 
 def test_idx(trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

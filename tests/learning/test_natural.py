@@ -34,6 +34,7 @@ from nws.learning import NaturalMetric, WakeSleep
 from nws.models import HelmholtzMachine
 from nws.natural import Damping, natural_direction
 from nws.natural.metrics import Fisher
+from nws.natural.metrics.mean import Mean
 from nws.natural.solvers import Cholesky, ConjugateGradient
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -103,6 +104,36 @@ def test_posterior_rows_count_by_their_importance() -> None:
     network = network_of(machine, 0)
     alike = natural(network, dense_blocks(network, rows.wake, rows.uniform), gradient)
     assert relative_error(directions(machine)[0], alike) > 0.01
+
+
+def mean_blocks(
+    network: reference.Network, bits: reference.Bits, row_weights: Tensor
+) -> list[list[Tensor]]:
+    """s_j c c^T of each unit: c is the weighted mean row, s_j the weighted mean curvature."""
+    layers = []
+    for inputs, logits in zip(network.parents(bits), network.logits(bits), strict=True):
+        p, mean = 1 / (1 + torch.exp(-logits)), row_weights @ inputs
+        layers.append([slope * mean.outer(mean) for slope in row_weights @ (p * (1 - p))])
+    return layers
+
+
+@pytest.mark.parametrize("rows", ["model", "posterior"])
+def test_the_mean_metric_takes_the_step_of_its_dense_blocks(rows: str) -> None:
+    machine, x = CASE.machine(), CASE.data()
+    learner(CASE, machine, make=Mean, generator_rows=rows).step(x)
+    every = StepRows.draw(machine, x, CASE.samples, CASE.rng(SEED))
+    gradients = reference.rule_gradients(
+        machine, make_rule("rws", CASE.samples), every.wake, every.dream
+    )
+    for which, actual, gradient in zip(BOTH, directions(machine), gradients, strict=True):
+        network, (bits, weights) = network_of(machine, which), every.of_network(which, rows)
+        assert_close(
+            actual, natural(network, mean_blocks(network, bits, weights), gradient), SOLVED
+        )
+        first = torch.zeros_like(weights)  # the control: the first row alone
+        first[0] = 1
+        other = natural(network, mean_blocks(network, bits, first), gradient)
+        assert relative_error(actual, other) > 1e-2
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -3,33 +3,49 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from cases import exponent_of, make_rule, seeded
+from cases import assert_close, make_rule, seeded
+from conftest import CONF
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from torch import Tensor
 
 from nws.errors import UserError
 from nws.learning import Rule, WakeSleep, importance, tempered, uniform
+from nws.learning.vimco import vimco
 from nws.models import HelmholtzMachine
 
+PUBLISHED = {
+    "ws": make_rule("ws", 1),
+    "rws": make_rule("rws", 10),
+    "bihm": make_rule("bihm", 10),
+    "vimco": Rule("vimco", 10, vimco, 1.0, 1.0, 0.0, baseline=False),
+}
 
-@pytest.mark.parametrize("name", ["ws", "rws", "bihm"])
+
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_shipped_rules_are_the_published_ones(name: str) -> None:
-    conf = Path(__file__).parents[2] / "conf" / "algorithm" / f"{name}.yaml"
-    shipped, expected = (
-        instantiate(OmegaConf.load(conf)),
-        make_rule(name, 1 if name == "ws" else 10),
-    )
-    assert isinstance(shipped, Rule) and exponent_of(shipped) == exponent_of(expected)
-    same_function = dataclasses.replace(shipped, weighting=expected.weighting)
-    assert same_function == expected
+    expected = PUBLISHED[name]
+    shipped = instantiate(OmegaConf.load(CONF / "algorithm" / f"{name}.yaml"))
+    log_p, log_q = -torch.rand(2, 5, 10, generator=seeded(0), dtype=torch.float64)
+    for found, weights in zip(
+        shipped.weighting(log_p, log_q), expected.weighting(log_p, log_q), strict=True
+    ):
+        assert_close(found, weights)
+    assert dataclasses.replace(shipped, weighting=expected.weighting) == expected
+
+
+def test_the_published_rules_weigh_in_ways_of_their_own() -> None:
+    """The control: no rule passes for another by its weights."""
+    log_p, log_q = -torch.rand(2, 5, 10, generator=seeded(0), dtype=torch.float64)
+    weights = [torch.stack(each.weighting(log_p, log_q)) for each in PUBLISHED.values()]
+    assert all(not torch.allclose(a, b) for a, b in itertools.combinations(weights, 2))
 
 
 @pytest.mark.parametrize("samples", [0, -1, 2.5, "3", None, True])

@@ -141,7 +141,11 @@ def test_wake_frequencies_are_the_recognition_probabilities(
             .log_prob(reference.every_hidden_state(machine, image))
             .exp()
         )
-        assert_frequencies(counts(list(rows[1:])), q, samples)
+        observed = counts(list(rows[1:]))
+        assert_frequencies(observed, q, samples)
+        # Negative control: the same probabilities of other states do not pass.
+        with pytest.raises(AssertionError):
+            assert_frequencies(observed, q.flip(0), samples)
 
 
 @pytest.mark.parametrize("units", EACH_UNITS)
@@ -163,20 +167,30 @@ def test_dream_frequencies_are_the_generators_probabilities(
         assert_frequencies(observed, other, rows)
 
 
-def test_samples_of_one_data_point_and_successive_dreams_are_independent() -> None:
+def neighbours(phase: str, machine: HelmholtzMachine, pairs: int) -> tuple[Tensor, float]:
+    """Whether a unit is on in pairs of neighbouring rows (pairs, 2), and its probability."""
+    if phase == "dream":
+        trace = machine.dream(2 * pairs, seeded(1))
+        logits = machine.generator.layers[-1].bias.detach()
+    else:
+        x = torch.ones(pairs, 2).double()
+        trace = machine.wake(x, 2, seeded(1))
+        ones = [torch.ones(1, 2).double(), torch.ones(1, 1).double()]
+        logits = reference.recognition(machine).logits(ones)[0]
+    return trace.value_blocks[1].view(pairs, 2), torch.sigmoid(logits).item()
+
+
+@pytest.mark.parametrize("phase", ["wake", "dream"])
+def test_samples_of_one_data_point_and_successive_dreams_are_independent(phase: str) -> None:
     """Both rows of a pair are on with the square of the probability, if they are drawn apart."""
-    machine, pairs = random_machine((2, 1)), 20_000
-    q = torch.sigmoid(
-        reference.recognition(machine).logits(
-            [torch.ones(1, 2).double(), torch.ones(1, 1).double()]
-        )[0]
-    )
-    x = torch.ones(pairs, 2).double()
-    hidden = machine.wake(x, 2, seeded(1)).value_blocks[1].view(pairs, 2)
-    both = hidden.prod(1).sum()
-    assert_frequencies(
-        torch.stack([both, pairs - both]), torch.tensor([q.item() ** 2, 1 - q.item() ** 2]), pairs
-    )
+    pairs = 20_000
+    on, p = neighbours(phase, random_machine((2, 1)), pairs)
+    both = on.prod(1).sum()
+    observed = torch.stack([both, pairs - both])
+    assert_frequencies(observed, torch.tensor([p**2, 1 - p**2]), pairs)
+    # Negative control: rows that are copies of each other are both on with the probability itself.
+    with pytest.raises(AssertionError):
+        assert_frequencies(observed, torch.tensor([p, 1 - p]), pairs)
 
 
 # --- seeds ----------------------------------------------------------------------------------------

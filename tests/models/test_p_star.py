@@ -44,24 +44,6 @@ def log_p_star(
     return summarise_p_star(torch.cat(roots), samples, sums, dreams)
 
 
-def z_error(machine: HelmholtzMachine, dreams: int) -> float:
-    """Exact standard error of log Z to first order; Var[t] = (1 - Z)(Z + 1/J)."""
-    z = reference.exact_z(machine)
-    return ((1 - z) * (z + 1 / Z_INNER) / dreams) ** 0.5 / z
-
-
-def root_error(machine: HelmholtzMachine, x: Tensor, samples: int) -> float:
-    """Exact standard error of the mean over x of 2 log (1/K) sum_k sqrt(w_k), to first order.
-
-    Var sqrt(w) = p(x) - p~*(x).
-    """
-    p_tilde, p = (
-        reference.exact_log_p_tilde(machine, x).exp(),
-        reference.exact_log_prob(machine, x).exp(),
-    )
-    return (4 * (p - p_tilde) / p_tilde / samples).sum().sqrt().item() / len(x)
-
-
 @pytest.mark.parametrize("units", EACH_UNITS)
 @pytest.mark.parametrize("sizes", [(4, 3), (3, 3, 2)])
 def test_log_p_star_converges_to_enumeration(sizes: tuple[int, ...], units: str) -> None:
@@ -72,7 +54,7 @@ def test_log_p_star_converges_to_enumeration(sizes: tuple[int, ...], units: str)
         math.log(reference.exact_z(machine)),
     )
     estimate = log_p_star(machine, x, samples, seeded(0), dreams)
-    of_z, of_x = z_error(machine, dreams), root_error(machine, x, samples)
+    of_z, of_x = reference.z_error(machine, dreams), reference.root_error(machine, x, samples)
     assert 0 < of_z < 0.02 and 0 < of_x < 0.02
     assert abs(estimate.log_z - log_z) < STANDARD_ERRORS * of_z
     assert abs(estimate.mean + estimate.log_z - log_p_tilde) < STANDARD_ERRORS * of_x
@@ -107,7 +89,7 @@ def test_p_star_sums_to_one_over_every_image(units: str) -> None:
     # Var p~*(x) = 4 p~*(x) (p(x) - p~*(x)) / K to first order, independent over x and of Z
     error = math.hypot(
         (4 * p_tilde * (p - p_tilde) / samples).sum().sqrt().item() / p_tilde.sum().item(),
-        z_error(machine, dreams),
+        reference.z_error(machine, dreams),
     )
     assert error < 0.02
     assert (log_p_tilde - log_z).exp().sum().item() == pytest.approx(1, abs=STANDARD_ERRORS * error)
@@ -133,7 +115,7 @@ def test_the_error_of_z_falls_as_one_over_root_of_the_dreams_and_z_is_unbiased()
         draws = torch.stack(
             [log_z_sums(machine, dreams, rng, 10**6)[0].exp() / dreams for _ in range(repeats)]
         )
-        error = z_error(machine, dreams) * exact
+        error = reference.z_error(machine, dreams) * exact
         assert abs(draws.mean().item() - exact) < STANDARD_ERRORS * error / repeats**0.5
         # a standard deviation from 200 nearly normal draws has a relative standard error of
         # 1 / sqrt(2 x 199) = 5 %

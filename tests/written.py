@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 LL = "valid/log_likelihood"
@@ -37,3 +39,9 @@ def write_run(
         writer.writerow(["epoch", "step", "seconds", LL, "valid/samples"])
         writer.writerows([e, round(10 * e), seconds, value, 50] for e, seconds, value in rows)
     return path
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """make("a/0", [(epoch, seconds, value), ...], seed=1, ...): a run directory."""
+    return partial(write_run, tmp_path)
