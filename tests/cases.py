@@ -73,6 +73,17 @@ def seeded(seed: int = 0, device: str = "cpu") -> torch.Generator:
     return torch.Generator(device).manual_seed(seed)
 
 
+def row_weights(rows: int, seed: int = 5) -> Tensor:
+    """Random w_k (n,) that sum to 1."""
+    weights = torch.rand(rows, generator=seeded(seed), dtype=torch.float64)
+    return weights / weights.sum()
+
+
+def apart(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:
+    """Other weights for p than for q; those of q are signed, and sum to other numbers than 1."""
+    return importance(log_p, log_q)[0], (log_p - log_q).sin() + 0.3
+
+
 @dataclass(frozen=True)
 class Case:
     sizes: tuple[int, ...]

@@ -23,7 +23,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig
 from scipy.io import savemat
 
 # --simulated-cuda; fixtures of faults, and of runs that tests write themselves
@@ -74,6 +76,12 @@ def names(group: str) -> list[str]:
         str(path.relative_to(CONF / group).with_suffix(""))
         for path in (CONF / group).rglob("*.yaml")
     )
+
+
+def composed(*overrides: str) -> DictConfig:
+    """The configuration with overrides, as Hydra composes it."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("config", list(overrides))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from cases import Case, exponent_of, make_rule
 from torch import Tensor
 
 from nws.learning import NaturalMetric, RowOptions, WakeSleep
-from nws.models import HelmholtzMachine
+from nws.models import BeliefNetwork, HelmholtzMachine
 from nws.natural import Damping
 from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker
 from nws.natural.solvers import Cholesky
@@ -59,6 +59,13 @@ def learner(case: Case, machine: HelmholtzMachine, rule: str = "rws", **options:
 def directions(machine: HelmholtzMachine) -> list[Tensor]:
     """`.grad` of each network, flat."""
     return [reference.flatten(network.layers, gradients=True) for network in machine.networks]
+
+
+def joined(network: BeliefNetwork) -> list[Tensor]:
+    """`.grad` of each layer as one matrix (m, d)."""
+    return [
+        torch.cat([layer.weight.grad, layer.bias.grad[:, None]], dim=1) for layer in network.layers
+    ]
 
 
 def write(metric: NaturalMetric, gradient: Tensor) -> None:

@@ -20,8 +20,6 @@ import torch
 import wandb.cli.cli
 import yaml
 from conftest import CONF, ROOT, TWO_STEPS, Command, checkpoint, load_script
-
-sys.path.append(str(ROOT / "tests" / "experiment"))  # so that this file also runs alone
 from documents import (
     GROUPS,
     PAGES,

@@ -17,9 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import hydra
 import pytest
-from conftest import ROOT, Command, Interrupt, count_steps, snapshot
+from conftest import Command, Interrupt, composed, count_steps, snapshot
 
 from nws.analysis.runs import read_run
 from nws.errors import UserError
@@ -122,8 +121,7 @@ def test_every_method_is_composed_as_its_name_says(
         overrides = [
             text for text in plan.training(name) if not text.startswith(("seed=", "hydra."))
         ]
-        with hydra.initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-            config = hydra.compose("config", overrides)
+        config = composed(*overrides)
         assert config.data.name == what and config.algorithm.name == name.split("_")[0]
         metric = "Fisher" if name.endswith("_exact") else "Kronecker"
         assert config.metric._target_ == (

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
 import yaml
-from conftest import CONF, Command
-from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
+from conftest import Command, composed
+from omegaconf import OmegaConf
 
 from nws.errors import UserError
 from nws.experiment.options.configuration import GROUPS
@@ -94,14 +93,11 @@ def configured() -> Callable[..., None]:
     """configured("metric.kind=x", ...) builds the metrics from the configuration with overrides."""
     machine = HelmholtzMachine((4, 3, 2))
 
-    @cache
-    def composed(*choices: str) -> DictConfig:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            return compose("config", [*NRWS, *choices])
+    compose = cache(partial(composed, *NRWS))
 
     def build(*overrides: str) -> None:
         choices = [text for text in overrides if text.split("=")[0] in GROUPS]
-        config = composed(*choices).copy()
+        config = compose(*choices).copy()
         OmegaConf.set_struct(config, False)
         for text in overrides:  # as Hydra does, but faster than composing again
             key, _, value = text.lstrip("+~").partition("=")

@@ -6,9 +6,7 @@ import math
 
 import pytest
 import torch
-from conftest import CONF, Command
-from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig
+from conftest import Command, composed
 
 from nws.errors import UserError
 from nws.experiment.process import memory
@@ -17,11 +15,6 @@ from nws.experiment.trained.library import load_data
 from nws.models import HelmholtzMachine
 
 CPU = torch.device("cpu")
-
-
-def composed(*overrides: str) -> DictConfig:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose("config", list(overrides))
 
 
 @pytest.mark.parametrize(("optimizer", "moments"), [("sgd", 0), ("adam", 2)])

@@ -6,10 +6,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import hydra
 import pytest
-from conftest import ROOT, TWO_STEPS, Command, checkpoint, metrics, names
-from omegaconf import DictConfig, OmegaConf
+from conftest import TWO_STEPS, Command, checkpoint, composed, metrics, names
+from omegaconf import OmegaConf
 
 FISHER, KRONECKER = "nws.natural.metrics.Fisher", "nws.natural.metrics.Kronecker"
 PLAIN, NATURAL = ("ws", "rws", "bihm", "vimco"), ("nws", "nrws", "nbihm", "nvimco")
@@ -18,10 +17,7 @@ PUBLISHED = ("published/mnist", "published/tfd", "published/three_by_three")
 SGD, ADAM = "torch.optim.SGD", "torch.optim.Adam"
 
 
-@cache
-def unresolved(*overrides: str) -> DictConfig:
-    with hydra.initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        return hydra.compose("config", list(overrides))
+unresolved = cache(composed)
 
 
 def compose(*overrides: str, **values: Any) -> dict[str, Any]:

@@ -6,8 +6,7 @@ import inspect
 from typing import Literal
 
 import pytest
-from conftest import CONF, ROOT, Command
-from hydra import compose, initialize_config_dir
+from conftest import CONF, ROOT, Command, composed
 from omegaconf import OmegaConf
 from pydantic import Field, ValidationError
 
@@ -138,11 +137,6 @@ def test_schemas_are_strict(key: str, right: list[object], wrong: list[object]) 
     for value in wrong:
         with pytest.raises(ValidationError):
             Kinds.model_validate({key: value})
-
-
-def composed(*overrides: str):  # type: ignore[no-untyped-def]
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose("config", list(overrides))
 
 
 @pytest.mark.parametrize("group", [each for each in CHOICES if each != "model/visible"])

@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import hydra
 import pytest
 import torch
-from conftest import CONF
+from conftest import composed
 from omegaconf import OmegaConf
 from simulated_cuda import Device, simulated_cuda
 
@@ -40,9 +39,8 @@ def device() -> Iterator[Device]:
 
 
 def trainer(folder: Path, *options: str) -> Trainer:
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        small = ["logger=none", "model.layers=[5,3]", "trainer.batch_size=50", *options]
-        config = hydra.compose("config", small)
+    small = ("logger=none", "model.layers=[5,3]", "trainer.batch_size=50")
+    config = composed(*small, *options)
     return build_trainer(Start(RunDirectory(folder), config), {})
 
 

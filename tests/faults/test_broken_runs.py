@@ -16,7 +16,7 @@ from typing import cast
 import numpy as np
 import pytest
 import torch
-from conftest import Command
+from conftest import Command, composed
 from faults import corpus
 from faults.trial import Trial
 from omegaconf import DictConfig, OmegaConf
@@ -41,11 +41,8 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a natural rule with Adam, an average, and an evaluation."""
     folder = tmp_path_factory.mktemp("good") / "run"
-    import hydra
-
     from nws.analysis.evaluation import Request, evaluate
     from nws.experiment.launch.panels import start_record
-    from nws.experiment.options.configuration import CONF
 
     overrides = [
         "model.layers=[4,3]", "trainer.batch_size=300", "trainer.epochs=2", "logger=none",
@@ -53,8 +50,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "trainer.evaluation_points=4", "algorithm=nrws", "metric=fisher", "optimizer=adam",
         "average=exponential", "device=cpu",
     ]  # fmt: skip
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        config = hydra.compose("config", overrides)
+    config = composed(*overrides)
     OmegaConf.set_struct(config, False)
     run = RunDirectory(folder)
     trainer = build_trainer(Start(run, config), {})

@@ -14,11 +14,10 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-import hydra
 import pytest
 import torch
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
-from conftest import CONF
+from conftest import composed
 from faults.trial import fresh_seed
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
@@ -137,8 +136,7 @@ def section(choice: Choice) -> Options:
 
 @cache
 def base() -> Options:
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        config = hydra.compose("config", [f"{group}={choice}" for group, choice in BASE.items()])
+    config = composed(*(f"{group}={choice}" for group, choice in BASE.items()))
     found: Any = OmegaConf.to_container(config)
     return dict(found)
 

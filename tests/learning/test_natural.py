@@ -21,6 +21,7 @@ from directions import (
     dense_blocks,
     directions,
     expected_directions,
+    joined,
     learner,
     natural,
     natural_metrics,
@@ -31,7 +32,6 @@ from torch import Tensor
 
 from nws.errors import UserError
 from nws.learning import NaturalMetric, WakeSleep
-from nws.models import HelmholtzMachine
 from nws.natural import Damping, natural_direction
 from nws.natural.metrics import Fisher
 from nws.natural.metrics.mean import Mean
@@ -227,24 +227,16 @@ def test_conjugate_gradient_goes_as_cholesky_over_batches_of_changing_size() -> 
     assert report["generator/iterations"] > 1 and report["recognition/residual"] < 1e-12
 
 
-def joined(machine: HelmholtzMachine, which: int) -> list[Tensor]:
-    """`.grad` of each layer as one matrix (m, d)."""
-    return [
-        torch.cat([layer.weight.grad, layer.bias.grad[:, None]], dim=1)
-        for layer in machine.networks[which].layers
-    ]
-
-
 @pytest.mark.parametrize("which", BOTH, ids=["generator", "recognition"])
 def test_the_plain_version_of_the_package_gives_the_same(which: int) -> None:
     """`nws.natural.natural_direction` on the rows that the metric took in."""
     machine, x = CASE.machine(), CASE.data(soft=True)
     WakeSleep(machine, make_rule("rws", CASE.samples), CASE.rng(SEED)).step(x)
-    plain = joined(machine, which)
+    plain = joined(machine.networks[which])
     learning = learner(CASE, machine, refresh_every=2)  # which keeps the rows
     learning.step(x)
     rows = learning.metrics[which].rows
-    for found, each, gradient in zip(joined(machine, which), rows, plain, strict=True):
+    for found, each, gradient in zip(joined(machine.networks[which]), rows, plain, strict=True):
         expected = natural_direction(each.inputs, each.curvature, gradient, ALPHA)
         assert_close(found, expected.detach(), SOLVED)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from cases import assert_close, make_rule
+from cases import assert_close, make_rule, row_weights
 from directions import ALPHA, BOTH, CASE, SEED, SOLVED, directions, learner, relative_error
 from torch import Tensor
 
@@ -164,17 +164,12 @@ def test_rows_are_copied_at_a_refresh_alone(monkeypatch: pytest.MonkeyPatch) -> 
 # --- means of rows --------------------------------------------------------------------------------
 
 
-def weights_of(rows: int) -> Tensor:
-    weights = torch.rand(rows, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
-    return weights / weights.sum()
-
-
 @pytest.mark.parametrize("max_rows", [None, 5, 1])
 def test_mean_rows_are_of_all_rows_and_mean_curvatures_of_those_that_are_kept(
     max_rows: int | None,
 ) -> None:
     machine, stride = CASE.machine(), {None: 1, 5: 3, 1: 12}[max_rows]
-    trace, weights = machine.wake(CASE.data(), CASE.samples, CASE.rng()), weights_of(12)
+    trace, weights = machine.wake(CASE.data(), CASE.samples, CASE.rng()), row_weights(12)
     kept = weights[::stride] / weights[::stride].sum()
     for network in machine.networks:
         found = layer_rows(network, [(trace, weights)], max_rows)

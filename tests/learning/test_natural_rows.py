@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import reference
 import torch
-from cases import Case, assert_close, make_rule
+from cases import Case, apart, assert_close, make_rule
 from directions import (
     BOTH,
     CASE,
@@ -25,10 +25,9 @@ from directions import (
     network_of,
     relative_error,
 )
-from torch import Tensor
 
 from nws.errors import UserError
-from nws.learning import RowOptions, Rule, WakeSleep, importance
+from nws.learning import RowOptions, Rule, WakeSleep
 from nws.models import HelmholtzMachine
 
 
@@ -112,11 +111,6 @@ def test_a_cap_above_the_rows_there_are_changes_nothing(max_rows: int) -> None:
     assert all(
         torch.equal(one, other) for one, other in zip(capped, directions(machine), strict=True)
     )
-
-
-def apart(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:
-    """Importance weights for p; others, signed, for q."""
-    return importance(log_p, log_q)[0], (log_p - log_q).sin() + 0.3
 
 
 @pytest.mark.parametrize("rows", ["model", "posterior"])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from cases import EXACT, STANDARD_ERRORS, assert_close, random_machine, seeded
-from directions import ALPHA, SEED, SOLVED, natural_metrics
+from directions import ALPHA, SEED, SOLVED, joined, natural_metrics
 from families import Counts, Gauss, Pair, counted
 from torch import Tensor
 
@@ -37,13 +37,6 @@ def make(units: tuple[Any, Any], sizes: tuple[int, ...] = (4, 3, 2)) -> Helmholt
 
 def data(rows: int = 5) -> Tensor:
     return torch.rand(rows, 4, generator=seeded(2)).double()
-
-
-def joined(network: BeliefNetwork) -> list[Tensor]:
-    """`.grad` of each layer as one matrix (m, d)."""
-    return [
-        torch.cat([layer.weight.grad, layer.bias.grad[:, None]], dim=1) for layer in network.layers
-    ]
 
 
 # --- one step -------------------------------------------------------------------------------------

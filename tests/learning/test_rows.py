@@ -7,7 +7,7 @@ import math
 import pytest
 import reference
 import torch
-from cases import CASES, Case, assert_close, random_machine, seeded
+from cases import CASES, Case, assert_close, random_machine, row_weights, seeded
 from families import Counts, Gauss, Pair
 from torch import Tensor
 
@@ -16,11 +16,6 @@ from nws.models import HelmholtzMachine, Trace
 from nws.natural import Rows
 
 CASE = Case((3, 4, 2, 3), 3, 4, "bipolar")  # B = 4, K = 3
-
-
-def weights_of(rows: int, seed: int = 5) -> Tensor:
-    weights = torch.rand(rows, generator=seeded(seed), dtype=torch.float64)
-    return weights / weights.sum()
 
 
 def slow_rows(
@@ -72,7 +67,7 @@ def exact_top(machine: HelmholtzMachine, weights: Tensor) -> Tensor:
 def test_rows_are_the_loops_over_layers_samples_and_units(case: Case, max_rows: int | None) -> None:
     machine = case.machine()
     wake = machine.wake(case.data(soft=True), case.samples, case.rng())
-    bits, weights = reference.bits_of(wake), weights_of(len(wake.values))
+    bits, weights = reference.bits_of(wake), row_weights(len(wake.values))
     slow = slow_rows(reference.recognition(machine), bits, weights, case.samples, max_rows)
     assert_rows(layer_rows(machine.recognition, [(wake, weights)], max_rows), slow)
     slow = slow_rows(reference.generator(machine), bits, weights, 1, max_rows)
@@ -83,7 +78,7 @@ def test_rows_are_the_loops_over_layers_samples_and_units(case: Case, max_rows: 
 def test_rows_have_the_sizes_and_names_that_messages_need() -> None:
     machine = CASE.machine()
     wake = machine.wake(CASE.data(), CASE.samples, CASE.rng())
-    weights = weights_of(12)
+    weights = row_weights(12)
     generator, recognition = (layer_rows(n, [(wake, weights)]) for n in machine.networks)
     assert [tuple(rows.inputs.shape) for rows in generator] == [(12, 5), (12, 3), (12, 4), (1, 1)]
     assert [tuple(rows.inputs.shape) for rows in recognition] == [(4, 4), (12, 5), (12, 3)]
@@ -99,11 +94,11 @@ def test_other_weights_or_samples_fail_the_same_comparison() -> None:
     """Negative controls."""
     machine = CASE.machine()
     wake = machine.wake(CASE.data(), CASE.samples, CASE.rng())
-    bits, weights, q = reference.bits_of(wake), weights_of(12), reference.recognition(machine)
+    bits, weights, q = reference.bits_of(wake), row_weights(12), reference.recognition(machine)
     found = layer_rows(machine.recognition, [(wake, weights)])
     assert_rows(found, slow_rows(q, bits, weights, CASE.samples, None))
     for wrong in [
-        slow_rows(q, bits, weights_of(12, seed=6), CASE.samples, None),
+        slow_rows(q, bits, row_weights(12, seed=6), CASE.samples, None),
         slow_rows(q, bits, weights, CASE.samples, 6),
         slow_rows(q, [1 - bits[0], *bits[1:]], weights, CASE.samples, None),
         [(inputs, errors, curvature) for inputs, curvature, errors in
@@ -118,7 +113,7 @@ def test_other_weights_or_samples_fail_the_same_comparison() -> None:
 def test_rows_of_a_phase_in_parts_are_those_of_the_whole(
     images: tuple[int, ...], max_rows: int | None
 ) -> None:
-    machine, weights = CASE.machine(), weights_of(12)
+    machine, weights = CASE.machine(), row_weights(12)
     wake = machine.wake(CASE.data(), CASE.samples, CASE.rng())
     sizes = [CASE.samples * each for each in images]
     states = zip(*(block.split(sizes) for block in wake.state_blocks), strict=True)
@@ -157,8 +152,8 @@ def test_the_trace_stays_as_it_is(hidden: object, visible: object) -> None:
     trace = machine.wake(torch.full((2, 3), 0.5).double(), 3, seeded(1))
     before = content(trace)
     for network in machine.networks:
-        first = layer_rows(network, [(trace, weights_of(6))])
-        again = layer_rows(network, [(trace, weights_of(6))])
+        first = layer_rows(network, [(trace, row_weights(6))])
+        again = layer_rows(network, [(trace, row_weights(6))])
         for one, two in zip(first, again, strict=True):
             assert torch.equal(one.curvature, two.curvature)
             assert torch.equal(one.squared_errors(), two.squared_errors())
@@ -173,7 +168,7 @@ def test_rows_of_any_family_hold_its_curvature(hidden: object, visible: object) 
     machine = random_machine((3, 2, 2), hidden, visible=visible)
     for parameter in machine.parameters():
         parameter.data.mul_(0.3)
-    trace, weights = machine.dream(7, seeded(1)), weights_of(7)
+    trace, weights = machine.dream(7, seeded(1)), row_weights(7)
     for network in machine.networks:
         families = machine.units[network.upward :]
         logits = network.logits(trace.state_blocks)

@@ -16,6 +16,7 @@ from cases import (
     EXACT,
     RULES,
     Case,
+    apart,
     assert_close,
     exponent_of,
     make_rule,
@@ -25,7 +26,7 @@ from cases import (
 )
 from torch import Tensor
 
-from nws.learning import Rule, StepResult, WakeSleep, importance, uniform
+from nws.learning import Rule, StepResult, WakeSleep, uniform
 from nws.learning.step import STATISTICS, parts_of
 from nws.models import HelmholtzMachine
 from nws.models.likelihood import effective_sample_size
@@ -200,11 +201,6 @@ def test_parts_fit_a_cache_but_have_no_fewer_states_than_weights() -> None:
 
 
 # --- weights of other kinds than a softmax --------------------------------------------------------
-
-
-def apart(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:
-    """Other weights for p than for q; those of q are signed, and sum to other numbers than 1."""
-    return importance(log_p, log_q)[0], (log_p - log_q).sin() + 0.3
 
 
 def by_hand(machine: HelmholtzMachine, wake: reference.Bits, samples: int) -> tuple[Tensor, Tensor]:
