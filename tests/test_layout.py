@@ -13,7 +13,7 @@ from conftest import ROOT
 PACKAGES = (
     "models", "natural", "learning", "data", "experiment", "analysis", "worlds", "programs",
 )  # fmt: skip
-BASE = ("nws.errors", "nws.files", "nws.schedules", "nws.style")
+BASE = ("nws.allocator", "nws.errors", "nws.files", "nws.schedules", "nws.style")
 TOGETHER = "nws.distributed"  # what all packages may import beside the base; it imports torch
 # What the modules of a package may import: packages of nws, and libraries outside the standard one.
 CORE: dict[str, tuple[set[str], set[str]]] = {

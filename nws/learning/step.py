@@ -21,7 +21,7 @@ from nws.models.likelihood import effective_sample_size
 from nws.models.noise import Part, Streams
 
 STATISTICS = ("wake_loss", "dream_loss", "log_likelihood", "ess")
-CACHED = 2**21  # about so many unit states of a phase a CPU works on at once
+AT_ONCE = 2**22  # about so many unit states of a phase a CPU works on: tensors of 16 MiB
 
 Terms = dict[BeliefNetwork, list[Term]]  # of the gradient of each network
 
@@ -61,7 +61,7 @@ def parts_of(states: int, weights: int) -> int:
 
     Each part passes over all weights, so a part has no fewer states than about the weights.
     """
-    return max(1, round(states / max(CACHED, weights)))
+    return max(1, round(states / max(AT_ONCE, weights)))
 
 
 class WakeSleep:
@@ -98,9 +98,6 @@ class WakeSleep:
         self.streams = Streams(streams, rng) if streams > 1 else None
         self._weights = sum(each.numel() for each in machine.parameters())
         self.start_step(0)
-        # glibc returns large freed blocks to the system, and page faults then cost as much as the
-        # arithmetic. It keeps them once a block of nearly 32 MiB, its limit, has been freed.
-        torch.empty(31 * 2**20, dtype=torch.uint8)
 
     def start_step(self, step: int) -> None:
         """Take the next batch as that of a step, counted from 0: it says how many samples to draw.
@@ -116,8 +113,8 @@ class WakeSleep:
     def step(self, x: Tensor, other: Tensor | None = None) -> StepResult:
         """Write the gradients of one batch to `.grad`.
 
-        A phase that nothing needs is not run. On a CPU a large batch comes in parts that fit a
-        cache; each part is sampled and weighed by itself.
+        A phase that nothing needs is not run. On a CPU a large batch comes in parts, whose
+        memory is used again; each part is sampled and weighed by itself.
 
         Reads nothing from the device, but for a metric's solver where it looks at numbers.
 

@@ -12,6 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+from nws.allocator import keep_freed_memory
 from nws.errors import UserError
 from nws.models.belief_network import BeliefNetwork, Edge, check_sizes
 from nws.models.noise import Part
@@ -136,6 +137,7 @@ class HelmholtzMachine(nn.Module):
         rng: torch.Generator | None = None,
     ) -> None:
         super().__init__()
+        keep_freed_memory()  # of traces
         self.sizes = check_sizes(sizes)
         hidden = find_units(units)
         bottom = hidden if visible is None else find_units(visible, "model.visible")
