@@ -10,7 +10,7 @@ LARGEST = 2**25  # bytes, the highest MMAP_THRESHOLD that glibc takes
 def keep_freed_memory() -> None:
     """Have glibc keep freed blocks for the next step, up to 32 MiB each; nothing to do elsewhere.
 
-    By default it returns them to the system, and the next step waits for page faults: a fifth to a
+    By default it returns them to the system, and the next step waits for page faults: up to a
     quarter of its time at batch 512, and a third of an evaluation's. Memory that was used once
     stays with the process.
     """
