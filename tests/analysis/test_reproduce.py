@@ -134,6 +134,21 @@ def test_every_method_is_composed_as_its_name_says(
             assert 0 < config.optimizer.lr < 2
 
 
+@pytest.mark.parametrize("method", ["rws_adam", "nrws", "nrws_exact"])
+def test_one_epoch_of_faces_takes_the_settings_for_one_epoch(
+    module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setattr(module, "tfd_title", lambda plan: "any")  # needs no data
+    configs = []
+    for what in ("fashion_mnist", "tfd"):
+        options = module.Plan(what, True, tmp_path, [], [method]).training(method)
+        given = [text for text in options if not text.startswith(("seed=", "hydra."))]
+        configs.append(composed(*given))
+    clothes, faces = configs
+    for group in ("algorithm", "optimizer", "damping", "metric", "trainer"):
+        assert clothes[group] == faces[group], group
+
+
 def test_commands(module: ModuleType, tmp_path: Path) -> None:
     options = ["data.root=/d", "seed=3,7", "device=cpu"]
     plan = module.Plan("fashion_mnist", True, tmp_path / "a b", options, ["nrws"])

@@ -74,8 +74,13 @@ def test_tuned(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["fashion_mnist", "mnist", "mnist_static", "tfd"])
-def test_the_default_rule_is_the_one_that_wins_by_the_clock(name: str) -> None:
+def test_these_presets_train_nrws_unless_told(name: str) -> None:
     assert compose(f"experiment={name}") == compose(f"experiment={name}", "algorithm=nrws")
+
+
+@pytest.mark.parametrize("name", ["digits", "three_by_three", *PUBLISHED])
+def test_these_presets_train_rws_unless_told(name: str) -> None:
+    assert compose(f"experiment={name}") == compose(f"experiment={name}", "algorithm=rws")
 
 
 def test_faces() -> None:
@@ -87,6 +92,8 @@ def test_faces() -> None:
         config = compose("experiment=tfd", *options)
         assert settings(config) == expected and config["algorithm"]["dreams"] == 3
         assert (config["trainer"]["batch_size"], config["trainer"]["epochs"]) == (128, 20)
+    other = {"trainer.batch_size": 512}  # takes Fashion-MNIST's
+    assert settings(compose("experiment=tfd", "algorithm=rws", **other)) == RWS[512]
 
 
 def test_mnist_to_its_end() -> None:
