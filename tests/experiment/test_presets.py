@@ -78,6 +78,15 @@ def test_these_presets_train_nrws_unless_told(name: str) -> None:
     assert compose(f"experiment={name}") == compose(f"experiment={name}", "algorithm=nrws")
 
 
+def test_three_dreams_where_they_won_and_as_many_as_samples_elsewhere() -> None:
+    three = {"fashion_mnist", "fashion_mnist_exact", "mnist", "mnist_static", "tfd"}
+    for name in names("experiment"):
+        short = name.removesuffix("_rws").removesuffix("_nrws")
+        expected = 3 if short in three else None
+        assert compose(f"experiment={name}")["algorithm"]["dreams"] == expected, name
+    assert compose("experiment=tfd", "algorithm.dreams=null")["algorithm"]["dreams"] is None
+
+
 @pytest.mark.parametrize("name", ["digits", "three_by_three", *PUBLISHED])
 def test_these_presets_train_rws_unless_told(name: str) -> None:
     assert compose(f"experiment={name}") == compose(f"experiment={name}", "algorithm=rws")
@@ -183,6 +192,7 @@ def test_a_recorded_search_is_of_its_method(
     assert (config["algorithm"]["name"], config["trainer"]["batch_size"]) == (algorithm, batch)
     assert config["metric"]["_target_"] == metric and config["metric"]["max_kl"] is None
     assert config["optimizer"]["_target_"] == optimizer
+    assert config["algorithm"]["dreams"] is None
     if method != "kronecker":  # which varies it
         assert config["damping"]["value"] == 0.2
 
