@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TWO_STEPS, Command, checkpoint, composed, metrics, names
+import yaml
+from conftest import CONF, TWO_STEPS, Command, checkpoint, composed, metrics, names
 from omegaconf import OmegaConf
 
 FISHER, KRONECKER = "nws.natural.metrics.Fisher", "nws.natural.metrics.Kronecker"
@@ -80,10 +81,14 @@ def test_these_presets_train_nrws_unless_told(name: str) -> None:
 
 def test_three_dreams_where_they_won_and_as_many_as_samples_elsewhere() -> None:
     three = {"fashion_mnist", "fashion_mnist_exact", "mnist", "mnist_static", "tfd"}
-    for name in names("experiment"):
+    for name in (name for name in names("experiment") if "sweep" not in name):
         short = name.removesuffix("_rws").removesuffix("_nrws")
         expected = 3 if short in three else None
         assert compose(f"experiment={name}")["algorithm"]["dreams"] == expected, name
+    for name in three - {"fashion_mnist_exact"}:
+        for rule in (*PLAIN, *NATURAL):  # ws and nws have one sample, and so one dream
+            dreams = compose(f"experiment={name}", f"algorithm={rule}")["algorithm"]["dreams"]
+            assert dreams == (3 if rule in ("rws", "nrws") else None), (name, rule)
     assert compose("experiment=tfd", "algorithm.dreams=null")["algorithm"]["dreams"] is None
 
 
@@ -190,11 +195,24 @@ def test_a_recorded_search_is_of_its_method(
     config = compose(f"experiment={name}")
     assert config["name"] == name.replace("/", "_")
     assert (config["algorithm"]["name"], config["trainer"]["batch_size"]) == (algorithm, batch)
-    assert config["metric"]["_target_"] == metric and config["metric"]["max_kl"] is None
+    assert config["metric"]["_target_"] == metric
     assert config["optimizer"]["_target_"] == optimizer
-    assert config["algorithm"]["dreams"] is None
-    if method != "kronecker":  # which varies it
-        assert config["damping"]["value"] == 0.2
+    if method != "kronecker":  # which varies them
+        assert config["metric"]["max_kl"] is None and config["damping"]["value"] == 0.2
+        assert config["algorithm"]["dreams"] is None
+
+
+@pytest.mark.parametrize("batch", [32, 128, 512])
+def test_a_search_of_the_kronecker_metric_holds_what_its_preset_took(batch: int) -> None:
+    text = (CONF / "experiment" / "fashion_mnist_sweep" / f"kronecker_{batch}.yaml").read_text()
+    varied = yaml.safe_load(text)["hydra"]["sweeper"]["params"]
+    rate, damping, max_kl = NRWS[batch]
+    expected = {"optimizer.lr": rate, "damping.value": damping}
+    if max_kl is not None:
+        expected["metric.max_kl"] = max_kl
+    assert {*varied} == {*expected}
+    for key, value in expected.items():
+        assert value in [float(each) for each in varied[key].split(",")], key
 
 
 def test_warm_up_without_a_preset() -> None:
