@@ -50,6 +50,7 @@ SEARCHED = {
     "fashion_mnist": {"rws": 0.022, "nrws": 0.3},
     "mnist": {"rws": 0.022, "nrws": 0.3},  # as Fashion-MNIST
     "tfd": {"rws": 0.01, "nrws": 0.3},
+    "digits": {"rws": 0.02, "nrws": 0.2},
 }
 
 
@@ -74,13 +75,13 @@ def test_tuned(name: str) -> None:
         assert config["metric"]["_target_"] == (KRONECKER if natural else None)
 
 
-@pytest.mark.parametrize("name", ["fashion_mnist", "mnist", "mnist_static", "tfd"])
+@pytest.mark.parametrize("name", [*SETS, "mnist_static"])
 def test_these_presets_train_nrws_unless_told(name: str) -> None:
     assert compose(f"experiment={name}") == compose(f"experiment={name}", "algorithm=nrws")
 
 
 def test_three_dreams_where_they_won_and_as_many_as_samples_elsewhere() -> None:
-    three = {"fashion_mnist", "fashion_mnist_exact", "mnist", "mnist_static", "tfd"}
+    three = {"digits", "fashion_mnist", "fashion_mnist_exact", "mnist", "mnist_static", "tfd"}
     for name in (name for name in names("experiment") if "sweep" not in name):
         short = name.removesuffix("_rws").removesuffix("_nrws")
         expected = 3 if short in three else None
@@ -92,7 +93,7 @@ def test_three_dreams_where_they_won_and_as_many_as_samples_elsewhere() -> None:
     assert compose("experiment=tfd", "algorithm.dreams=null")["algorithm"]["dreams"] is None
 
 
-@pytest.mark.parametrize("name", ["digits", "three_by_three", *PUBLISHED])
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_these_presets_train_rws_unless_told(name: str) -> None:
     assert compose(f"experiment={name}") == compose(f"experiment={name}", "algorithm=rws")
 
@@ -108,6 +109,14 @@ def test_faces() -> None:
         assert (config["trainer"]["batch_size"], config["trainer"]["epochs"]) == (128, 20)
     other = {"trainer.batch_size": 512}  # takes Fashion-MNIST's
     assert settings(compose("experiment=tfd", "algorithm=rws", **other)) == RWS[512]
+
+
+def test_small_data() -> None:
+    for algorithm, expected in {"rws": (0.02, 0.2, None), "nrws": (0.2, 0.05, 10)}.items():
+        assert settings(compose("experiment=digits", f"algorithm={algorithm}")) == expected
+    for algorithm in ("rws", "nrws"):
+        toy = compose("experiment=three_by_three", f"algorithm={algorithm}")
+        assert settings(toy) == (0.3, 0.05, None)
 
 
 def test_mnist_to_its_end() -> None:
@@ -127,7 +136,7 @@ NRWS_EXACT = {32: (0.3, 0.2, None), 128: (0.6, 0.2, None), 512: (1.4, 0.2, None)
 
 
 def settings(config: dict[str, Any]) -> tuple[float, float, float | None]:
-    return config["optimizer"]["lr"], config["damping"]["value"], config["metric"]["max_kl"]
+    return config["optimizer"]["lr"], config["damping"]["value"], config["metric"].get("max_kl")
 
 
 @pytest.mark.parametrize(
