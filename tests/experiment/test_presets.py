@@ -81,15 +81,17 @@ def test_these_presets_train_nrws_unless_told(name: str) -> None:
 
 
 def test_three_dreams_where_they_won_and_as_many_as_samples_elsewhere() -> None:
-    three = {"digits", "fashion_mnist", "fashion_mnist_exact", "mnist", "mnist_static", "tfd"}
+    three = {"digits", "fashion_mnist", "mnist", "mnist_static", "tfd"}
     for name in (name for name in names("experiment") if "sweep" not in name):
         short = name.removesuffix("_rws").removesuffix("_nrws")
         expected = 3 if short in three else None
         assert compose(f"experiment={name}")["algorithm"]["dreams"] == expected, name
-    for name in three - {"fashion_mnist_exact"}:
+    for name in three:
         for rule in (*PLAIN, *NATURAL):  # ws and nws have one sample, and so one dream
             dreams = compose(f"experiment={name}", f"algorithm={rule}")["algorithm"]["dreams"]
             assert dreams == (3 if rule in ("rws", "nrws") else None), (name, rule)
+        exact = compose(f"experiment={name}", "natural_metric=fisher")["algorithm"]["dreams"]
+        assert exact == (None if name in ("fashion_mnist", "mnist") else 3), name
     assert compose("experiment=tfd", "algorithm.dreams=null")["algorithm"]["dreams"] is None
 
 
