@@ -134,7 +134,7 @@ def test_mnist_to_its_end() -> None:
 # What Fashion-MNIST was searched for: by batch size the rate, the damping and the trust region.
 RWS = {32: (0.022, 0.2, None), 128: (0.09, 0.2, None), 512: (0.09, 0.2, None)}
 NRWS = {32: (0.3, 0.1, None), 128: (0.9, 0.1, 30), 512: (1.4, 0.2, 10)}
-NRWS_EXACT = {32: (0.3, 0.2, None), 128: (0.6, 0.2, None), 512: (1.4, 0.2, None)}
+NRWS_EXACT = {32: (0.3, 0.2, None), 128: (0.6, 0.2, None), 512: (1.4, 0.2, 10)}
 
 
 def settings(config: dict[str, Any]) -> tuple[float, float, float | None]:
