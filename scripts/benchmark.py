@@ -33,7 +33,7 @@ from benchmarks.solvers import SOLVERS, Row, benchmark_solvers, interleaved, ref
 from nws import distributed
 from nws.analysis.tables import print_table
 from nws.errors import UserError, number, positive_int
-from nws.experiment.process.boundary import errors_for_people
+from nws.experiment.boundary import errors_for_people
 from nws.experiment.process.hardware import device_name
 from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep, tempered, uniform
 from nws.learning.vimco import vimco

@@ -9,7 +9,7 @@ from nws.analysis.figures import save
 from nws.analysis.runs import read_runs, value_text
 from nws.analysis.tables import print_table
 from nws.errors import UserError
-from nws.experiment.process.boundary import errors_for_people
+from nws.experiment.boundary import errors_for_people
 from nws.files import check_writable
 
 

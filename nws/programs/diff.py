@@ -9,7 +9,7 @@ from nws.analysis.summaries import best_text, folder_names, milliseconds, read_s
 from nws.analysis.tables import broken, fits, print_table
 from nws.errors import UserError
 from nws.experiment.options.configuration import flatten_config
-from nws.experiment.process.boundary import errors_for_people
+from nws.experiment.boundary import errors_for_people
 from nws.experiment.storage.directory import open_run
 
 #: what provenance.json says of a run that is shown beside its configuration, where it differs

@@ -25,7 +25,7 @@ from nws.analysis.runs import Run, differing_keys, label, read_config
 from nws.analysis.summaries import Table, folder_names, key_columns, means_table
 from nws.analysis.tables import console, print_table
 from nws.errors import UserError
-from nws.experiment.process.boundary import errors_for_people, say_error
+from nws.experiment.boundary import errors_for_people, say_error
 from nws.experiment.process.hardware import pick_device
 from nws.experiment.process.processes import AgreedStop
 from nws.experiment.process.signals import StopSignals

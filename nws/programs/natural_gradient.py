@@ -18,7 +18,7 @@ from nws.analysis.supervised.search import Runs, compare
 from nws.analysis.supervised.tasks import TASKS, load_task
 from nws.analysis.tables import markdown, print_table
 from nws.errors import UserError, positive_int
-from nws.experiment.process.boundary import errors_for_people
+from nws.experiment.boundary import errors_for_people
 from nws.files import check_folder, write_atomically
 
 

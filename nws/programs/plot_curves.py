@@ -8,7 +8,7 @@ from nws.analysis.curves import Band, by_epochs, differences, group_runs, scale,
 from nws.analysis.figures import draw, labels, save
 from nws.analysis.runs import Run, read_runs
 from nws.errors import UserError
-from nws.experiment.process.boundary import errors_for_people
+from nws.experiment.boundary import errors_for_people
 from nws.files import check_writable
 
 

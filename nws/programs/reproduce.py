@@ -29,7 +29,7 @@ from nws.experiment.launch.arguments import rewrite_arguments
 from nws.experiment.options.configuration import CONF, override_key
 from nws.experiment.options.flags import split
 from nws.experiment.process import hardware
-from nws.experiment.process.boundary import errors_for_people
+from nws.experiment.boundary import errors_for_people
 from nws.experiment.process.invocation import command_line, start_command
 from nws.experiment.process.signals import StopSignals
 from nws.experiment.storage import kinds

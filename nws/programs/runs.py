@@ -15,7 +15,7 @@ from nws.analysis.runs import LOG_LIKELIHOOD, Run, differing_keys, find_key, val
 from nws.analysis.summaries import column_names, read_started, runs_table
 from nws.analysis.tables import fits, print_table
 from nws.errors import UserError
-from nws.experiment.process.boundary import errors_for_people
+from nws.experiment.boundary import errors_for_people
 from nws.experiment.storage.directory import find_runs
 
 FOLDERS = ("outputs", "multirun")  # where train.py writes

@@ -17,7 +17,7 @@ from nws.analysis.runs import is_bidirectional, read_run
 from nws.analysis.tables import console
 from nws.errors import UserError, positive_int
 from nws.experiment.options.configuration import to_dict
-from nws.experiment.process.boundary import errors_for_people
+from nws.experiment.boundary import errors_for_people
 from nws.experiment.process.hardware import pick_device
 from nws.experiment.process.memory import FLOAT, check_fits
 from nws.experiment.storage.directory import RunDirectory

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from nws.experiment.process.boundary import errors_for_people
+from nws.experiment.boundary import errors_for_people
 from nws.files import check_folder, write_atomically
 from nws.worlds.figures.render import WORLDS, facts, find_worlds, render, shown
 

@@ -1,13 +1,14 @@
 """What a metric is: the protocol that every class of this folder, and a user's own, follows."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from nws.natural.operators import Rows
 
 
+@runtime_checkable
 class Metric(Protocol):
     """A metric of one network: it takes in rows, and turns a gradient into a direction.
 
