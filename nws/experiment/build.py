@@ -69,7 +69,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "evaluate_every"):
-            found = number(f"trainer.{name}", getattr(self, name), "above 0", lambda value: value > 0)
+            found = number(
+                f"trainer.{name}", getattr(self, name), "above 0", lambda value: value > 0
+            )
             object.__setattr__(self, name, found)
         for name in ("batch_size", "evaluation_samples", "evaluation_points"):
             if name != "evaluation_points" or self.evaluation_points is not None:

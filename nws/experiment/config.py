@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,9 +26,7 @@ CONF = (PACKAGE if (PACKAGE / "conf").is_dir() else PACKAGE.parent) / "conf"
 #: Keys that an object's section may have beside its parameters.
 HYDRAS = ("_target_", "_partial_")
 #: What a saved run may name besides nws itself: these modules' classes of these kinds.
-OF_TORCH = {
-    "torch.optim.": (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler),
-}
+OF_TORCH = {"torch.optim.": (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)}
 
 
 class Mistakes:

@@ -198,7 +198,8 @@ class Job:
             terminal.line(f"finished already: step {start.state['step']}")
             start.run.write_views(start.state)
             return float(start.state["best"])
-        self._warn_of_unused(start.config)
+        if start.state is None:
+            self._warn_of_unused(start.config)
         sweep, keys = sweep_of(start.run.path)
         name, group = run_name(start.config, keys), sweep and "/".join(sweep.parts[-2:])
         parts = build_parts(start.config, pick_device(start.config.device))
@@ -216,7 +217,10 @@ class Job:
         trainer.callbacks = {"provenance": record, **trainer.callbacks}
         if start.state is not None:
             start.run.keep_log()
-        show_start(terminal, self._title(start.config.name), trainer, start.config, record.code)
+        title = str(start.config.name)
+        if self.sweep:
+            title += f", job {self.hydra.job.num}: {name}"
+        show_start(terminal, title, trainer, start.config, record.code)
         self._fit(trainer, stop)
         show_end(terminal, trainer, record.record, single=not self.sweep)
         return trainer.best
@@ -239,14 +243,6 @@ class Job:
             numbers |= {"training_seconds": round(trainer.seconds, 3)}
             trainer.call("finish", trainer, numbers, state)
 
-    def _title(self, name: str) -> str:
-        """Return an experiment's name; in a sweep with the job's number and its own overrides."""
-        if not self.sweep:
-            return name
-        shared = [*read_sweep(Path(self.hydra.sweep.dir)).get("overrides", []), "resume=auto"]
-        own = [text for text in self.hydra.overrides.task if text not in shared]
-        return f"{name}, job {self.hydra.job.num}: {' '.join(own)}"
-
     def _origin(self) -> dict[str, Any]:
         """Return what this run was asked for by: command line, overrides and experiment."""
         command = Sweep.command
@@ -263,7 +259,9 @@ class Job:
         used = {"damping": bool(metric), "natural_metric": bool(metric)}
         used["solver"] = bool(metric) and solved
         overrides = self.hydra.overrides.task
-        unused = [text for text in overrides if not used.get(override_key(text).split(".")[0], True)]
+        unused = [
+            text for text in overrides if not used.get(override_key(text).split(".")[0], True)
+        ]
         if unused:
             named = self.choices.get("metric")
             log.warning("without effect with metric=%s: %s", named, ", ".join(unused))

@@ -15,14 +15,7 @@ from nws import distributed
 from nws.errors import UserError
 from nws.experiment.checkpoints import State, load_checkpoint
 from nws.experiment.config import CONF, check_trust, flatten, override_key, to_dict
-from nws.experiment.run import (
-    RunDirectory,
-    is_end,
-    load_yaml,
-    open_run,
-    remove_empty,
-    saved_config,
-)
+from nws.experiment.run import RunDirectory, is_end, load_yaml, open_run, remove_empty, saved_config
 
 #: What a resumed run keeps: its place in the draws depends on it, or only a start takes it.
 FIXED = ("seed", "name", "trainer.batch_size", "algorithm", "model", "data")

@@ -113,9 +113,7 @@ class Trainer:
             if self.saved_step != self.step:
                 self._save(best=False)
 
-    def call(
-        self, method: str, *arguments: Any, only: Collection[str] | None = None
-    ) -> list[Any]:
+    def call(self, method: str, *arguments: Any, only: Collection[str] | None = None) -> list[Any]:
         """Call a method of each callback. One that only shows the run may fail, with a warning.
 
         Args:

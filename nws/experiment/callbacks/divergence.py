@@ -106,7 +106,9 @@ class Divergence(Callback):
             certain = f"{name} has come to {size:.2g}, where a unit is certain whatever it sees"
             self._warn("large", f"step {trainer.step}: {certain}, {cause(trainer)}")
         if trainer.count:
-            self._check_likelihood(trainer, f"step {trainer.step}: the training bound is", sizes[-1])
+            self._check_likelihood(
+                trainer, f"step {trainer.step}: the training bound is", sizes[-1]
+            )
 
     def _end(self, trainer: "Trainer", found: str, fatal: bool, at_start: bool) -> None:
         """Raise `Diverged`, unless the run may go on with finite parameters and a warning."""
