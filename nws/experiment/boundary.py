@@ -7,6 +7,7 @@ that it is there while they load.
 
 import contextlib
 import importlib
+import io
 import os
 import signal
 import sys
@@ -35,8 +36,8 @@ def errors_for_people() -> Iterator[None]:
     """End the program with one line for an error, and quietly for Ctrl-C or a closed pipe."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the shell, >&-
-            setattr(sys, name, open(os.devnull, "w"))
-        elif hasattr(getattr(sys, name), "reconfigure"):  # a sign that a terminal lacks is no error
+            setattr(sys, name, io.StringIO())
+        elif hasattr(getattr(sys, name), "reconfigure"):  # a sign that a terminal lacks
             getattr(sys, name).reconfigure(errors="replace")
     try:
         yield

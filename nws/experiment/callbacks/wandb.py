@@ -45,7 +45,7 @@ class WandbLogger(Callback):
         import wandb
 
         settings = wandb.Settings(silent=True, console="off", init_timeout=60)
-        self._run = wandb.init(
+        self._run = wandb.init(  # type: ignore[arg-type]
             dir=trainer.run.path, mode=self.mode, config=trainer.config, id=self.id,
             group=trainer.group, resume="allow", name=trainer.name, settings=settings,
             **self.options,
