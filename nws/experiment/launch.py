@@ -201,7 +201,7 @@ class Job:
         if start.state is None:
             self._warn_of_unused(start.config)
         sweep, keys = sweep_of(start.run.path)
-        name, group = run_name(start.config, keys), sweep and "/".join(sweep.parts[-2:])
+        name, group = run_name(start.config, keys), "/".join(sweep.parts[-2:]) if sweep else None
         parts = build_parts(start.config, pick_device(start.config.device))
         choices = self.choices if start.state is None else start.state["choices"]
         trainer = Trainer(parts, start.config, start.run, terminal, name, group, choices)

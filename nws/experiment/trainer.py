@@ -281,7 +281,7 @@ class Trainer:
 
     def _stateful(self) -> dict[str, Any]:
         """Return the parts of a user's own that keep a state: a weighting, or families of units."""
-        parts = {"weighting": self.learner.rule.weighting}
+        parts: dict[str, Any] = {"weighting": self.learner.rule.weighting}
         parts |= {f"units.{n}": each for n, each in enumerate(dict.fromkeys(self.machine.units))}
         return {name: each for name, each in parts.items() if hasattr(each, "state_dict")}
 

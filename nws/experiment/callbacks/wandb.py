@@ -29,7 +29,7 @@ class WandbLogger(Callback):
 
     shows = True
 
-    def __init__(self, mode: str = "offline", **options: Any) -> None:
+    def __init__(self, mode: Any = "offline", **options: Any) -> None:
         if mode not in MODES:
             raise UserError(f"logger.mode must be one of {', '.join(MODES)}, got {mode!r}")
         if not isinstance(options.get("project", ""), str):
