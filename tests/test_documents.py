@@ -9,7 +9,7 @@ import runpy
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +64,17 @@ class Parsed(SystemExit):
 @pytest.fixture
 def parse_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let programs end once their command line is read."""
-    original = argparse.ArgumentParser.parse_args
 
-    def parse_args(self: Any, *arguments: Any, **options: Any) -> Any:
-        original(self, *arguments, **options)  # ends with status 2 where it does not fit
-        raise Parsed(0)
+    def end_after(parse: Callable[..., Any]) -> Callable[..., Any]:
+        def parse_args(*arguments: Any, **options: Any) -> Any:
+            parse(*arguments, **options)  # ends with status 2 where it does not fit
+            raise Parsed(0)
 
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
+        return parse_args
+
+    for name in ("parse_args", "parse_intermixed_args"):
+        method = getattr(argparse.ArgumentParser, name)
+        monkeypatch.setattr(argparse.ArgumentParser, name, end_after(method))
 
 
 def compose_overrides(words: list[str]) -> None:
