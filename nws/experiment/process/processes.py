@@ -11,9 +11,6 @@ from nws.experiment.process.signals import StopSignals
 class AgreedStop:
     """A stop that all processes of a run see at the same step; of one process, its signals.
 
-    What a process caught goes with every sum of a step (`nws.distributed.watch`), so agreeing costs
-    nothing more.
-
     Args:
         stop: The signals of this process.
 
@@ -24,26 +21,17 @@ class AgreedStop:
     def __init__(self, stop: StopSignals) -> None:
         self._stop = stop
         self._agreed = False
-        distributed.watch(lambda: stop.caught or 0)
 
     @property
     def caught(self) -> int | None:
         if distributed.size() == 1:
             return self._stop.caught
-        if distributed.flag_is_free():
-            self.read()
-        return (self._stop.caught or signal.SIGTERM) if self._agreed else None
-
-    def read(self) -> None:
-        """See what the last sum said (waits for the device)."""
-        self._agreed |= distributed.flag() > 0
+        return self.ask()
 
     def ask(self) -> int | None:
         """Ask all processes; return the number of a signal, if one came."""
-        if distributed.size() > 1 and not self._agreed:
-            distributed.wait()
-            self.read()
-        return self.caught
+        self._agreed = self._agreed or distributed.any_(self._stop.caught is not None)
+        return (self._stop.caught or signal.SIGTERM) if self._agreed else None
 
 
 def meet_tasks() -> None:

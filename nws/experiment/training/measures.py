@@ -11,6 +11,7 @@ from nws.experiment.storage.metrics_file import Row
 from nws.experiment.training.batches import Batches
 from nws.learning import WakeSleep
 from nws.learning.gradient_noise import gradient_noise
+from nws.learning.together import log_sums
 from nws.models.helmholtz import HelmholtzMachine
 from nws.models.likelihood import kl_divergence, log_likelihood
 
@@ -39,7 +40,7 @@ def best_and_last(rows: Sequence[Mapping[str, Any]]) -> tuple[Likelihood | None,
 
 def validate(
     machine: HelmholtzMachine, data: Dataset, samples: int, points: int | None,
-    show: Callable[[int, int], object] = lambda done, total: None, streams: int = 1,
+    show: Callable[[int, int], object] = lambda done, total: None,
 ) -> Row:  # fmt: skip
     """Return the columns of an evaluation, in nats an image; with the exact KL if p_D is known.
 
@@ -49,11 +50,10 @@ def validate(
         samples: Importance samples an image, K.
         points: How many validation images, the first ones; None for all.
         show: Called with the images done, and how many there are, from time to time.
-        streams: Blocks of images that draw by themselves (`trainer.streams`).
     """
     images = data.valid.first(points)
     rng = torch.Generator(images.device).manual_seed(EVALUATION_SEED)
-    valid = log_likelihood(machine, images, samples, rng, show=show, streams=streams)
+    valid = log_likelihood(machine, images, samples, rng, show=show, sums=log_sums)
     row: Row = {
         "valid/log_likelihood": valid.mean,
         "valid/standard_error": valid.standard_error,

@@ -37,7 +37,7 @@ def build_parts(config: DictConfig, data: Dataset, total_steps: int) -> Parts:
     machine = build_machine(config, data).to(device)
     rng = torch.Generator(device).manual_seed(derive_seed(config.seed, 1))
     metrics = build_metrics(config, total_steps, machine)
-    learner = WakeSleep(machine, rule, rng, metrics, config.trainer.get("streams", 1))
+    learner = WakeSleep(machine, rule, rng, metrics)
     optimizer = build_optimizer(config, total_steps, machine)
     scheduler = build_scheduler(config, total_steps, optimizer)
     return Parts(learner, optimizer, scheduler, build_average(config, total_steps, machine))

@@ -158,7 +158,6 @@ class Trainer:
             self.unproved = False
             if self.step % self.settings.check_every == 0:
                 self._check()
-                stop.read()
             self.terminal.step(self.step, self.step / self.steps_per_epoch, self._bound)
             intervals = (self.settings.evaluate_every, self.settings.images_every)
             due = any(map(self._is_due, intervals))
@@ -271,7 +270,7 @@ class Trainer:
         """Return the columns of an evaluation of a machine, with a bar."""
         samples, points = self.settings.evaluation_samples, self.settings.evaluation_points
         with self.terminal.evaluation(what) as show:
-            return validate(machine, self.data, samples, points, show, self.settings.streams)
+            return validate(machine, self.data, samples, points, show)
 
     def _train_means(self) -> Row:
         """Return the training columns: means since the last row. Start the sums of the next."""

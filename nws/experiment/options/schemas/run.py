@@ -65,11 +65,6 @@ class TrainerOptions(Schema):
         "highest",
         description="of float32 products: highest, or high (TF32 on a GPU: faster, about 3 digits)",
     )
-    streams: Count = Field(
-        1,
-        description="blocks of a batch that draw by themselves, which several processes share out;"
-        " 1: each process draws all",
-    )
     on_divergence: Literal["stop", "warn", "back_off"] = Field(
         "stop",
         description="where numbers are not finite; warn: go on while parameters are; back_off: to"
