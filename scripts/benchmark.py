@@ -84,7 +84,7 @@ def make_learner(
         rows = RowOptions(max_rows=arguments.max_rows)
         damping = arguments.damping
         metrics = [NaturalMetric(n, make(), Damping(damping), rows) for n in machine.networks]
-    return WakeSleep(machine, rule, draws, metrics, arguments.streams), images()
+    return WakeSleep(machine, rule, draws, metrics), images()
 
 
 def make_optimizer(name: str, machine: HelmholtzMachine, rate: float = RATE) -> Optimizer:

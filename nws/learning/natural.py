@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nws import distributed
 from nws.errors import UserError, number, positive_int
 from nws.learning.gradients import Term
 from nws.learning.rows import layer_rows
+from nws.learning.together import sum_
 from nws.models import BeliefNetwork, HelmholtzMachine, Layer
 from nws.natural import Damping, Rows, UnitFisher
 from nws.natural.metrics import Metric
@@ -181,12 +181,9 @@ class NaturalMetric:
         return scale * (longest / (scale.square() * length)).sqrt().clamp(max=1)
 
     def _square_length(self, vectors: Sequence[Tensor]) -> Tensor:
-        """The squared Fisher length of (m, d) a layer; each process takes its units."""
-        lengths = []
-        for fisher, vector in zip(self.fishers, vectors, strict=True):
-            units = distributed.share(len(vector))
-            lengths.append(fisher.of(units).quadratic(vector[units]))
-        return distributed.total(torch.stack(lengths).sum())
+        """The squared Fisher length of (m, d) a layer."""
+        pairs = zip(self.fishers, vectors, strict=True)
+        return torch.stack([fisher.quadratic(vector) for fisher, vector in pairs]).sum()
 
     @torch.no_grad()
     def after_step(self, machine: HelmholtzMachine) -> None:
@@ -206,7 +203,7 @@ class NaturalMetric:
             after = machine.evaluate(trace.state_blocks, trace.samples)
             change = after.layer_log_probs(self.network) - trace.layer_log_probs(self.network)
             actual += change.sum(0) @ row_weights
-        actual = distributed.total(actual)
+        sum_([actual])
         numbers = torch.stack([predicted, actual, actual / predicted])
         hoped, found, ratio = numbers.tolist()  # one synchronisation
         if hoped > 0:
@@ -262,7 +259,7 @@ class NaturalMetric:
             return
         if "rows" in state and self.options.refresh_every > 1:
             self._alpha.copy_(state["alpha"])
-            self.rows = [_restore(self._alpha, *saved) for saved in state["rows"]]
+            self.rows = [_restore(self._alpha, saved) for saved in state["rows"]]
             if self.rows:
                 self.metric.update(self.rows, self._alpha)
         if hasattr(self.metric, "load_state_dict"):
@@ -288,11 +285,10 @@ def _contents(rows: Rows) -> tuple[Any, ...]:
     return rows.inputs, rows.curvature, errors, rows.name, rows.weights, list(rows.means)
 
 
-def _restore(like: Tensor, inputs: Tensor, curvature: Tensor, *others: Any) -> Rows:
-    """Rows from `_contents`; those of version 0.1 end with the name."""
-    errors, name, weights, means = [*_move(list(others), like), None, None][:4]
-    inputs, curvature = inputs.to(like), curvature.to(like)
-    return Rows(inputs, curvature, lambda: errors, name, weights, means and (lambda: means))
+def _restore(like: Tensor, saved: Sequence[Any]) -> Rows:
+    """Rows from `_contents`."""
+    inputs, curvature, errors, name, weights, means = _move(saved, like)
+    return Rows(inputs, curvature, lambda: errors, name, weights, lambda: means)
 
 
 def _move(value: Any, like: Tensor) -> Any:

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nws import distributed
 from nws.errors import UserError, positive_int
 from nws.natural.operators import Rows, UnitFisher
 from nws.natural.solvers import ConjugateGradient, Solver
@@ -86,8 +85,7 @@ class Fisher:
         reports = [getattr(solver, "report", dict)() for solver in self.solvers]
         keys = dict.fromkeys(key for report in reports for key in report)
         found = [max(each[key] for each in reports if key in each) for key in keys]
-        worst = distributed.largest(torch.tensor(found, dtype=torch.float64))
-        return dict(zip(keys, found if distributed.size() == 1 else worst.tolist(), strict=True))
+        return dict(zip(keys, found, strict=True))
 
     def state_dict(self) -> dict[str, Any]:
         """The state of each layer's solver; and rows, where they are remembered."""
@@ -123,24 +121,13 @@ class Fisher:
 
 
 def own_units(width: int) -> slice:
-    """Which of a layer's units this process solves: all, where there are fewer than processes."""
-    return distributed.share(width) if width >= distributed.size() else slice(None)
+    """All units."""
+    return slice(None)
 
 
 def join_units(parts: Sequence[Tensor], widths: Sequence[int]) -> list[Tensor]:
-    """Rows of all units of each layer, from those of each process's units.
-
-    Args:
-        parts: Of each layer, (units, ..).
-        widths: Units of each layer.
-    """
-    joined = list(parts)
-    shared = [number for number, width in enumerate(widths) if width >= distributed.size()]
-    places = [distributed.bounds(widths[number]) for number in shared]
-    found = distributed.gather([parts[number] for number in shared], places)
-    for number, rows in zip(shared, found, strict=True):
-        joined[number] = rows
-    return joined
+    """Rows of all units of each layer."""
+    return list(parts)
 
 
 def unit_state(solver: Solver, state: dict[str, Any]) -> list[str]:

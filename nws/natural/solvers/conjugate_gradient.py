@@ -5,7 +5,6 @@ import logging
 import torch
 from torch import Tensor
 
-from nws import distributed
 from nws.errors import UserError, positive_int
 from nws.natural.operators import CurvatureOperator, ReducedSystem, over_units
 from nws.natural.preconditioners import Preconditioner, SharedPreconditioner
@@ -132,12 +131,12 @@ class ConjugateGradient:
         limit = LIMIT if self.iterations is None else self.iterations * factor
         if self.tolerance:
             target = self.tolerance * gradient.norm(dim=1)
-            return UntilResidual(target, length, limit, over_units(operator, distributed.largest))
+            return UntilResidual(target, length, limit, lambda numbers: numbers)
         if self.iterations is not None:
             return Iterations(limit)
         if self._count:
             return Iterations(self._count)
-        total = over_units(operator, distributed.total)
+        total = lambda numbers: numbers
         return UntilAccurate(self.accuracy, size, limit, total)
 
     def _take_count(self, stop: Iterations | UntilAccurate | UntilResidual) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nws import distributed
 from nws.errors import positive_int
 from nws.natural.operators import CurvatureOperator, over_units
 from nws.natural.solvers.conjugate_gradient import worst_ratio
@@ -102,7 +101,7 @@ class MinRes(Stateless):
 
         solution, self.used_iterations = minres(
             matmul, gradient * self._roots, self.iterations, self.tolerance,
-            over_units(self._operator, distributed.largest),
+            lambda numbers: numbers,
         )  # fmt: skip
         solution = solution * self._roots
         self._solved = gradient, solution
