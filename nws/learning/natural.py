@@ -124,9 +124,8 @@ class NaturalMetric:
             self.rows = layer_rows(self.network, rows, self.options.max_rows)
             self.metric.update(self.rows, self._alpha)
         measures = self.damping.measures(self._step)
-        if hasattr(self.metric, "precondition_") and not measures:
-            self.metric.precondition_(*self._gradients(), 1 + self._alpha, self._longest())
-        else:
+        shorten = None if self.options.max_kl is None else self._shorten
+        if measures or not self.metric.precondition_(*self._gradients(), 1 + self._alpha, shorten):
             self._write_directions(terms, measures)
         self._step += 1
         self._let_go()
@@ -166,19 +165,20 @@ class NaturalMetric:
                 f" of the {self.network.name}, {expected}; got {found}"
             )
 
-    def _longest(self) -> Tensor | None:
-        """The largest squared Fisher length of a direction in the trust region: 2 max_kl / lr^2."""
-        if self.options.max_kl is None:
-            return None
-        return 2 * self.options.max_kl / self.learning_rate.square()
+    def _shorten(self, length: Tensor) -> Tensor:
+        """The factor that keeps a direction of this squared length in the trust region.
+
+        The largest squared Fisher length of a direction in it is 2 max_kl / lr^2.
+        """
+        assert self.options.max_kl is not None
+        longest = 2 * self.options.max_kl / self.learning_rate.square()
+        return (longest / length).sqrt().clamp(max=1)
 
     def _bounded(self, scale: Tensor, directions: Sequence[Tensor]) -> Tensor:
         """The scale, shortened where a step would leave the trust region, by the exact length."""
-        longest = self._longest()
-        if longest is None:
+        if self.options.max_kl is None:
             return scale
-        length = self._square_length(directions)
-        return scale * (longest / (scale.square() * length)).sqrt().clamp(max=1)
+        return scale * self._shorten(scale.square() * self._square_length(directions))
 
     def _square_length(self, vectors: Sequence[Tensor]) -> Tensor:
         """The squared Fisher length of (m, d) a layer."""
@@ -217,13 +217,11 @@ class NaturalMetric:
 
         A step does not wait for the device to say so; on the CPU it has raised the error itself.
         """
-        if hasattr(self.metric, "check"):
-            self.metric.check()
+        self.metric.check()
 
     def report(self) -> dict[str, float]:
         """What damping and metric say of the last step, named for the log (synchronises)."""
-        own: dict[str, float] = getattr(self.metric, "report", dict)()
-        numbers = self.damping.report() | own
+        numbers = self.damping.report() | self.metric.report()
         return {f"{self.network.name}/{key}": value for key, value in numbers.items()}
 
     def start_at(self, step: int) -> None:
@@ -235,7 +233,7 @@ class NaturalMetric:
         state: dict[str, Any] = {
             "step": self._step,
             "damping": self.damping.state_dict(),
-            "metric": getattr(self.metric, "state_dict", dict)(),
+            "metric": self.metric.state_dict(),
         }
         if self.options.refresh_every > 1:
             state["alpha"] = self._alpha
@@ -262,8 +260,7 @@ class NaturalMetric:
             self.rows = [_restore(self._alpha, saved) for saved in state["rows"]]
             if self.rows:
                 self.metric.update(self.rows, self._alpha)
-        if hasattr(self.metric, "load_state_dict"):
-            self.metric.load_state_dict(_move(state["metric"], self._alpha))
+        self.metric.load_state_dict(_move(state["metric"], self._alpha))
 
 
 class _Step(NamedTuple):
