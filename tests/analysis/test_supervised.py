@@ -19,7 +19,8 @@ from torch import Tensor
 from nws.analysis.supervised.methods import METHODS, Settings, train
 from nws.analysis.supervised.search import SEARCH_SEEDS, score, search
 from nws.analysis.supervised.tasks import load_task
-from nws.data.labels import digits_labels, fashion_mnist_labels
+from nws.data.embedded import digits_labels
+from nws.data.mnist import fashion_mnist_labels
 from nws.errors import UserError
 
 Script = Callable[..., None]
@@ -186,7 +187,10 @@ def test_a_search_whose_start_diverges_looks_for_a_calmer_one() -> None:
     assert score(tried[0]) == math.inf and math.isfinite(score(tried[-1]))
 
 
-def test_labels_are_read_and_damage_is_reported(tmp_path: Path) -> None:
+def test_labels_are_read_and_damage_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchvision.datasets.FashionMNIST.mirrors", [])  # never the network
     folder = tmp_path / "FashionMNIST" / "raw"
     folder.mkdir(parents=True)
     with pytest.raises(UserError, match="expected train-labels-idx1-ubyte"):

@@ -8,9 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from nws.data.embedded import load_digits
-from nws.data.labels import digits_labels, fashion_mnist_labels
-from nws.data.mnist import load_fashion_mnist
+from nws.data.embedded import digits_labels, load_digits
+from nws.data.mnist import fashion_mnist_labels, load_fashion_mnist
 from nws.errors import UserError
 from nws.natural import BernoulliLogits, CategoricalLogits
 from nws.natural.modules import OutputFamily
