@@ -19,7 +19,8 @@ DOCUMENTS = PAGES | {
 }
 README, TEXT = PAGES["README.md"], "\n".join(PAGES.values())
 GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "hydra")
-SCRIPTS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "scripts").glob("*.py"))
+PROGRAMS = [*(ROOT / "scripts").glob("*.py"), *(ROOT / "examples").glob("*.py")]
+SCRIPTS = sorted(str(path.relative_to(ROOT)) for path in PROGRAMS)
 
 
 def blocks(language: str, text: str = TEXT) -> list[str]:
@@ -73,7 +74,7 @@ def options() -> set[str]:
 def broken(name: str, text: str) -> list[str]:
     """Links to files that do not exist, and files named in backticks that do not exist."""
     links = [link for link in re.findall(r"\]\(([^)#]+)", text) if not link.startswith("https://")]
-    files = re.findall(r"`((?:nws|conf|scripts|tests)/[a-z_/.]*)`", text)
+    files = re.findall(r"`((?:nws|conf|scripts|examples|tests)/[a-z_/.]*)`", text)
     files += re.findall(r"`(train\.py|constraints\.txt|pyproject\.toml|mkdocs\.yml)`", text)
     folder = (ROOT / name).parent
     lost = [link for link in links if not (folder / link).exists()]

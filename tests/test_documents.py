@@ -308,33 +308,17 @@ def test_benchmarks(
     assert len(capsys.readouterr().out.splitlines()) >= 4
 
 
-@pytest.mark.parametrize("text", of("python scripts/worlds.py"))
-def test_worlds(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
-    """The command line, with numbers and figures that take no time.
+@pytest.mark.parametrize("text", of("python examples/"))
+def test_examples(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Their arguments; tests/examples/ carries them out."""
+    import natural_gradient
+    import worlds
 
-    tests/worlds/ computes and draws each world.
-    """
-    from nws.programs import worlds
-
-    monkeypatch.setattr(worlds, "facts", lambda name: {"a number": 1.5})
-    monkeypatch.setattr(worlds, "render", lambda name: name.encode())
-    outcome = command("scripts/worlds.py", *arguments(text))
-    assert outcome.code == 0 and outcome.err == ""
-    drawn = [Path(line) for line in outcome.out.splitlines() if line.endswith(".png")]
-    assert [path.stem for path in drawn] == worlds.find_worlds(arguments(text)[0])
-    assert all((tmp_path / path).read_bytes() == path.stem.encode() for path in drawn)
-
-
-@pytest.mark.parametrize("text", of("python scripts/natural_gradient.py"))
-def test_comparing_optimizers(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """Their arguments; tests/analysis/test_supervised.py carries a comparison out."""
-    from nws.analysis.supervised.tasks import TASKS
-    from nws.programs.natural_gradient import read_arguments
-
-    monkeypatch.setattr(sys, "argv", ["natural_gradient.py", *arguments(text)])
-    assert read_arguments().task in TASKS
+    monkeypatch.setattr(sys, "argv", text.split()[1:])
+    if "worlds.py" in text:
+        assert set(worlds.read_arguments().names) <= {*worlds.WORLDS, "all"}
+    else:
+        assert natural_gradient.read_arguments().task in natural_gradient.TASKS
 
 
 def test_weights_and_biases_commands(finished: Path) -> None:
