@@ -7,7 +7,7 @@ from pathlib import Path
 from small_worlds.drawing import as_png, styled
 
 from nws.errors import UserError
-from nws.experiment.process.boundary import errors_for_people
+from nws.experiment.boundary import errors_for_people
 from nws.files import check_folder, write_atomically
 
 #: the worlds in the order of the documentation; each is a module of small_worlds/

@@ -34,7 +34,7 @@ from nws import distributed
 from nws.analysis.tables import print_table
 from nws.errors import UserError, number, positive_int
 from nws.experiment.boundary import errors_for_people
-from nws.experiment.process.hardware import device_name
+from nws.experiment.hardware import device_name
 from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep, tempered, uniform
 from nws.learning.vimco import vimco
 from nws.models import BeliefNetwork, HelmholtzMachine
