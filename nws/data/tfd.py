@@ -100,8 +100,8 @@ def _load_mat(file: Path) -> list[np.ndarray]:
     if largest > RATIO * file.stat().st_size:
         raise ValueError(f"its header promises an array of {largest:,} numbers")
     found = loadmat(file, variable_names=["images", "folds"])
-    if missing := {"images", "folds"} - found.keys():
-        raise ValueError(f"{' and '.join(sorted(missing))} are missing")
+    if missing := sorted({"images", "folds"} - found.keys()):
+        raise ValueError(f"{' and '.join(missing)} are missing")
     return [np.asarray(found["images"]), np.asarray(found["folds"])]
 
 
