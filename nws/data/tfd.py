@@ -45,7 +45,7 @@ def load_tfd(
     """
     options = {"fold": (fold, range(FOLDS)), "split": (split, SPLITS), "size": (size, FILE_SIDES)}
     for option, (value, choices) in options.items():
-        if isinstance(value, bool) or value not in choices:
+        if isinstance(value, bool) or value not in tuple(choices):
             expected = ", ".join(map(str, choices))
             raise UserError(f"data.{option} must be one of {expected}, got {value!r}")
     side, size = FILE_SIDES[size], int(size)
