@@ -157,4 +157,4 @@ def test_fewer_unlabelled_images_than_a_batch(tfd: Callable[..., Any]) -> None:
 
 def test_tfd_that_is_not_there(tfd: Callable[..., Any]) -> None:
     message = tfd("data.root=elsewhere").message()
-    assert "TFD_48x48.mat in" in message and "requested from its maker" in message
+    assert "TFD_48x48.mat, found none" in message and "requested from its maker" in message
