@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import socket
+import stat
 import time
 from pathlib import Path
 
@@ -54,6 +55,33 @@ def write_atomically(path: Path, content: bytes) -> None:
     finally:  # a failure here is no second error
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def read_text(path: Path, limit: int = 64 * 2**20) -> str:
+    """Return the text of a file, as `read_bytes` does; what is no UTF-8 becomes a sign for it."""
+    return read_bytes(path, limit).decode(errors="replace")
+
+
+def read_bytes(path: Path, limit: int = 64 * 2**20) -> bytes:
+    """Return what a regular file holds. A pipe or a device in its place would never end.
+
+    Args:
+        path: The file.
+        limit: The most bytes that it may have.
+
+    Raises:
+        UserError: There is no such file, it is no regular one, or it is larger.
+    """
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise UserError(f"{path} is no regular file, expected one; move it away")
+        with open(path, "rb") as file:
+            content = file.read(limit + 1)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+    if len(content) > limit:
+        raise UserError(f"{path} is larger than {limit:,} bytes, expected a smaller file there")
+    return content
 
 
 def make_folder(path: Path) -> None:

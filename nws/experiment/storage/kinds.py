@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from nws.files import read_text
+
 Test = Callable[[Any], bool]
 
 BIG = 1e300  # beyond it Python's whole numbers become no floats
@@ -58,6 +60,6 @@ def misfit(record: Mapping[str, Any], kinds: Mapping[str, Test]) -> str:
 def read_json(path: Path) -> Any:
     """Return what a JSON file holds; `ValueError` where it is damaged, `OSError` where unread."""
     try:
-        return json.loads(path.read_text())
+        return json.loads(read_text(path))
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
