@@ -29,7 +29,7 @@ from nws.experiment.training.seeds import check_seed, derive_seed
 from nws.files import read_text, write_atomically
 from nws.models import likelihood
 from nws.models.helmholtz import HelmholtzMachine
-from nws.models.likelihood import LogPStar, log_sums, log_z_sums, rows_at_once
+from nws.models.likelihood import log_sums, log_z_sums, rows_at_once
 
 EXPONENTS = (1, 2, 0.5)  # of w: log p, its effective sample size, log p~*
 RESAMPLES = 1000  # of the bootstrap
@@ -112,14 +112,14 @@ def figures(
 ) -> Row:
     """The figures as JSON has them: null for an error that one value does not have."""
     dreams = request.z_samples if p_star else 0
-    sums = sums_of_images(machine, images, request.samples, request.seed, show=show)
+    sums = sums_of_images(machine, images, request.samples, request.seed, show)
     found = likelihood.summarise(sums[:2], request.samples)._asdict()
     row: Row = {"split": request.split, "log_likelihood": found.pop("mean"), **found}
     row["bits_per_dimension"] = -row["log_likelihood"] / (images.shape[1] * math.log(2))
     values = (sums[0] - math.log(request.samples)).numpy()
     row["interval_95"] = bootstrap_interval(values, request.seed)
     if dreams:
-        z_sums = sums_of_dreams(machine, dreams, request.seed, show=show)
+        z_sums = sums_of_dreams(machine, dreams, request.seed, show)
         star = likelihood.summarise_p_star(sums[2], request.samples, z_sums, dreams)._asdict()
         names = {"mean": "log_p_star", "standard_error": "log_p_star_standard_error"}
         row |= {names.get(name, name): value for name, value in star.items()}
@@ -141,44 +141,20 @@ def bootstrap_interval(values: "np.ndarray[Any, Any]", seed: int = 0) -> list[fl
     return [float(end) for end in found.confidence_interval]
 
 
-def log_p_star(
-    machine: HelmholtzMachine, images: Tensor, samples: int, seed: int = 0,
-    z_samples: int = likelihood.Z_SAMPLES, max_elements: int = likelihood.MAX_ELEMENTS,
-) -> LogPStar:  # fmt: skip
-    """log p*(x) = log p~*(x) - log Z of the bidirectional machine, averaged over images.
-
-        p~*(x) = (E_q sqrt(w))^2 <= p(x),     Z = sum_x p~*(x) <= 1     (Z^2 in the paper)
-
-    `nws.models.likelihood.summarise_p_star` says how the estimates err.
-
-    Args:
-        machine: The machine.
-        images: (N, n_0), in [0, 1].
-        samples: K, importance samples of each image.
-        seed: Of the draws.
-        z_samples: M, dreams for log Z.
-        max_elements: Unit states in memory at once.
-
-    Raises:
-        UserError: No image, one out of range, no sample or no dream.
-    """
-    positive_int("evaluation.z_samples", z_samples)
-    sums = sums_of_images(machine, images, samples, seed, max_elements)
-    z_sums = sums_of_dreams(machine, z_samples, seed, max_elements)
-    return likelihood.summarise_p_star(sums[2], samples, z_sums, z_samples)
-
-
 # --- sums -----------------------------------------------------------------------------------------
 
 
 def sums_of_images(
     machine: HelmholtzMachine, images: Tensor, samples: int, seed: int,
-    max_elements: int | None = None, show: Show = lambda drawn: None,
+    show: Show = lambda drawn: None,
 ) -> Tensor:  # fmt: skip
-    """log sum_k w_k^e of each image and each of `EXPONENTS`: (3, N), float64, on the CPU."""
+    """log sum_k w_k^e of each image (N, n_0) and each of `EXPONENTS`: (3, N), float64.
+
+    Raises:
+        UserError: No image, or one out of range.
+    """
     likelihood.check_data(machine, images)
-    samples = positive_int("evaluation.samples", samples)
-    max_rows = rows_at_once(machine, max_elements or likelihood.MAX_ELEMENTS)
+    max_rows = rows_at_once(machine, likelihood.MAX_ELEMENTS)
     chunks = images.split(min(max_rows, max(1, max_rows // samples)))
 
     def compute(number: int, rng: torch.Generator) -> Tensor:
@@ -190,11 +166,10 @@ def sums_of_images(
 
 
 def sums_of_dreams(
-    machine: HelmholtzMachine, dreams: int, seed: int, max_elements: int | None = None,
-    show: Show = lambda drawn: None,
-) -> Tensor:  # fmt: skip
-    """`nws.models.likelihood.log_z_sums` over all dreams: (2,), float64, on the CPU."""
-    max_rows = rows_at_once(machine, max_elements or likelihood.MAX_ELEMENTS)
+    machine: HelmholtzMachine, dreams: int, seed: int, show: Show = lambda drawn: None
+) -> Tensor:
+    """`nws.models.likelihood.log_z_sums` over all dreams: (2,), float64."""
+    max_rows = rows_at_once(machine, likelihood.MAX_ELEMENTS)
     at_once = likelihood.dreams_at_once(max_rows)
     sizes = [min(at_once, left) for left in range(dreams, 0, -at_once)]
 

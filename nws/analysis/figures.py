@@ -20,7 +20,7 @@ from nws.analysis.curves import Scale, count, curve, scale
 from nws.analysis.keys import differing_keys, label
 from nws.analysis.runs import Run, folder_names
 from nws.errors import UserError
-from nws.files import write_atomically
+from nws.files import check_writable, write_atomically
 from nws.style import COLOURS, STYLE
 
 DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
@@ -203,21 +203,22 @@ def decimal_ticks(axis: Axis) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def figure_paths(path: Path, alone: bool) -> list[Path]:
-    """The files of a figure, PNG and SVG; with `alone` the one that the path names.
+def figure_paths(output: Path | None, default: str = "") -> list[Path]:
+    """The files of a figure, which can be written: PNG and SVG unless `output` names one of them.
 
     Raises:
-        UserError: The path has no name, or another ending.
+        UserError: The output has no name or another ending, or cannot be written.
     """
-    if not path.name:
-        raise UserError("expected the name of a file to write, got an empty name; add a name")
+    path = Path(f"{default}.png") if output is None else output
+    check_writable(path)
     if path.suffix not in ("", ".png", ".svg"):
         raise UserError(f"a figure is written as .png and .svg, got {path.name}; end it in either")
-    kinds = [path.suffix or ".png"] if alone else [".png", ".svg"]
+    kinds = [".png", ".svg"] if output is None else [path.suffix or ".png"]
     return [path.with_suffix(kind) for kind in kinds]
 
 
 def save(files: dict[str, bytes], paths: Sequence[Path]) -> None:
-    """Write what `render` returns to the paths of `figure_paths`."""
+    """Write what `render` returns to the paths of `figure_paths`, and print these."""
     for path in paths:
         write_atomically(path, files[path.suffix.removeprefix(".")])
+    print(*paths, sep="\n")

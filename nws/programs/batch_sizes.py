@@ -4,11 +4,12 @@ import argparse
 import math
 
 from nws.analysis.batch_sizes import draw, reach
+from nws.analysis.figures import figure_paths, save
 from nws.analysis.keys import value_text
 from nws.analysis.runs import read_runs
 from nws.analysis.summaries import show
 from nws.errors import UserError
-from nws.programs.options import curve_options, figure_files, save_figure
+from nws.programs.options import curve_options, say_replaced
 
 
 def read_arguments() -> argparse.Namespace:
@@ -26,7 +27,7 @@ def read_arguments() -> argparse.Namespace:
 
 def run() -> None:
     given = read_arguments()
-    paths = figure_files(given.output, "batch_sizes")
+    paths = figure_paths(given.output, "batch_sizes")
     if not all(map(math.isfinite, given.target)):
         raise UserError(f"--target must be a number of nats, got {given.target}")
     found = reach(read_runs(given.runs), given.group, given.column, given.target)
@@ -37,4 +38,5 @@ def run() -> None:
         rate=[value_text("optimizer.lr", rate) for rate in found["rate"]],
     )
     show(shown.rename(columns={"tried": "runs tried"}))
-    save_figure(draw(found), paths)
+    say_replaced(paths)
+    save(draw(found), paths)

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from nws import distributed
 from nws.analysis.evaluation import Request, Row, evaluate
-from nws.analysis.figures import draw_bound
+from nws.analysis.figures import draw_bound, figure_paths, save
 from nws.analysis.keys import columns_of, differing_keys, label
 from nws.analysis.runs import Run, folder_names, read_run
 from nws.analysis.summaries import means_table, show
@@ -22,7 +22,7 @@ from nws.analysis.tables import console, with_error
 from nws.errors import UserError
 from nws.experiment.storage.directory import find_runs
 from nws.models.likelihood import TRUSTED_ESS, Z_SAMPLES, resolves
-from nws.programs.options import figure_files, machine_options, open_machine, save_figure, warn
+from nws.programs.options import machine_options, open_machine, say_replaced, warn
 
 LOW = "(low)"  # beside an effective sample size that is
 
@@ -62,12 +62,13 @@ def main(given: argparse.Namespace) -> None:
     options = ("split", "data_points", "seed", "checkpoint", "weights", "p_star", "z_samples")
     common = {name: getattr(given, name) for name in options}
     requests = [Request(samples=samples, **common) for samples in sorted({*given.samples})]
-    figure = figure_files(given.plot, "") if given.plot else []
+    figure = figure_paths(given.plot) if given.plot else []
     runs, rows, failures = evaluate_all(given, requests)
     if runs:
         report(runs, pd.DataFrame(rows), given)
         if figure and distributed.is_first():
-            save_figure(draw_bound(runs, rows), figure)
+            say_replaced(figure)
+            save(draw_bound(runs, rows), figure)
         print(runs[best_place(pd.DataFrame(rows))].path)
     if len(failures) == 1 and not runs:
         raise failures[0][1]

@@ -5,9 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nws.analysis.figures import figure_paths, save
 from nws.experiment.trained.loading import LoadedRun, load_run
-from nws.files import check_writable
 
 
 def machine_options() -> argparse.ArgumentParser:
@@ -18,8 +16,8 @@ def machine_options() -> argparse.ArgumentParser:
     averaged = "average: those that a run with average=exponential or tail averaged (default plain)"
     add("--weights", choices=["plain", "average"], default="plain", help=averaged)
     add("--device", default="auto", help="auto, cpu or cuda (default auto)")
-    trusted = "modules of your own that the run may call, as my_ideas; see what they do first"
-    add("--trust", nargs="+", default=[], metavar="MODULE", help=trusted)
+    trusted = "a module of your own that the run may call, as my_ideas; may be given again"
+    add("--trust", action="append", default=[], metavar="MODULE", help=trusted)
     return parser
 
 
@@ -42,21 +40,6 @@ def curve_options(group: str, file: str) -> argparse.ArgumentParser:
     written = f"the PNG or SVG file to write (default: both, {file}.png and .svg)"
     add("--output", type=Path, help=written)
     return parser
-
-
-def figure_files(output: Path | None, default: str) -> list[Path]:
-    """The files of a figure that can be written, PNG and SVG unless `output` names one of them."""
-    paths = figure_paths(output or Path(f"{default}.png"), alone=output is not None)
-    for path in paths:
-        check_writable(path)
-    return paths
-
-
-def save_figure(files: dict[str, bytes], paths: Sequence[Path]) -> None:
-    """Write a figure, and print its paths."""
-    say_replaced(paths)
-    save(files, paths)
-    print(*paths, sep="\n")
 
 
 def say_replaced(paths: Sequence[Path]) -> None:

@@ -3,11 +3,11 @@
 import argparse
 
 from nws.analysis.curves import Band, Scale, curve, group_runs, scale, with_column
-from nws.analysis.figures import draw, labels
+from nws.analysis.figures import draw, figure_paths, labels, save
 from nws.analysis.keys import but_seed, differing_keys
 from nws.analysis.runs import Run, read_runs
 from nws.errors import UserError
-from nws.programs.options import curve_options, figure_files, save_figure, warn
+from nws.programs.options import curve_options, say_replaced, warn
 
 
 def read_arguments() -> argparse.Namespace:
@@ -35,7 +35,7 @@ def read_arguments() -> argparse.Namespace:
 def run() -> None:
     given = read_arguments()
     column: str = given.column
-    paths = figure_files(given.output, f"curves_{column.replace('/', '_')}")
+    paths = figure_paths(given.output, f"curves_{column.replace('/', '_')}")
     every = read_runs(given.runs)
     runs = with_column(every, column, given.start)
     groups = relabel(group_runs(runs, given.group), given.label)
@@ -53,7 +53,8 @@ def run() -> None:
     files = draw(groups, column, **options)
     own_scale = given.log or given.ymin is not None or given.ymax is not None
     print_ends(groups, bands, Scale(None, None, {}) if own_scale else scale(bands, column))
-    save_figure(files, paths)
+    say_replaced(paths)
+    save(files, paths)
 
 
 def print_ends(groups: dict[str, list[Run]], bands: dict[str, Band], found: Scale) -> None:

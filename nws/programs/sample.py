@@ -95,14 +95,16 @@ def read_arguments() -> argparse.Namespace:
 
 def file_name(given: argparse.Namespace) -> str:
     """The name of the file, with the options that differ from the usual ones."""
-    what, usual = given.what, (None, COUNTS[given.what], "bottom", "test", "best", "plain")
+    what = given.what
+    usual = {"count": COUNTS[what], "split": "test", "checkpoint": "best", "weights": "plain"}
     words = {"count": "_walks" if what == "walk" else "_images", "steps": "_steps"}
     words |= dict.fromkeys(("noise", "chain", "split", "checkpoint", "weights"), "")
     parts = ["binary_" * given.binary + ("samples" if what == "generate" else what)]
     parts += [Path(given.mask or "bottom").stem] * (what == "inpaint")
     parts += [path.stem for path in (given.image or [])[:1]]
-    options = {name: getattr(given, name) for name in words}
-    parts += [f"{value}{words[name]}" for name, value in options.items() if value not in usual]
+    for name, word in words.items():
+        if (value := getattr(given, name)) not in (None, usual.get(name)):
+            parts.append(f"{value}{word}")
     return f"{'_'.join(parts)}_seed_{given.seed}{'.gif' if what == 'chain' else '.png'}"
 
 

@@ -150,7 +150,7 @@ def test_the_figure(make: Make, tmp_path: Path) -> None:
     assert draw(groups, LL, title=r"A $\nosuch{ title", ymin=-12, ymax=0) == files
     with Image.open(io.BytesIO(files["png"])) as image:
         assert image.format == "PNG" and image.width == 1360 and round(image.info["dpi"][0]) == 200
-    save(files, paths := figure_paths(tmp_path / "x", alone=False))
+    save(files, paths := figure_paths(None, str(tmp_path / "x")))
     assert paths == [tmp_path / "x.png", tmp_path / "x.svg"]
     assert paths[1].read_bytes() == files["svg"] and paths[0].read_bytes() == files["png"]
 
@@ -181,7 +181,7 @@ def test_axes_that_cannot_be(make: Make, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--ymin must be above 0"):
         draw(groups, "seconds", log=True, ymin=0)
     with pytest.raises(UserError, match=r"got x\.pdf"):
-        figure_paths(tmp_path / "x.pdf", alone=True)
+        figure_paths(tmp_path / "x.pdf")
 
 
 # --- the program plot -----------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from written import TEST
 
 from nws import distributed
 from nws.analysis import evaluation
-from nws.analysis.evaluation import Request, bootstrap_interval, log_p_star, read_rows
+from nws.analysis.evaluation import Request, bootstrap_interval, read_rows
 from nws.errors import UserError
 from nws.experiment.trained.loading import load_run
 from nws.experiment.training.seeds import derive_seed
@@ -100,29 +100,31 @@ def test_figures_are_those_of_enumeration(command: Command, trained: Path) -> No
     assert log_z < -apart and (log_p - tilde).mean() > apart
 
 
-def test_log_p_star_is_that_of_enumeration_whatever_the_chunks() -> None:
+def test_log_p_star_is_that_of_enumeration_whatever_the_chunks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     machine = HelmholtzMachine([4, 3], rng=torch.Generator().manual_seed(1)).double()
     x = torch.rand(5, 4, generator=torch.Generator().manual_seed(2)).round().double()
-    few, many = (log_p_star(machine, x, 3_000, 0, 3_000, limit) for limit in (7_000, 2**23))
+
+    def star(limit: int, seed: int = 0) -> likelihood.LogPStar:
+        monkeypatch.setattr(likelihood, "MAX_ELEMENTS", limit)
+        roots = evaluation.sums_of_images(machine, x, 3_000, seed)[2]
+        z_sums = evaluation.sums_of_dreams(machine, 3_000, seed)
+        return likelihood.summarise_p_star(roots, 3_000, z_sums, 3_000)
+
+    few, many = star(7_000), star(2**23)
     exact = reference.exact_log_p_tilde(machine, x).mean().item()
     of_z = STANDARD_ERRORS * reference.z_error(machine, 3_000)
     of_x = STANDARD_ERRORS * reference.root_error(machine, x, 3_000)
     assert few.mean != many.mean  # other chunks, other draws
-    for star in (few, many):
-        assert abs(star.log_z - math.log(reference.exact_z(machine))) < of_z
-        assert abs(star.mean + star.log_z - exact) < of_x
-        assert (star.samples, star.z_samples, star.data_points) == (3_000, 3_000, 5)
+    for found in (few, many):
+        assert abs(found.log_z - math.log(reference.exact_z(machine))) < of_z
+        assert abs(found.mean + found.log_z - exact) < of_x
     # negative control: log p is not log p~*
     assert reference.exact_log_prob(machine, x).mean().item() - exact > 2 * of_x
-    assert (
-        log_p_star(machine, x, 3_000, 0, 3_000) == many != log_p_star(machine, x, 3_000, 1, 3_000)
-    )
-    for images, samples, dreams, words in (
-        (x, 0, 1, "evaluation.samples must be"), (x, 1, 0, "evaluation.z_samples must be"),
-        (x[:0], 1, 1, "at least one data point"),
-    ):  # fmt: skip
-        with pytest.raises(UserError, match=words):
-            log_p_star(machine, images, samples, 0, dreams)
+    assert star(2**23) == many != star(2**23, seed=1)
+    with pytest.raises(UserError, match="at least one data point"):
+        evaluation.sums_of_images(machine, x[:0], 1, 0)
 
 
 def test_the_bootstrap_interval() -> None:
