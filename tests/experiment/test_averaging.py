@@ -13,8 +13,8 @@ from conftest import Command, Interrupt, assert_same_run, checkpoint, flatten, m
 
 from nws.errors import UserError
 from nws.experiment.averaging import Average
-from nws.experiment.trained.loading import load_run
-from nws.experiment.training.measures import validate
+from nws.experiment.loading import load_run
+from nws.experiment.evaluation import validate
 from nws.models import HelmholtzMachine
 
 ROUNDING = 1e-5  # relative, of some 20 updates in float32

@@ -13,9 +13,9 @@ from conftest import Command, composed
 from omegaconf import OmegaConf
 
 from nws.errors import UserError
-from nws.experiment.options.configuration import GROUPS
+from nws.experiment.config import GROUPS
 from nws.experiment.options.validation import check_configuration
-from nws.experiment.training.build import build_metrics
+from nws.experiment.build import build_metrics
 from nws.models import HelmholtzMachine
 
 NRWS = ("algorithm=nrws", "metric=fisher", "scheduler=constant", "algorithm.samples=3")

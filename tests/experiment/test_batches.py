@@ -9,7 +9,7 @@ import torch
 
 from nws.data import Dataset, Split
 from nws.errors import UserError
-from nws.experiment.training.batches import Batches
+from nws.experiment.batches import Batches
 
 RNG = torch.Generator()
 

@@ -13,8 +13,8 @@ from conftest import SMALL, Command, assert_same_run, checkpoint, flatten, metri
 from omegaconf import OmegaConf
 
 from nws.data import Dataset, Split
-from nws.experiment.trained.loading import load_run
-from nws.experiment.training.build import build_machine
+from nws.experiment.loading import load_run
+from nws.experiment.build import build_machine
 from nws.models import Units
 
 

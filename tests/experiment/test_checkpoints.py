@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from nws.errors import UserError
-from nws.experiment.storage.checkpoints import load_checkpoint, load_parameters, save_checkpoint
+from nws.experiment.checkpoints import load_checkpoint, load_parameters, save_checkpoint
 from nws.files import write_atomically
 
 

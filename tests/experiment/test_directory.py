@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from PIL import Image
 
 from nws.errors import UserError
-from nws.experiment.storage.directory import RunDirectory, find_runs
+from nws.experiment.run import RunDirectory, find_runs
 
 CONFIG = OmegaConf.create({"seed": 0})
 

@@ -143,7 +143,7 @@ def test_back_off_halves_the_rate_and_starts_again(train: Command) -> None:
 
 def spoil(monkeypatch: pytest.MonkeyPatch, bad: int) -> None:
     """From step `bad` on a gradient is no number, unless the rate is half of what it was."""
-    from nws.experiment.training.trainer import Trainer
+    from nws.experiment.trainer import Trainer
 
     original = Trainer._loss
 

@@ -26,7 +26,7 @@ from conftest import (
 )
 from slurm import put_commands, run_scripts
 
-from nws.experiment.storage.provenance import read_provenance
+from nws.experiment.provenance import read_provenance
 
 AUTO = "resume=auto"
 

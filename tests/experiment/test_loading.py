@@ -12,7 +12,7 @@ import nws
 from nws.data import Dataset
 from nws.errors import UserError
 from nws.experiment.storage import pretrained
-from nws.experiment.storage.directory import RunDirectory, open_run
+from nws.experiment.run import RunDirectory, open_run
 from nws.experiment.trained import loading
 
 CPU = torch.device("cpu")

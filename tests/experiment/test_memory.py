@@ -11,7 +11,7 @@ from conftest import Command, composed
 from nws.errors import UserError
 from nws.experiment.process import memory
 from nws.experiment.process.memory import check_memory, in_words, parameter_bytes, row_bytes
-from nws.experiment.trained.library import load_data
+from nws.experiment.loading import load_data
 from nws.models import HelmholtzMachine
 
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from conftest import CONF, Command
 
-from nws.experiment.options.configuration import PRESETS, flatten_config
+from nws.experiment.config import PRESETS, flatten_config
 from nws.experiment.options.help import defaults, describe, groups, help_text
 from nws.experiment.options.schemas.run import RUN, TRAINER
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from conftest import Command, Interrupt, assert_same_run, checkpoint, metrics, snapshot
 
-from nws.experiment.storage.directory import RunDirectory
-from nws.experiment.training.trainer import Trainer
+from nws.experiment.run import RunDirectory
+from nws.experiment.trainer import Trainer
 
 LONG = ("trainer.epochs=8", "scheduler=constant")
 

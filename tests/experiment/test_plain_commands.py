@@ -9,9 +9,9 @@ import torch
 import yaml
 from conftest import SMALL, Command, checkpoint, metrics
 
-from nws.experiment.trained.loading import load_run
-from nws.experiment.training.measures import dream_loss
-from nws.experiment.training.seeds import derive_seed
+from nws.experiment.loading import load_run
+from nws.experiment.evaluation import dream_loss
+from nws.experiment.batches import derive_seed
 
 
 @pytest.mark.parametrize(("algorithm", "dreams"), [("bihm", None), ("vimco", 3), ("nbihm", None)])

@@ -285,7 +285,7 @@ def test_a_preset_trains_with_an_algorithm(
     command: Command, data_root: Path, monkeypatch: pytest.MonkeyPatch, name: str, algorithm: str
 ) -> None:
     """Two steps each; every algorithm, of the pairs a few."""
-    from nws.experiment.training.trainer import TrainerSettings
+    from nws.experiment.trainer import TrainerSettings
 
     monkeypatch.setattr(TrainerSettings, "steps_per_epoch", lambda self, images, kind="training": 2)
     options = (f"data.root={data_root}", *TWO_STEPS[1:], "trainer.epochs=1")
@@ -300,7 +300,7 @@ def test_a_preset_trains_with_an_algorithm(
 def test_presets_take_two_steps(
     command: Command, data_root: Path, monkeypatch: Any, preset: str
 ) -> None:
-    from nws.experiment.training.trainer import TrainerSettings
+    from nws.experiment.trainer import TrainerSettings
 
     # Two steps whatever the size of the data.
     monkeypatch.setattr(TrainerSettings, "steps_per_epoch", lambda self, images, kind="training": 2)

@@ -15,15 +15,15 @@ import pytest
 import torch
 from conftest import ROOT, SMALL, Command, Interrupt, assert_same_run, checkpoint, metrics
 
-import nws.experiment.storage.provenance as provenance
-import nws.experiment.training.trainer as trainer_module
-from nws.experiment.process.hardware import pick_device
+import nws.experiment.provenance as provenance
+import nws.experiment.trainer as trainer_module
+from nws.experiment.hardware import pick_device
 from nws.experiment.storage.git import Code
-from nws.experiment.storage.provenance import read_provenance
-from nws.experiment.trained.loading import load_run
-from nws.experiment.training.build import build_machine
+from nws.experiment.provenance import read_provenance
+from nws.experiment.loading import load_run
+from nws.experiment.build import build_machine
 from nws.experiment.training.loggers import Outputs
-from nws.experiment.training.measures import validate
+from nws.experiment.evaluation import validate
 
 DEVICE = pick_device("auto")
 KEYS = {

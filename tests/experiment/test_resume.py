@@ -24,8 +24,8 @@ from conftest import (
     snapshot,
 )
 
-from nws.experiment.storage.provenance import read_provenance
-from nws.experiment.trained.loading import load_run
+from nws.experiment.provenance import read_provenance
+from nws.experiment.loading import load_run
 
 RESUMABLE = {
     "one_dream": ("algorithm.dreams=1", "optimizer=momentum"),

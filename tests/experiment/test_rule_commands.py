@@ -15,15 +15,15 @@ import yaml
 from conftest import CONF, Command, Interrupt, assert_same_run, checkpoint, flatten, metrics, names
 from omegaconf import OmegaConf
 
-from nws.experiment.process.hardware import pick_device
-from nws.experiment.training.build import (
+from nws.experiment.hardware import pick_device
+from nws.experiment.build import (
     build_data,
     build_machine,
     build_metrics,
     build_optimizer,
     build_rule,
 )
-from nws.experiment.training.seeds import derive_seed
+from nws.experiment.batches import derive_seed
 from nws.learning import WakeSleep
 
 NRWS = ("algorithm=nrws", "metric=fisher", "scheduler=constant", "algorithm.samples=3")

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 
 from nws.errors import UserError
 from nws.experiment.launch import sweeps  # noqa: F401  its resolvers
-from nws.experiment.options.configuration import locate
+from nws.experiment.config import locate
 from nws.experiment.options.schemas.choices import CHOICES, GROUP_SCHEMAS, PART_SCHEMAS, schemas_of
 from nws.experiment.options.schemas.schema import (
     Count,

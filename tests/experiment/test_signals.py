@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from nws.experiment.process.signals import StopSignals
+from nws.experiment.signals import StopSignals
 
 
 def test_the_first_signal_is_caught_and_the_second_acts_as_before() -> None:

@@ -17,8 +17,8 @@ import torch
 from conftest import ROOT, SMALL, Command, Interrupt, metrics
 
 from nws.experiment.process import terminal
-from nws.experiment.process.hardware import device_text
-from nws.experiment.process.terminal import write_line
+from nws.experiment.hardware import device_text
+from nws.experiment.terminal import write_line
 
 
 def test_progress_in_a_terminal(tmp_path: Path) -> None:

@@ -20,15 +20,15 @@ from test_rule_commands import config_of
 from torch import Tensor
 
 from nws.data import Dataset, Split
-from nws.experiment.process.hardware import pick_device
-from nws.experiment.training.build import (
+from nws.experiment.hardware import pick_device
+from nws.experiment.build import (
     build_data,
     build_machine,
     build_metrics,
     build_optimizer,
     build_rule,
 )
-from nws.experiment.training.seeds import derive_seed
+from nws.experiment.batches import derive_seed
 from nws.learning import WakeSleep
 
 # --- the command line, on a small file in TFD's layout --------------------------------------------

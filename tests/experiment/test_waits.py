@@ -17,8 +17,8 @@ from simulated_cuda import Device, simulated_cuda
 
 from nws.errors import UserError
 from nws.experiment.launch.resume import Start, first_difference
-from nws.experiment.storage.directory import RunDirectory
-from nws.experiment.training.trainer import Trainer
+from nws.experiment.run import RunDirectory
+from nws.experiment.trainer import Trainer
 from nws.natural import UnitFisher
 from nws.natural.metrics import Kronecker
 from nws.natural.operators import Rows
