@@ -79,7 +79,6 @@ CASES = {
     "nbihm": Case(BIHM, Fisher),
     "gaussian": Case(RWS, Fisher, machine={"visible": Gaussian(0.5)}),
     "bipolar": Case(RWS, Fisher, machine={"units": "bipolar"}),
-    "warm start": Case(RWS, fisher(ConjugateGradient, warm_start=True, iterations=3)),
     "tolerance": Case(RWS, fisher(ConjugateGradient, tolerance=1e-3)),
     "minres": Case(RWS, fisher(MinRes)),
     "cholesky": Case(RWS, fisher(Cholesky)),
