@@ -39,7 +39,7 @@ from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep, tempered, u
 from nws.learning.vimco import vimco
 from nws.models import BeliefNetwork, HelmholtzMachine
 from nws.natural import Damping, Rows, UnitFisher
-from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker, Mean, Stateless
+from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker, Mean, Metric
 
 LAYERS = [784, 300, 200, 100, 75, 50, 35, 30, 25, 20, 15, 10, 10]
 RULES = {
@@ -106,7 +106,7 @@ def full_step(learner: WakeSleep, x: Tensor, optimizer: str) -> Callable[[], Non
     return run
 
 
-class Euclidean(Stateless):
+class Euclidean(Metric):
     """The metric that leaves gradients as they are, and remembers what it saw."""
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:

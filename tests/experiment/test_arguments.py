@@ -76,7 +76,6 @@ BAD = {
     "scheduler._target_=torch.optim.lr_scheduler.Nope": "torch.optim.lr_scheduler.Nope",
     "scheduler._target_=null": "scheduler._target_ must name one of torch.optim.lr_scheduler",
     "scheduler.lr_lambda.warmup_steps=abc": "scheduler.lr_lambda.warmup_steps must be a whole",
-    "solver.warm_start=abc": "solver.warm_start must be true or false, got 'abc'",
     "logger._target_=nws.Nope": "logger._target_=nws.Nope cannot be imported",
     "logger._target_=builtins.dict": "logger._target_ must be a class with start, write",
     "+logger.mode=offline": "logger=none takes no options; leave out logger.mode by ~logger.mode",

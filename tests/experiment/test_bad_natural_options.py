@@ -23,7 +23,9 @@ SHORT = (*NRWS, "trainer.epochs=0.5")  # three steps
 
 BAD = {
     ("metric._target_=nws.natural.metrics.Riemann",): "metric._target_=nws.natural.metrics.Riemann",
-    ("metric._target_=torch.nn.ReLU",): "metric._target_ must be a class with update and direction",
+    (
+        "metric._target_=torch.nn.ReLU",
+    ): "metric._target_ must be a class that derives from nws.natural",
     (
         "metric.generator_rows=dreams",
     ): "metric.generator_rows must be model or posterior, got 'dreams'",

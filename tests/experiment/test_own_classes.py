@@ -13,10 +13,10 @@ IDEAS = '''
 import torch
 from nws import HelmholtzMachine, Rule
 from nws.models.units import Binary
-from nws.natural import Damping
+from nws.natural import Damping, Metric, Solver
 
 
-class Unscaled:
+class Unscaled(Metric):
     """The plain gradient, as a metric: (0 + alpha I)^{-1} g."""
 
     def update(self, rows, alpha):
@@ -26,7 +26,7 @@ class Unscaled:
         return [g / self.alpha for g in gradients]
 
 
-class Solved:
+class Solved(Solver):
     """Plain descent along the damped system, ten steps."""
 
     def __init__(self, rate=0.5):
@@ -40,15 +40,6 @@ class Solved:
         for _ in range(10):
             x = x - self.rate * (self.operator.matmul(x) + self.damping * x - gradient)
         return x
-
-    def state_dict(self):
-        return {}
-
-    def load_state_dict(self, state):
-        pass
-
-    def report(self):
-        return {}
 
 
 def sharpened(log_p, log_q, power):
@@ -134,9 +125,9 @@ def test_own_classes_are_what_trains(
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (("metric._target_=my_classes.Stubborn",), "must be a class with update and direction"),
+        (("metric._target_=my_classes.Stubborn",), "must be a class that derives from"),
         (("damping._target_=my_classes.Flat", "~damping.value"), "must be a class of nws.natural"),
-        (("metric._target_=builtins.dict",), "direction is missing in builtins.dict"),
+        (("metric._target_=builtins.dict",), "derives from nws.natural.Metric, got builtins.dict"),
         (("algorithm._target_=builtins.dict",), "algorithm._target_ must be nws.learning.Rule"),
         (("++model.units={_target_: my_classes.Solved}",), "model.units must be binary or bipolar"),
     ],

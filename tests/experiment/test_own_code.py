@@ -12,8 +12,8 @@ from conftest import Command
 from nws.errors import UserError
 from nws.experiment.process.own_code import describe_error, own_place
 
-METRIC = """
-class MyMetric:
+METRIC = """from nws.natural import Metric
+class MyMetric(Metric):
     def __init__(self):
         {constructor}
 

@@ -203,7 +203,7 @@ RESUMABLE = {
     "refreshed every 3 steps": (
         "metric.refresh_every=3", "damping=exponential", "damping.schedule.half_life=3",
     ),
-    "pcg": ("solver.warm_start=true", "solver.preconditioner_every=5", "solver.rank=4"),
+    "pcg": ("solver.preconditioner_every=5", "solver.rank=4"),
     "running inverse": (
         "solver=sherman_morrison", "solver.forgetting=0.9", "metric.refresh_every=3",
         "model.layers=[5]",
@@ -285,15 +285,11 @@ def test_a_plain_run_goes_on_with_a_metric_at_its_own_step(
 
 
 def test_auto_goes_on_where_other_rows_make_another_solver_the_cheapest(train: Command) -> None:
-    """Few rows: woodbury, which has no state; many: pcg."""
+    """Few rows: woodbury; many: pcg."""
     exact = ("algorithm=nrws", "metric=fisher", "solver=auto")
     small = (*exact, "model.layers=[20]", "trainer.batch_size=20")
     run = train("hydra.run.dir=run", *small, "algorithm.samples=1", "trainer.epochs=0.1").run
-    assert not any(
-        each for state in checkpoint(run)["metrics"] for each in state["metric"]["solvers"]
-    )
     file = run / ".hydra" / "config.yaml"
     file.write_text(file.read_text().replace("samples: 1\n", "samples: 20\n"))
     resumed = train("resume=run", "trainer.epochs=0.2")
     assert resumed.code == 0 and resumed.err == "", resumed.err
-    assert any(each for state in checkpoint(run)["metrics"] for each in state["metric"]["solvers"])

@@ -91,7 +91,6 @@ def test_no_step_waits(options: str, tmp_path: Path, device: Device) -> None:
         "algorithm=nrws damping=linear", "algorithm=nrws damping=levenberg_marquardt",
         "algorithm=nrws metric=fisher solver.iterations=3", "algorithm=nbihm metric=fisher",
         "algorithm=nrws metric=fisher", "algorithm=nrws metric=empirical",
-        "algorithm=nrws metric=fisher solver.warm_start=true",
     ],
 )  # fmt: skip
 def test_what_waits_is_seldom_and_named(options: str, tmp_path: Path, device: Device) -> None:

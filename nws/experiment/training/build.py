@@ -25,7 +25,7 @@ from nws.learning import NaturalMetric, RowOptions, Rule
 from nws.models import HelmholtzMachine, Units
 from nws.models.likelihood import can_enumerate
 from nws.models.units import find_units
-from nws.natural import Damping
+from nws.natural import Damping, Metric, Solver
 
 log = logging.getLogger(__name__)
 
@@ -132,15 +132,18 @@ def build_metrics(
     extra = {}
     if takes_solver(config):
         extra["solver"] = partial(instantiate, config.solver, total_steps)
-        extra["solver"]()  # a wrong option is found here, not at the first step
+        if not isinstance(extra["solver"](), Solver):  # found here, as a wrong option is
+            raise UserError(
+                "solver._target_ must be a class that derives from nws.natural.Solver, got"
+                f" {config.solver['_target_']}; see docs/extending.md"
+            )
     metrics = []
     for network in machine.networks:
         metric = instantiate(options, total_steps, **extra)
-        missing = [name for name in ("update", "direction") if not hasattr(metric, name)]
-        if missing:
+        if not isinstance(metric, Metric):
             raise UserError(
-                f"metric._target_ must be a class with update and direction, {missing[0]} is"
-                f" missing in {options['_target_']}; see docs/extending.md"
+                "metric._target_ must be a class that derives from nws.natural.Metric, got"
+                f" {options['_target_']}; see docs/extending.md"
             )
         damping = _build(config, "damping", total_steps)
         for step in (total_steps - 1, 0):  # a schedule that falls to 0 is found here

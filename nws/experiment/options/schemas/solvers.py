@@ -28,7 +28,7 @@ class WoodburyOptions(CholeskyOptions):
 class ShermanMorrisonOptions(DirectOptions):
     """Rows folded in."""
 
-    target = "nws.natural.solvers.sherman_morrison"
+    target = "nws.natural.solvers.ShermanMorrison"
     block: Count = Field(1, description="rows folded in at once; 1 is the rank-one formula")
     forgetting: float = Field(
         0.0,
@@ -80,7 +80,6 @@ class ConjugateGradientOptions(Schema):
     preconditioner_every: Count = Field(
         20, description="updates between refreshes of the eigenpairs; stale ones cost iterations"
     )
-    warm_start: bool = Field(False, description="start from the last step's direction")
 
 
 class AutoSolverOptions(Schema):
