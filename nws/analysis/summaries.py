@@ -94,8 +94,8 @@ def print_sweep(directory: Path) -> None:
     if (directory / "optimization_results.yaml").is_file():  # Optuna's: best trial first
         order = frame(runs)["best"].sort_values(ascending=False).index
         runs = [runs[place] for place in order]
-    keys, numbers = differing_keys(runs), frame(runs)
     quiet = all(run.config.get("verbosity") == "quiet" for run in runs)
+    keys, numbers = differing_keys(runs), frame(runs)
     if not quiet:
         print()
         show(runs_table(runs, keys))
@@ -103,19 +103,24 @@ def print_sweep(directory: Path) -> None:
         if averages is not None:
             print()
             show(averages)
-    if numbers["best"].isna().all():
-        return
-    place = int(numbers["best"].idxmax())
-    name = f" {label(runs[place], keys)}:" if keys else ""
-    value = with_error(numbers["best"][place], numbers["error"][place])
-    print(f"\nbest of {len(runs)} runs:{name} {value} nats")
+    if numbers["best"].notna().any():
+        place = int(numbers["best"].idxmax())
+        name = f" {label(runs[place], keys)}:" * bool(keys)
+        value = with_error(*numbers.loc[place, ["best", "error"]])
+        print(f"\nbest of {len(runs)} runs:{name} {value} nats")
+        print_commands(runs[place], directory, quiet)
+
+
+def print_commands(run: Run, directory: Path, quiet: bool) -> None:
+    """Print how to repeat a run of a sweep and how to look at the sweep, then its directory."""
+    command = repeating(run)
+    if command and not quiet:
+        print(f"repeat it with\n  {command}")
     if not quiet:
-        if command := repeating(runs[place]):
-            print(f"repeat it with\n  {command}")
         print("next:")
         for program in ("evaluate", "plot", "report"):
             print(f"  {command_line(program, short_path(directory))}")
-    print(runs[place].path)
+    print(run.path)
 
 
 def repeating(run: Run) -> str:

@@ -16,7 +16,7 @@ from nws.analysis.supervised.methods import METHODS
 from nws.analysis.supervised.report import as_csv, as_json, figure, search_table, table
 from nws.analysis.supervised.search import Runs, compare
 from nws.analysis.supervised.tasks import TASKS, load_task
-from nws.analysis.tables import markdown, print_table
+from nws.analysis.tables import print_table
 from nws.errors import UserError, positive_int
 from nws.experiment.process.boundary import errors_for_people
 from nws.files import check_folder, write_atomically
@@ -72,6 +72,12 @@ def main() -> None:
         write_atomically(folder / name, content)
     print_table(*table(task, results))
     print(folder)
+
+
+def markdown(heads: list[str], rows: list[list[str]]) -> str:
+    """A table in Markdown."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def run() -> None:
