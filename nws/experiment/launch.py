@@ -44,7 +44,7 @@ PARENT = "NWS_SWEEP_PROCESS"  # the variable by which workers know the process o
 CHATTY = (
     "hydra._internal.core_plugins.basic_launcher", "hydra_plugins.hydra_joblib_launcher", "alembic",
 )  # fmt: skip
-STARTED = datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")  # with microseconds: one for each run
+STARTED = ""  # when the program was started, with microseconds: one for each run
 
 
 def started() -> str:
@@ -280,7 +280,7 @@ def meet_others() -> None:
     """Meet the other processes of a run, if there are some. The first one speaks."""
     global STARTED
     distributed.start()
-    STARTED = distributed.send(STARTED)
+    STARTED = distributed.send(datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f"))
     if not distributed.is_first():
         logging.disable()
 
