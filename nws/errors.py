@@ -16,16 +16,17 @@ class Diverged(UserError):
     """A run whose loss or parameters are not finite any more."""
 
 
-def positive_int(name: str, value: object, minimum: int = 1) -> int:
-    """The value as an int, where it is a whole number (3.0 is, True is not) of at least minimum.
+def positive_int(name: str, value: object, minimum: int = 1, maximum: float = math.inf) -> int:
+    """The value as an int, where it is a whole number (3.0 is, True is not) from minimum to maximum.
 
     Raises:
         UserError: For any other value, with its name.
     """
     whole = isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())
-    if whole and not isinstance(value, bool) and value >= minimum:  # type: ignore
+    if whole and not isinstance(value, bool) and minimum <= value <= maximum:  # type: ignore
         return int(value)  # type: ignore
-    raise UserError(f"{name} must be a whole number of at least {minimum}, got {value!r}")
+    most = f" and at most {maximum:,}" if maximum < math.inf else ""
+    raise UserError(f"{name} must be a whole number of at least {minimum}{most}, got {value!r}")
 
 
 def number(name: str, value: object, expected: str, holds: Callable[[float], bool]) -> float:

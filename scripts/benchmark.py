@@ -34,12 +34,12 @@ from nws import distributed
 from nws.analysis.tables import print_table
 from nws.errors import UserError, number, positive_int
 from nws.experiment.boundary import errors_for_people
-from nws.experiment.process.hardware import device_name
+from nws.experiment.hardware import device_name
 from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep, tempered, uniform
 from nws.learning.vimco import vimco
 from nws.models import BeliefNetwork, HelmholtzMachine
 from nws.natural import Damping, Rows, UnitFisher
-from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker, Mean, Stateless
+from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker, Mean, Metric
 
 LAYERS = [784, 300, 200, 100, 75, 50, 35, 30, 25, 20, 15, 10, 10]
 RULES = {
@@ -84,7 +84,7 @@ def make_learner(
         rows = RowOptions(max_rows=arguments.max_rows)
         damping = arguments.damping
         metrics = [NaturalMetric(n, make(), Damping(damping), rows) for n in machine.networks]
-    return WakeSleep(machine, rule, draws, metrics, arguments.streams), images()
+    return WakeSleep(machine, rule, draws, metrics), images()
 
 
 def make_optimizer(name: str, machine: HelmholtzMachine, rate: float = RATE) -> Optimizer:
@@ -106,7 +106,7 @@ def full_step(learner: WakeSleep, x: Tensor, optimizer: str) -> Callable[[], Non
     return run
 
 
-class Euclidean(Stateless):
+class Euclidean(Metric):
     """The metric that leaves gradients as they are, and remembers what it saw."""
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of the solvers share.
+"""What the tests of solvers, metrics and preconditioners share.
 
 These are dense float64 references, errors against them, and solvers by name.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,13 +16,13 @@ from cases import SolverCase
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nws.natural.operators import SharedCurvature, UnitFisher
+from nws.natural.operators import CurvatureOperator, UnitFisher
 from nws.natural.preconditioners import Basis
 from nws.natural.solvers import (
     AutoSolver,
     Cholesky,
     ConjugateGradient,
-    RunningInverse,
+    MinRes,
     ShermanMorrison,
     Solver,
     Woodbury,
@@ -41,20 +42,12 @@ def pcg(iterations: int | None = 3, tolerance: float = 0.0, **settings: Any) -> 
 
 
 def tight(case: SolverCase) -> float:
-    """A residual that conjugate gradient reaches: 450 rounding units in float64, 8 in float32."""
+    """A residual that an iterative solver reaches: 450 rounding units in float64, 8 in float32."""
     return 1e-13 if case.dtype == torch.float64 else 1e-6
 
 
 def converged(case: SolverCase, **settings: Any) -> ConjugateGradient:
     return pcg(1000, tight(case), **settings)
-
-
-def warm(case: SolverCase) -> ConjugateGradient:
-    """Has solved another system with another gradient before."""
-    solver = converged(case, warm_start=True)
-    solver.factor(case.fisher(seed=5), case.damping)
-    solver.solve(case.gradient(seed=6))
-    return solver
 
 
 DIRECT: dict[str, type[DirectSolver]] = {
@@ -63,17 +56,15 @@ DIRECT: dict[str, type[DirectSolver]] = {
     "sherman_morrison": ShermanMorrison,
 }
 SOLVERS: dict[str, Callable[[SolverCase], Solver]] = {
-    "cholesky": lambda case: Cholesky(),
-    "woodbury": lambda case: Woodbury(),
-    "sherman_morrison": lambda case: ShermanMorrison(),
+    **{name: lambda case, kind=kind: kind() for name, kind in DIRECT.items()},
     "sherman_morrison, block 16": lambda case: ShermanMorrison(block=16),
-    "running, first batch": lambda case: RunningInverse(0.9, block=16),
+    "running, first batch": lambda case: ShermanMorrison(block=16, forgetting=0.9),
     "auto": lambda case: AutoSolver(iterations=200),
     "pcg": converged,
-    "pcg, rank 3": lambda case: converged(case, rank=3),
-    "pcg, full rank": lambda case: converged(case, rank=1000),
-    "pcg, rank 0": lambda case: converged(case, rank=0),
-    "pcg, warm start": warm,
+    "pcg, rank 3": partial(converged, rank=3),
+    "pcg, full rank": partial(converged, rank=1000),
+    "pcg, rank 0": partial(converged, rank=0),
+    "minres": lambda case: MinRes(1000, tight(case)),
 }
 each_solver = pytest.mark.parametrize("name", SOLVERS)
 
@@ -84,18 +75,15 @@ def dense(fisher: UnitFisher) -> Tensor:
     return torch.einsum("km,ki,kj->mij", weights, inputs, inputs)
 
 
-def mean_block(fisher: UnitFisher) -> Tensor:
-    """A = sum_k w_k h_k h_k^T with w_k ~ sum_j s_kj: (d, d).
-
-    It is the sum of the dense blocks, divided by the sum of all weights.
-    """
-    return dense(fisher).sum(0) / fisher.curvature.sum().double().cpu()
-
-
 def mean_row(fisher: UnitFisher) -> Tensor:
     """c = sum_k w_k h_k, w_k ~ sum_j s_kj, sum_k w_k = 1: (d,)."""
     weights = fisher.curvature.double().cpu().sum(1)
     return (weights / weights.sum()) @ fisher.inputs.double().cpu()
+
+
+def damped_blocks(case: SolverCase) -> Tensor:
+    """F_j + alpha I in float64: (m, d, d)."""
+    return dense(case.fisher()) + case.alpha * torch.eye(case.d, dtype=torch.float64)
 
 
 def solve_dense(blocks: Tensor, alpha: float, gradient: Tensor) -> Tensor:
@@ -105,6 +93,11 @@ def solve_dense(blocks: Tensor, alpha: float, gradient: Tensor) -> Tensor:
         torch.cholesky_solve(g[:, None], torch.linalg.cholesky(block + alpha * identity))[:, 0]
         for block, g in zip(blocks, gradient.double().cpu(), strict=True)
     ])  # fmt: skip
+
+
+def condition(blocks: Tensor, alpha: float) -> Tensor:
+    """(largest eigenvalue + alpha) / alpha of each block: (m,)."""
+    return (torch.linalg.eigvalsh(blocks)[:, -1] + alpha) / alpha
 
 
 def errors(solution: Tensor, expected: Tensor) -> Tensor:
@@ -134,40 +127,22 @@ def factored(solver: Any, case: SolverCase, seed: int = 0) -> Any:
     return solver
 
 
-class Wrapped:
-    """What the protocol of an operator asks for, and nothing more: no rows to be looked at."""
+class Wrapped(CurvatureOperator):
+    """What an operator must have, and nothing more: no rows to be looked at."""
 
     def __init__(self, fisher: UnitFisher) -> None:
-        self._fisher = fisher
+        self.fisher, self.name = fisher, fisher.name
 
-    @property
-    def name(self) -> str:
-        return self._fisher.name
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self._fisher.shape
-
-    @property
-    def rows(self) -> int:
-        return self._fisher.rows
-
-    @property
-    def finite(self) -> bool:
-        return self._fisher.finite
-
-    @property
-    def shared(self) -> SharedCurvature:
-        return self._fisher.shared
+    shape, rows, finite, shared = (
+        property(lambda self, name=name: getattr(self.fisher, name))
+        for name in ("shape", "rows", "finite", "shared")
+    )
 
     def matmul(self, vectors: Tensor) -> Tensor:
-        return self._fisher.matmul(vectors)
+        return self.fisher.matmul(vectors)
 
     def diagonal(self) -> Tensor:
-        return self._fisher.diagonal()
-
-    def reduce(self, damping: Tensor) -> None:
-        return None
+        return self.fisher.diagonal()
 
 
 def saved(solver: Any) -> dict[str, Any]:
@@ -212,22 +187,13 @@ def shared_inverses(fisher: UnitFisher, basis: Basis, alpha: float, centre: Tens
 class Textbook:
     """Preconditioned conjugate gradient on dense matrices.
 
-    It records the iterates, the start first.
+    It records the iterates, the start (zero) first.
     It also records by how much each iteration shortens |x_j - iterate_j|^2 in the norm of A_j.
     """
 
-    def __init__(
-        self,
-        matrices: Tensor,
-        inverses: Tensor,
-        right: Tensor,
-        iterations: int,
-        start: Tensor | None = None,
-    ) -> None:
-        x = torch.zeros_like(right) if start is None else start
-        r = right - apply(matrices, x)
-        z = apply(inverses, r)
-        p = z
+    def __init__(self, matrices: Tensor, inverses: Tensor, right: Tensor, iterations: int) -> None:
+        x, r = torch.zeros_like(right), right
+        p = z = apply(inverses, r)
         self.iterates, self.gains = [x], []
         for _ in range(iterations):
             image = apply(matrices, p)
@@ -244,17 +210,20 @@ class Textbook:
 class NoReads(TorchDispatchMode):
     """Raises where code reads a number from a tensor: `.item()`, `float`, `bool`, a mask index."""
 
-    READS = (
-        "aten::_local_scalar_dense",
-        "aten::item",
-        "aten::is_nonzero",
-        "aten::nonzero",
-        "aten::equal",
-    )
+    READS = ("_local_scalar_dense", "item", "is_nonzero", "nonzero", "equal")
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if function._schema.name in self.READS:
+        if function._schema.name.removeprefix("aten::") in self.READS:
             raise AssertionError(f"{function} reads from the device")
         return function(*args, **(kwargs or {}))
+
+
+def without_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a device: what a solver or metric looks at on the CPU alone is left out."""
+    nothing = lambda *_, **__: None  # noqa: E731
+    for module in ("conjugate_gradient", "minres", "direct"):
+        monkeypatch.setattr(f"nws.natural.solvers.{module}.check_system", nothing)
+    monkeypatch.setattr("nws.natural.solvers.solver.IterativeSolver.check", nothing)
+    monkeypatch.setattr("nws.natural.metrics.kronecker.check_rows", lambda rows, alpha, **_: alpha)

@@ -65,7 +65,7 @@ def test_the_wheel_has_what_is_no_code(wheel: Path) -> None:
     for name in pretrained.names():
         assert f"nws/pretrained/{name}/checkpoints/best.pt" in names
         assert f"nws/pretrained/{name}/.hydra/config.yaml" in names
-    assert not [name for name in names if name.startswith(("tests", "scripts", "conf"))]
+    assert not [name for name in names if name.startswith(("tests", "scripts", "examples", "conf"))]
 
 
 def test_the_installed_command_trains_and_samples_from_any_folder(

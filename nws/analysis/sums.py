@@ -10,11 +10,9 @@ Symbols: N data points, K samples of each, w = p(x, h) / q(h | x), M dreams for 
 
 import contextlib
 import io
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -24,6 +22,7 @@ from nws import distributed
 from nws.errors import positive_int
 from nws.experiment.training.seeds import derive_seed
 from nws.files import write_atomically
+from nws.learning.together import results
 from nws.models import likelihood
 from nws.models.helmholtz import HelmholtzMachine
 from nws.models.likelihood import LogLikelihood, LogPStar, log_sums, log_z_sums
@@ -96,8 +95,8 @@ class Sums:
         saved = time.monotonic()
         try:
             show(sum(self.sizes[: len(self.sums)]), sum(self.sizes))
-            while len(self.sums) < len(self.sizes):
-                self.sums += self._next()
+            for found in results(self._chunk, range(len(self.sums), len(self.sizes))):
+                self.sums.append(found)
                 show(sum(self.sizes[: len(self.sums)]), sum(self.sizes))
                 if time.monotonic() - saved > SAVE_EVERY:
                     self._save(partial)
@@ -122,18 +121,6 @@ class Sums:
         roots = torch.cat(self.sums[: len(self.parts)], dim=1)[2]
         z_sums = torch.stack(self.sums[len(self.parts) :]).logsumexp(0)
         return likelihood.summarise_p_star(roots, self.samples, z_sums, self.z_samples)
-
-    def _next(self) -> list[Tensor]:
-        """The sums of the next chunks, one for each process, which computes its own."""
-        numbers = range(len(self.sizes))[len(self.sums) :][: distributed.size()]
-        shapes = [(3, len(self.parts[n])) if n < len(self.parts) else (2,) for n in numbers]
-        sizes = [math.prod(shape) for shape in shapes] + [0] * (distributed.size() - len(shapes))
-        own = torch.zeros(0, dtype=torch.float64)
-        if distributed.rank() < len(numbers):
-            own = self._chunk(numbers[distributed.rank()]).cpu().flatten()
-        joined = distributed.gather([own], [[0, *accumulate(sizes)]])[0]
-        pieces = joined.split(sizes)
-        return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=False)]
 
     def _chunk(self, number: int) -> Tensor:
         """The sums of one chunk: of images (3, B), or after all of these, of dreams (2,)."""

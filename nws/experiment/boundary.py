@@ -55,7 +55,9 @@ def end_program(error: Exception | KeyboardInterrupt) -> NoReturn:
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(PIPE_CLOSED)
-    print(f"error: {explain(error)}", file=sys.stderr)
+    together = sys.modules.get("nws.distributed")  # it imports torch
+    if together is None or together.speaks_first():  # of several processes that end one says why
+        print(f"error: {explain(error)}", file=sys.stderr)
     sys.exit(1)
 
 

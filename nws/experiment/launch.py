@@ -31,7 +31,7 @@ from nws.experiment.invocation import command_line
 from nws.experiment.panels import identity, show_end, show_start
 from nws.experiment.provenance import Provenance, surroundings
 from nws.experiment.resume import Start, starting_point
-from nws.experiment.run import SWEEP, Taken, is_end, read_sweep, sweep_of
+from nws.experiment.run import SWEEP, Taken, read_sweep, sweep_of
 from nws.experiment.signals import StopSignals, end_with
 from nws.experiment.terminal import Terminal, short_path, write_line
 from nws.experiment.trainer import Trainer
@@ -52,6 +52,14 @@ def started() -> str:
     return STARTED
 
 
+def folder(name: object) -> str:
+    """Return an experiment's name as a folder below outputs/; `UserError` where it leads out."""
+    parts = Path(str(name)).parts
+    if not parts or ".." in parts or Path(str(name)).is_absolute():
+        raise UserError(f"name must be a folder below outputs/, got {name!r}")
+    return str(name)
+
+
 def sweep_directory(parent: str, resume: str | None, overrides: DictConfig) -> str:
     """Return a sweep's directory; for resume=auto the newest one of the same command, if any."""
     if resume == "auto":
@@ -68,6 +76,7 @@ def sweep_command(overrides: DictConfig) -> list[str]:
 
 
 # Cached, so that all jobs of a sweep share the folder that was named at its start.
+OmegaConf.register_new_resolver("folder", folder, use_cache=True, replace=True)
 OmegaConf.register_new_resolver("started", started, use_cache=True, replace=True)
 OmegaConf.register_new_resolver("sweep_directory", sweep_directory, use_cache=True, replace=True)
 
@@ -194,7 +203,7 @@ class Job:
         """Train one run to its end or to a signal."""
         number = str(self.hydra.job.num) if self.shares_output else None
         terminal = Terminal(bool(start.config.progress), number)
-        if start.state is not None and is_end(start.state) and not start.changed - {"resume"}:
+        if start.state is not None and start.state["finished"] and not start.changed - {"resume"}:
             terminal.line(f"finished already: step {start.state['step']}")
             start.run.write_views(start.state)
             return float(start.state["best"])

@@ -171,11 +171,10 @@ class Provenance(Callback):
         diff = code.diff
         if len(diff) > MAX_DIFF:
             diff = diff[:MAX_DIFF] + f"\n# cut: {MAX_DIFF} of {len(diff)} bytes\n".encode()
-        if before and before.get("commit") == code.commit:
-            with contextlib.suppress(OSError, TypeError):
-                old = (self.run.path / before["diff"]).read_bytes() if before["diff"] else b""
-                if old == diff:
-                    return before
+        place = self.run.path / str((before or {}).get("diff"))
+        kept = place.read_bytes() if place.is_file() else b""
+        if before and before.get("commit") == code.commit and kept == diff:
+            return before
         self._diff = (name, diff)
         return {"commit": code.commit, "changed": bool(diff), "diff": name if diff else None}
 

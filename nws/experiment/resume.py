@@ -13,7 +13,7 @@ from nws import distributed
 from nws.errors import UserError
 from nws.experiment.checkpoints import State, load_checkpoint
 from nws.experiment.config import CONF, check_trust, flatten, override_key, to_dict
-from nws.experiment.run import RunDirectory, is_end, load_yaml, open_run, remove_empty, saved_config
+from nws.experiment.run import RunDirectory, load_yaml, open_run, remove_empty, saved_config
 
 #: What a resumed run keeps: its place in the draws depends on it, or only a start takes it.
 FIXED = ("seed", "name", "trainer.batch_size", "algorithm", "model", "data")
@@ -157,14 +157,14 @@ def left_run(output: Path, config: DictConfig) -> Path:
         return output
     wanted = config.copy()
     resolve_paths(wanted)
-    for path in sorted(output.parent.glob("*/checkpoints/last.pt"), reverse=True):
+    for last in sorted(output.parent.glob("*/checkpoints/last.pt"), reverse=True):
         try:
-            state = load_checkpoint(path)
-            check_same(wanted, saved_config(state, path), path.parent.parent)
+            run, saved = open_run(last.parent.parent)
+            check_same(wanted, saved, run.path)
+            if not load_checkpoint(last)["finished"]:
+                return run.path
         except UserError:  # another configuration, or damaged
             continue
-        if not is_end(state):
-            return path.parent.parent
     return output
 
 

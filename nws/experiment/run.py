@@ -155,11 +155,6 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def is_end(state: State) -> bool:
-    """Return whether a checkpoint is that of a run's end."""
-    return bool(state["finished"])
-
-
 def remove_empty(directory: Path) -> None:
     """Remove a directory that holds nothing, and those above it, up to the working directory."""
     here = Path.cwd()

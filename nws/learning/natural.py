@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nws import distributed
 from nws.errors import UserError, number, positive_int
 from nws.learning.gradients import Term
 from nws.learning.rows import layer_rows
+from nws.learning.together import sum_
 from nws.models import BeliefNetwork, HelmholtzMachine, Layer
 from nws.natural import Damping, Rows, UnitFisher
 from nws.natural.metrics import Metric
@@ -124,9 +124,8 @@ class NaturalMetric:
             self.rows = layer_rows(self.network, rows, self.options.max_rows)
             self.metric.update(self.rows, self._alpha)
         measures = self.damping.measures(self._step)
-        if hasattr(self.metric, "precondition_") and not measures:
-            self.metric.precondition_(*self._gradients(), 1 + self._alpha, self._longest())
-        else:
+        shorten = None if self.options.max_kl is None else self._shorten
+        if measures or not self.metric.precondition_(*self._gradients(), 1 + self._alpha, shorten):
             self._write_directions(terms, measures)
         self._step += 1
         self._let_go()
@@ -166,27 +165,25 @@ class NaturalMetric:
                 f" of the {self.network.name}, {expected}; got {found}"
             )
 
-    def _longest(self) -> Tensor | None:
-        """The largest squared Fisher length of a direction in the trust region: 2 max_kl / lr^2."""
-        if self.options.max_kl is None:
-            return None
-        return 2 * self.options.max_kl / self.learning_rate.square()
+    def _shorten(self, length: Tensor) -> Tensor:
+        """The factor that keeps a direction of this squared length in the trust region.
+
+        The largest squared Fisher length of a direction in it is 2 max_kl / lr^2.
+        """
+        assert self.options.max_kl is not None
+        longest = 2 * self.options.max_kl / self.learning_rate.square()
+        return (longest / length).sqrt().clamp(max=1)
 
     def _bounded(self, scale: Tensor, directions: Sequence[Tensor]) -> Tensor:
         """The scale, shortened where a step would leave the trust region, by the exact length."""
-        longest = self._longest()
-        if longest is None:
+        if self.options.max_kl is None:
             return scale
-        length = self._square_length(directions)
-        return scale * (longest / (scale.square() * length)).sqrt().clamp(max=1)
+        return scale * self._shorten(scale.square() * self._square_length(directions))
 
     def _square_length(self, vectors: Sequence[Tensor]) -> Tensor:
-        """The squared Fisher length of (m, d) a layer; each process takes its units."""
-        lengths = []
-        for fisher, vector in zip(self.fishers, vectors, strict=True):
-            units = distributed.share(len(vector))
-            lengths.append(fisher.of(units).quadratic(vector[units]))
-        return distributed.total(torch.stack(lengths).sum())
+        """The squared Fisher length of (m, d) a layer."""
+        pairs = zip(self.fishers, vectors, strict=True)
+        return torch.stack([fisher.quadratic(vector) for fisher, vector in pairs]).sum()
 
     @torch.no_grad()
     def after_step(self, machine: HelmholtzMachine) -> None:
@@ -206,7 +203,7 @@ class NaturalMetric:
             after = machine.evaluate(trace.state_blocks, trace.samples)
             change = after.layer_log_probs(self.network) - trace.layer_log_probs(self.network)
             actual += change.sum(0) @ row_weights
-        actual = distributed.total(actual)
+        sum_([actual])
         numbers = torch.stack([predicted, actual, actual / predicted])
         hoped, found, ratio = numbers.tolist()  # one synchronisation
         if hoped > 0:
@@ -220,13 +217,11 @@ class NaturalMetric:
 
         A step does not wait for the device to say so; on the CPU it has raised the error itself.
         """
-        if hasattr(self.metric, "check"):
-            self.metric.check()
+        self.metric.check()
 
     def report(self) -> dict[str, float]:
         """What damping and metric say of the last step, named for the log (synchronises)."""
-        own: dict[str, float] = getattr(self.metric, "report", dict)()
-        numbers = self.damping.report() | own
+        numbers = self.damping.report() | self.metric.report()
         return {f"{self.network.name}/{key}": value for key, value in numbers.items()}
 
     def start_at(self, step: int) -> None:
@@ -238,7 +233,7 @@ class NaturalMetric:
         state: dict[str, Any] = {
             "step": self._step,
             "damping": self.damping.state_dict(),
-            "metric": getattr(self.metric, "state_dict", dict)(),
+            "metric": self.metric.state_dict(),
         }
         if self.options.refresh_every > 1:
             state["alpha"] = self._alpha
@@ -262,11 +257,10 @@ class NaturalMetric:
             return
         if "rows" in state and self.options.refresh_every > 1:
             self._alpha.copy_(state["alpha"])
-            self.rows = [_restore(self._alpha, *saved) for saved in state["rows"]]
+            self.rows = [_restore(self._alpha, saved) for saved in state["rows"]]
             if self.rows:
                 self.metric.update(self.rows, self._alpha)
-        if hasattr(self.metric, "load_state_dict"):
-            self.metric.load_state_dict(_move(state["metric"], self._alpha))
+        self.metric.load_state_dict(_move(state["metric"], self._alpha))
 
 
 class _Step(NamedTuple):
@@ -288,11 +282,10 @@ def _contents(rows: Rows) -> tuple[Any, ...]:
     return rows.inputs, rows.curvature, errors, rows.name, rows.weights, list(rows.means)
 
 
-def _restore(like: Tensor, inputs: Tensor, curvature: Tensor, *others: Any) -> Rows:
-    """Rows from `_contents`; those of version 0.1 end with the name."""
-    errors, name, weights, means = [*_move(list(others), like), None, None][:4]
-    inputs, curvature = inputs.to(like), curvature.to(like)
-    return Rows(inputs, curvature, lambda: errors, name, weights, means and (lambda: means))
+def _restore(like: Tensor, saved: Sequence[Any]) -> Rows:
+    """Rows from `_contents`."""
+    inputs, curvature, errors, name, weights, means = _move(saved, like)
+    return Rows(inputs, curvature, lambda: errors, name, weights, lambda: means)
 
 
 def _move(value: Any, like: Tensor) -> Any:

@@ -3,14 +3,14 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
-from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from nws import distributed
 from nws.learning.gradients import Term
+from nws.learning.together import gather
 from nws.models import BeliefNetwork, Edge, Trace
 from nws.natural import Rows
 
@@ -21,8 +21,8 @@ def layer_rows(
     """The rows of each layer of a network, ordered as `network.layers`.
 
     What a metric does not ask for is not made. A layer without parents needs no rows: its block
-    A''(b_j) is exact. Of a trace that is a part of several processes' the rows are those of all:
-    rows are joined, and means summed, when a metric asks for them.
+    A''(b_j) is exact. The rows of several processes are gathered when a metric first asks for them,
+    so all processes have to ask alike.
 
     Args:
         network: The network that explains the traces.
@@ -31,7 +31,7 @@ def layer_rows(
         max_rows: At most so many rows a layer, evenly spaced; None for all. The K rows that share x
             in the first layer of recognition are one. The mean row is of all rows in any case.
     """
-    phase = _Phase(network, terms, max_rows)
+    phase = Phase(network, terms, max_rows)
     rows = []
     for edge in sorted(network.edges, key=lambda edge: edge.position):
         name = f"{network.name} layer {edge.position}"
@@ -47,21 +47,30 @@ def layer_rows(
     return rows
 
 
-Made = Callable[["_Part"], Iterable[Tensor]]  # makes a tensor of rows for each of some layers
+class Part(NamedTuple):
+    """A part of a phase, and how many rows of the phase are before it."""
+
+    trace: Trace
+    row_weights: Tensor  # (n,)
+    start: int
+
+    def group(self, edge: Edge, terms: Tensor) -> Tensor:
+        """Sums over rows that share their parents: (B, ..) for x, else (n, ..)."""
+        return terms.unflatten(0, (-1, self.trace.samples)).sum(1) if edge.parent == 0 else terms
 
 
-class _Phase:
+class Phase:
     """What the layers of one network take from a phase, made when it is asked for."""
 
     def __init__(self, network: BeliefNetwork, terms: Sequence[Term], max_rows: int | None) -> None:
-        self.network = network
+        self.network, self.max_rows = network, max_rows
         self.edges = [edge for edge in network.edges if edge.parent is not None]
-        self.parts = [_Part(network, *term) for term in terms]
-        *starts, rows = accumulate((part.rows for part in self.parts), initial=0)
-        for part, start in zip(self.parts, starts, strict=True):
-            part.stand(start, rows, max_rows)
-        # With one process there is nothing to join, and the numbers stay as they are.
-        self.several = any(part.several for part in self.parts)
+        self.parts: list[Part] = []
+        self.rows = 0  # of all parts and processes
+        for trace, weights in terms:
+            some = trace.part
+            self.parts.append(Part(trace, weights, self.rows + (some.start if some else 0)))
+            self.rows += some.total if some else len(weights)
 
     def inputs(self, edge: Edge) -> Tensor:
         """H (n, d), the bias column included."""
@@ -69,20 +78,23 @@ class _Phase:
 
     def weights(self, edge: Edge) -> Tensor:
         """w_k (n,), which sum to 1."""
-        return _to_sum_one(self._join([edge], lambda part: [part.weights(edge)])[edge.position])
+        (weights,) = self._keep([edge], lambda part: [part.group(edge, part.row_weights)])
+        return weights / _total(weights)
 
     def curvature(self, edge: Edge) -> Tensor:
         """S (n, m), w_k A''(a_kj)."""
         return self._curvature[edge.position]
 
     def squared_errors(self, edge: Edge) -> Tensor:
-        """w_k (y_kj - A'(a_kj))^2, (n, m)."""
-        if edge.parent is not None:
-            return self._reduce([edge], lambda part: [part.squared_errors(edge)])[edge.position]
-        # all rows have the same parent, the bias
-        blocks = [part.squared_errors(edge).sum(0, keepdim=True) for part in self.parts]
-        (block,) = self._total([torch.cat(blocks).sum(0, keepdim=True)])
-        return block
+        """w_k (y_kj - A'(a_kj))^2, (n, m); summed over the rows where their parent is the bias."""
+
+        def squares(part: Part) -> Tensor:
+            errors = part.trace.errors(self.network).split(self.network.widths, dim=1)
+            return errors[edge.position].square_().mul_(part.row_weights[:, None])
+
+        if edge.parent is None:
+            return self._sum(lambda part: [squares(part).sum(0)])[0][None]
+        return self._weigh([edge], lambda part: [part.group(edge, squares(part))])[edge.position]
 
     def means(self, edge: Edge) -> tuple[Tensor, Tensor]:
         """c = sum_k w_k h_k (d,), and s_j = sum_k w_k A''(a_kj) (m,)."""
@@ -93,126 +105,84 @@ class _Phase:
     @cached_property
     def _states(self) -> dict[int, Tensor]:
         """States of each layer's parents, by the layer's position."""
-        return self._join(self.edges, lambda part: map(part.trace.inputs, self.edges))
+        states = self._keep(self.edges, lambda part: map(part.trace.inputs, self.edges))
+        return {edge.position: each for edge, each in zip(self.edges, states, strict=True)}
 
     @cached_property
     def _curvature(self) -> dict[int, Tensor]:
         """w_k A''(a_kj) of each layer, by its position."""
-        return self._reduce(self.edges, lambda part: part.curvature(self.edges))
+
+        def make(part: Part) -> list[Tensor]:
+            weighted = self._curvatures(part.trace.means(self.network))
+            blocks = weighted.mul(part.row_weights[:, None]).split(self.network.widths, dim=1)
+            return [part.group(edge, blocks[edge.position]) for edge in self.edges]
+
+        return self._weigh(self.edges, make)
 
     @cached_property
     def _means(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Weighted means over rows: of h^0 .. h^L, each with a 1 at its end, and of all A''."""
-        sums = zip(*(part.sums() for part in self.parts), strict=True)
-        states, curvature, weight = self._total([torch.stack(each).sum(0) for each in sums])
-        one = weight.new_ones(1)
-        parts = states.split(self.network.sizes)
-        joined = torch.cat([part for mean in parts for part in (mean, one)])
-        sizes = [size + 1 for size in self.network.sizes]
-        return joined.split(sizes), (curvature / weight).split(self.network.widths)
 
-    def _reduce(self, edges: Sequence[Edge], made: Made) -> dict[int, Tensor]:
-        """Weighted terms (n, m) of layers, for as many rows as each has, by their positions."""
-        joined = self._join(edges, made)
+        def make(part: Part) -> tuple[Tensor, Tensor, Tensor]:
+            weights = self._space(part, part.row_weights)
+            total = _total(weights)
+            means = self._curvatures(self._space(part, part.trace.means(self.network)))
+            return part.row_weights @ part.trace.states, (weights / total) @ means * total, total
+
+        states, curvature, weight = self._sum(make)
+        one, sizes = weight.new_ones(1), self.network.sizes
+        joined = torch.cat([part for mean in states.split(sizes) for part in (mean, one)])
+        widths = [size + 1 for size in sizes]
+        return joined.split(widths), (curvature / weight).split(self.network.widths)
+
+    def _weigh(
+        self, edges: Sequence[Edge], make: Callable[[Part], Iterable[Tensor]]
+    ) -> dict[int, Tensor]:
+        """Terms (n, m) of layers, of which as many are kept as rows, by the layers' positions."""
+        found = dict(zip([edge.position for edge in edges], self._keep(edges, make), strict=True))
         for edge in edges:
-            if self.parts[0].stride(edge) > 1:  # fewer rows, which weigh as much as all
-                sums = torch.stack([part.kept(edge) for part in self.parts]).sum(0)
-                ((every, some),) = self._total([sums])
-                joined[edge.position] = joined[edge.position] * (every / some)
-        return joined
+            if self._stride(edge) > 1:  # fewer rows, which weigh as much as all
+                every, some = self._sum(partial(self._kept_weight, edge))
+                found[edge.position] = found[edge.position] * (every / some)
+        return found
 
-    def _join(self, edges: Sequence[Edge], made: Made) -> dict[int, Tensor]:
-        """Evenly spaced rows of each layer, those of all parts and processes, by its position."""
-        parts = [part.join(edges, made(part)) for part in self.parts]
-        return {
-            edge.position: torch.cat(blocks) if len(blocks) > 1 else blocks[0]
-            for edge, *blocks in zip(edges, *parts, strict=True)
-        }
-
-    def _total(self, sums: list[Tensor]) -> list[Tensor]:
-        """Sums over the processes."""
-        if self.several:
-            distributed.sum_(sums)
-        return sums
-
-
-class _Part:
-    """A part of a phase: its rows, and where they stand among those of the phase."""
-
-    def __init__(self, network: BeliefNetwork, trace: Trace, row_weights: Tensor) -> None:
-        self.network, self.trace, self.row_weights = network, trace, row_weights
-        self.several = trace.part is not None and distributed.size() > 1
-        self.rows = self._places(row_weights)[-1]  # of all processes
-
-    def stand(self, start: int, rows: int, max_rows: int | None) -> None:
-        """Say how many rows of the phase are before this part, how many there are, and the cap."""
-        self._start, self._all, self._max_rows = start, rows, max_rows
-
-    def stride(self, edge: Edge | None) -> int:
-        """One row in so many is taken; of no layer in particular for None."""
-        rows = self._all // self._shared(edge)
-        return 1 if self._max_rows is None else math.ceil(rows / self._max_rows)
-
-    def weights(self, edge: Edge) -> Tensor:
-        """w_k of the rows of a layer."""
-        return self._join_samples(edge, self.row_weights)
-
-    def curvature(self, edges: Sequence[Edge]) -> list[Tensor]:
-        """w_k A''(a_kj) of layers, for the rows of each."""
-        weighted = self._curvatures(self.trace.means(self.network)).mul(self.row_weights[:, None])
-        blocks = weighted.split(self.network.widths, dim=1)
-        return [self._join_samples(edge, blocks[edge.position]) for edge in edges]
-
-    def squared_errors(self, edge: Edge) -> Tensor:
-        """w_k (y_kj - A'(a_kj))^2 of a layer, for its rows."""
-        errors = self.trace.errors(self.network).split(self.network.widths, dim=1)[edge.position]
-        return self._join_samples(edge, errors.square_().mul_(self.row_weights[:, None]))
-
-    def sums(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Weighted sums of all states and, over the rows that are kept, of all A'' and of 1."""
-        weights = self._space(self.row_weights)
-        total = _total(weights)
-        means = self._curvatures(self._space(self.trace.means(self.network)))
-        return self.row_weights @ self.trace.states, (weights / total) @ means * total, total
-
-    def kept(self, edge: Edge) -> Tensor:
+    def _kept_weight(self, edge: Edge, part: Part) -> tuple[Tensor, Tensor]:
         """The weight of all rows of a layer, and of those that are kept."""
-        weights = self.weights(edge)
-        return torch.stack([weights.sum(), _total(self._space(weights, edge))])
+        weights = part.group(edge, part.row_weights)
+        return weights.sum(), _total(self._space(part, weights, edge))
 
-    def join(self, edges: Sequence[Edge], blocks: Iterable[Tensor]) -> list[Tensor]:
-        """Evenly spaced rows of a block for each layer, those of all processes."""
-        blocks = list(blocks)
-        spaced = [self._space(block, edge) for edge, block in zip(edges, blocks, strict=True)]
-        if not self.several:
-            return spaced
-        places = []
-        for edge, block in zip(edges, blocks, strict=True):
-            start, stride = self._start // self._shared(edge), self.stride(edge)
-            kept = [-(-(start + place) // stride) for place in self._places(block)]
-            places.append([each - kept[0] for each in kept])
-        return distributed.gather(spaced, places)
+    def _keep(
+        self, edges: Sequence[Edge], make: Callable[[Part], Iterable[Tensor]]
+    ) -> list[Tensor]:
+        """Evenly spaced rows of a tensor for each layer, those of all parts and processes."""
+        return self._join(lambda part: map(partial(self._space, part), make(part), edges))
 
-    def _space(self, rows: Tensor, edge: Edge | None = None) -> Tensor:
-        """Evenly spaced rows, of those that are here."""
-        rank = distributed.rank() if self.several else 0
-        first, last = self._places(rows)[rank : rank + 2]  # alike where no data point is here
-        first, here = first + self._start // self._shared(edge), last - first
-        stride = self.stride(edge)
-        return rows[:here][-first % stride :: stride]
+    def _sum(self, make: Callable[[Part], Iterable[Tensor]]) -> list[Tensor]:
+        """Sums over the parts and processes."""
+        parts = zip(*(make(part) for part in self.parts), strict=True)
+        return [rows.sum(0) for rows in gather([torch.stack(each).sum(0)[None] for each in parts])]
 
-    def _places(self, rows: Tensor) -> list[int]:
-        """Where the rows of each process begin, and the end."""
-        part = self.trace.part
-        return [0, len(rows)] if part is None or not self.several else part.bounds(len(rows))
+    def _join(self, make: Callable[[Part], Iterable[Tensor]]) -> list[Tensor]:
+        """Rows of all parts and processes."""
+        made = gather([each for part in self.parts for each in make(part)])
+        count = len(made) // len(self.parts)
+        if len(self.parts) == 1:
+            return made
+        return [torch.cat(made[number::count]) for number in range(count)]
+
+    def _space(self, part: Part, rows: Tensor, edge: Edge | None = None) -> Tensor:
+        """The rows of a part that are kept."""
+        shared = self._shared(edge)
+        return rows[-(part.start // shared) % self._stride(edge) :: self._stride(edge)]
+
+    def _stride(self, edge: Edge | None) -> int:
+        """One row in so many is kept; of no layer in particular for None."""
+        rows = self.rows // self._shared(edge)
+        return 1 if self.max_rows is None else math.ceil(rows / self.max_rows)
 
     def _shared(self, edge: Edge | None) -> int:
         """How many rows of the phase are one for a layer: the K that share x."""
-        return self.trace.samples if edge is not None and edge.parent == 0 else 1
-
-    def _join_samples(self, edge: Edge, terms: Tensor) -> Tensor:
-        """Sum the terms of rows that share their parents: (B, ..) for x, else (n, ..)."""
-        return terms.unflatten(0, (-1, self.trace.samples)).sum(1) if edge.parent == 0 else terms
+        return self.parts[0].trace.samples if edge is not None and edge.parent == 0 else 1
 
     def _curvatures(self, means: Tensor) -> Tensor:
         """A''(a_kj) of all layers from A'(a_kj)."""
@@ -223,7 +193,3 @@ class _Part:
 def _total(weights: Tensor) -> Tensor:
     """The sum of weights, above 0 also where all of them are too small for the dtype."""
     return weights.sum().clamp_min(torch.finfo(weights.dtype).tiny)
-
-
-def _to_sum_one(weights: Tensor) -> Tensor:
-    return weights / _total(weights)

@@ -3,6 +3,7 @@
 Sources: Hinton et al. 1995 (wake-sleep); Bornschein & Bengio 2015 (reweighted wake-sleep, RWS).
 """
 
+import copy
 import math
 from collections.abc import Sequence
 from itertools import chain
@@ -11,14 +12,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nws import distributed
 from nws.learning.gradients import Term, write_gradients
 from nws.learning.natural import NaturalMetric
 from nws.learning.rules import Rule
+from nws.learning.together import own_points, sum_
 from nws.models import BeliefNetwork, HelmholtzMachine, Trace
-from nws.models.helmholtz import Rng
 from nws.models.likelihood import effective_sample_size
-from nws.models.noise import Part, Streams
+from nws.models.noise import Part, Rng
 
 STATISTICS = ("wake_loss", "dream_loss", "log_likelihood", "ess")
 AT_ONCE = 2**22  # about so many unit states of a phase a CPU works on: tensors of 16 MiB
@@ -75,10 +75,8 @@ class WakeSleep:
         rule: The learning rule.
         rng: Generator of all draws.
         metrics: One for each network, for the natural gradient; none for the plain one.
-        streams: Blocks of a batch that draw by themselves (`nws.models.noise.Streams`). With 1 all
-            draws come from `rng`, in each of several processes.
 
-    Example:
+    Examples:
         >>> rng = torch.Generator().manual_seed(0)
         >>> machine = HelmholtzMachine([4, 3, 2], rng=rng)
         >>> learner = WakeSleep(machine, Rule("rws", samples=5), rng)
@@ -92,10 +90,8 @@ class WakeSleep:
         rule: Rule,
         rng: torch.Generator,
         metrics: Sequence[NaturalMetric] = (),
-        streams: int = 1,
     ) -> None:
         self.machine, self.rule, self.rng, self.metrics = machine, rule, rng, tuple(metrics)
-        self.streams = Streams(streams, rng) if streams > 1 else None
         self._weights = sum(each.numel() for each in machine.parameters())
         self.start_step(0)
 
@@ -106,8 +102,6 @@ class WakeSleep:
         """
         self.samples = self.rule.samples_at(step)
         self.dreams = self.samples if self.rule.dreams is None else self.rule.dreams
-        if self.streams is not None:
-            self.streams.start(step)
 
     @torch.no_grad()
     def step(self, x: Tensor, other: Tensor | None = None) -> StepResult:
@@ -139,7 +133,7 @@ class WakeSleep:
         statistics, layer_losses = zip(*results, strict=True)
         result = StepResult(torch.stack(statistics).sum(0), torch.stack(layer_losses).sum(0))
         gradients = [each.grad for each in self.machine.parameters() if each.grad is not None]
-        distributed.sum_([*gradients, *result])
+        sum_([*gradients, *result])
         if self.metrics:
             self._precondition(kept, other)
         return result
@@ -167,20 +161,13 @@ class WakeSleep:
         rows = len(x) * max(self.samples, self.dreams)
         return parts_of(rows * sum(self.machine.sizes), self._weights)
 
-    def _own(self, x: Tensor, points: float) -> tuple[Tensor, Rng, float]:
-        """This process's share of data, who draws for it, and what its sums are divided by."""
-        if distributed.size() == 1 and self.streams is None:
-            return x, self.rng, points
-        part = Part(self.streams or self.rng, len(x))
-        return x[part.own], part, math.inf if part.is_empty else points
-
-    def _phases(self, x: Tensor, points: float, dreams: bool) -> Phases:
+    def _phases(self, x: Tensor, points: int, dreams: bool) -> Phases:
         """Run the phases of some of a batch's `points`: terms, rows, and their shares of the sums.
 
         With `dreams`, dreams are drawn for the gradient or for a metric.
         """
         rule, (p, q) = self.rule, self.machine.networks
-        x, rng, points = self._own(x, points)
+        x, rng = own_points(x, self.rng)
         wake = self.machine.wake(x, self.samples, rng)
         wake_p, wake_q = (wake.layer_log_probs(network) for network in (p, q))
         log_p, log_q = (part.sum(0).unflatten(0, (-1, self.samples)) for part in (wake_p, wake_q))
@@ -204,7 +191,7 @@ class WakeSleep:
         rows = MetricRows([(wake, uniform)], [dream] if dream else [], [(wake, weights_p)])
         return Phases(terms, rows, result)
 
-    def _dream(self, count: int, points: float, rng: Rng, evaluate: bool | None = None) -> Term:
+    def _dream(self, count: int, points: int, rng: Rng, evaluate: bool | None = None) -> Term:
         """Dreams of `count` of a batch's `points`, all alike."""
         rng = rng.times(self.dreams) if isinstance(rng, Part) else rng
         evaluate = bool(self.rule.recognition_dream) if evaluate is None else evaluate
@@ -222,8 +209,8 @@ class WakeSleep:
 
     def _other_rows(self, own: MetricRows, x: Tensor) -> MetricRows:
         """Rows from another batch than the gradient's, `own` where they stay."""
-        rule = self.rule
-        x, rng, points = self._own(x, len(x))
+        weighting = copy.deepcopy(self.rule.weighting)  # one with a state has seen this step
+        points, (x, rng) = len(x), own_points(x, self.rng)
         wake = self.machine.wake(x, self.samples, rng)
         uniform = _uniform(wake, points * self.samples)
         if any(metric.options.batch == "unlabeled" for metric in self.metrics):
@@ -231,7 +218,7 @@ class WakeSleep:
         dreams = []
         if any(_takes_dreams(metric) for metric in self.metrics):
             dreams = [self._dream(len(x), points, rng, evaluate=False)]
-        weights = rule.weighting(*self._log_probs(wake))[0].flatten() / points
+        weights = weighting(*self._log_probs(wake))[0].flatten() / points
         return MetricRows([(wake, uniform)], dreams, [(wake, weights)])
 
     def _log_probs(self, wake: Trace) -> tuple[Tensor, Tensor]:
@@ -254,12 +241,12 @@ def _taken_in(metric: NaturalMetric, rows: MetricRows) -> list[Term]:
     return rows.model if model and rows.model else rows.posterior
 
 
-def _uniform(trace: Trace, rows: float) -> Tensor:
+def _uniform(trace: Trace, rows: int) -> Tensor:
     """The same weight for each row of a trace: 1 / rows."""
     return trace.values.new_full((len(trace.values),), 1 / rows)
 
 
-def _bound_and_ess(log_weights: Tensor, points: float) -> tuple[Tensor, Tensor]:
+def _bound_and_ess(log_weights: Tensor, points: int) -> tuple[Tensor, Tensor]:
     """Sums over data points of the K-sample bound and the effective sample size, over `points`.
 
     Args:

@@ -15,10 +15,8 @@ from torch import Tensor, nn
 from nws.allocator import keep_freed_memory
 from nws.errors import UserError
 from nws.models.belief_network import BeliefNetwork, Edge, check_sizes
-from nws.models.noise import Part
+from nws.models.noise import Part, Rng
 from nws.models.units import NAMED, Units, check_units, find_units
-
-Rng = torch.Generator | Part | None  # of draws: a generator, or what a process draws of a phase
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Trace:
     recognition_logits: Tensor  # (n, N - n_0)
     generator_means: Tensor  # (n, N) A' of the logits
     recognition_means: Tensor  # (n, N - n_0)
-    part: Part | None = None  # of which phase of several processes these are the rows
+    part: Part | None = None  # which rows of a phase these are; None for all of them
 
     @cached_property
     def value_blocks(self) -> tuple[Tensor, ...]:
@@ -165,7 +163,7 @@ class HelmholtzMachine(nn.Module):
         Args:
             x: Data in [0, 1], (B, n_0).
             samples: K, the number of draws of h for each row of x.
-            rng: Generator of the draws; or the `Part` of several processes' data that x is.
+            rng: Generator of the draws; or the `Part` of a batch that x is.
 
         Returns:
             The trace of n = B K rows.
@@ -173,7 +171,8 @@ class HelmholtzMachine(nn.Module):
         Raises:
             UserError: Where x does not have the machine's visible units, or has no row.
         """
-        if x.ndim != 2 or x.shape[1] != self.sizes[0] or len(x) == 0:
+        empty = len(x) == 0 and not isinstance(rng, Part)
+        if x.ndim != 2 or x.shape[1] != self.sizes[0] or empty:
             raise UserError(
                 f"x must be (B, {self.sizes[0]}), one row a data point and at least one,"
                 f" got {tuple(x.shape)}"
@@ -196,7 +195,7 @@ class HelmholtzMachine(nn.Module):
 
         Args:
             rows: How many draws.
-            rng: Generator of the draws; or the `Part` of several processes' draws that these are.
+            rng: Generator of the draws; or the `Part` of a phase that these draws are.
             evaluate: Whether recognition is evaluated on them. Without it, the logits and means of
                 recognition have no rows.
 

@@ -13,13 +13,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nws import distributed
 from nws.errors import UserError, positive_int
-from nws.models.helmholtz import HelmholtzMachine, Rng
-from nws.models.noise import Part, Streams
+from nws.models.helmholtz import HelmholtzMachine
+from nws.models.noise import Part, Rng
 from nws.models.units import Units
 
 MAX_ELEMENTS = 2**23  # unit states (data points x samples x units) in flight at once when sampling
+MAX_SAMPLES = 10**8  # importance samples of a data point: more would not end
 MAX_STATES = 2**24  # largest table of log-probabilities that enumeration may build
 Z_SAMPLES = 100_000  # dreams for log Z
 Z_INNER = 10  # samples of q for each of them
@@ -57,6 +57,39 @@ def effective_sample_size(log_weights: Tensor) -> Tensor:
 
 
 @torch.no_grad()
+def log_sums(
+    machine: HelmholtzMachine,
+    x: Tensor,
+    samples: int,
+    rng: Rng,
+    exponents: Sequence[float],
+    max_rows: int,
+) -> Tensor:
+    """log sum_k w_k^e of each row of x and each exponent e.
+
+    Args:
+        machine: The machine.
+        x: Data in [0, 1], (B, n_0).
+        samples: K.
+        rng: Generator of the draws; or the `Part` of some data points that x is.
+        exponents: The exponents e.
+        max_rows: Rows in flight at once; B of them where B is more.
+
+    Returns:
+        (exponents, B), float64.
+    """
+    sums = torch.full((len(exponents), len(x)), -math.inf, device=x.device, dtype=torch.float64)
+    left, points = samples, rng.total if isinstance(rng, Part) else len(x)
+    while left:
+        chunk = min(left, max(1, max_rows // points))
+        log_weights = machine.log_weights(machine.wake(x, chunk, rng)).double()
+        new = torch.stack([(e * log_weights).logsumexp(1) for e in exponents])
+        sums = torch.logaddexp(sums, new)
+        left -= chunk
+    return sums
+
+
+@torch.no_grad()
 def log_likelihood(
     machine: HelmholtzMachine,
     x: Tensor,
@@ -64,12 +97,11 @@ def log_likelihood(
     rng: torch.Generator | None = None,
     max_elements: int = MAX_ELEMENTS,
     show: Callable[[int, int], object] = lambda done, total: None,
-    streams: int = 1,
+    sums: Callable[..., Tensor] = log_sums,
 ) -> LogLikelihood:
     """log p(x) ~ log (1/K) sum_k p(x, h_k) / q(h_k | x), averaged: a lower bound in expectation.
 
     The sums over samples are streamed in log space, so any number of samples fits in memory.
-    Several processes share the data points of each part of them, and find the same number.
 
     Args:
         machine: The machine.
@@ -78,31 +110,26 @@ def log_likelihood(
         rng: Generator of the draws.
         max_elements: Unit states in flight at once.
         show: Called with the data points done, and N, after each part of them.
-        streams: Blocks of each part that draw by themselves (`nws.models.noise.Streams`).
+        sums: Computes the sums of a part: `log_sums`, or `nws.learning.together.log_sums`, which
+            shares the data points among processes.
 
     Raises:
-        UserError: For no samples, no data, or data outside [0, 1].
+        UserError: For no samples or too many, no data, or data outside [0, 1].
 
-    Example:
+    Examples:
         >>> machine = HelmholtzMachine([4, 3])
         >>> log_likelihood(machine, torch.ones(2, 4), samples=5).samples
         5
     """
-    samples = positive_int("evaluation.samples", samples)
+    samples = positive_int("evaluation.samples", samples, maximum=MAX_SAMPLES)
     max_rows = rows_at_once(machine, max_elements)
     check_data(machine, x)
-    blocks = Streams(streams, rng) if streams > 1 and rng is not None else None
-    sums, places, done = [], [], 0
-    for number, rows in enumerate(x.split(max(1, max_rows // samples))):
-        if blocks is not None:
-            blocks.start(number)
-        part = Part(blocks or rng, len(rows))
-        found = log_sums(machine, rows[part.own], samples, part, (1, 2), max_rows)
-        sums.append(found.T[: 0 if part.is_empty else None])
-        places.append(distributed.bounds(len(rows)))
+    found, done = [], 0
+    for rows in x.split(max(1, max_rows // samples)):
+        found.append(sums(machine, rows, samples, rng, (1, 2), max_rows))
         done += len(rows)
         show(done, len(x))
-    return summarise(torch.cat(distributed.gather(sums, places)).T.contiguous(), samples)
+    return summarise(torch.cat(found, dim=1), samples)
 
 
 def check_data(machine: HelmholtzMachine, x: Tensor) -> None:
@@ -127,41 +154,11 @@ def dreams_at_once(max_rows: int) -> int:
 
 
 @torch.no_grad()
-def log_sums(
-    machine: HelmholtzMachine,
-    x: Tensor,
-    samples: int,
-    rng: Rng,
-    exponents: Sequence[float],
-    max_rows: int,
-) -> Tensor:
-    """log sum_k w_k^e of each row of x and each exponent e.
-
-    Args:
-        machine: The machine.
-        x: Data in [0, 1], (B, n_0).
-        samples: K.
-        rng: Generator of the draws; or the `Part` of several processes' data that x is.
-        exponents: The exponents e.
-        max_rows: Rows in flight at once; B of them where B is more.
-
-    Returns:
-        (exponents, B), float64.
-    """
-    sums = torch.full((len(exponents), len(x)), -math.inf, device=x.device, dtype=torch.float64)
-    left, points = samples, rng.points if isinstance(rng, Part) else len(x)
-    while left:
-        chunk = min(left, max(1, max_rows // points))
-        log_weights = machine.log_weights(machine.wake(x, chunk, rng)).double()
-        new = torch.stack([(e * log_weights).logsumexp(1) for e in exponents])
-        sums = torch.logaddexp(sums, new)
-        left -= chunk
-    return sums
-
-
-@torch.no_grad()
 def log_z_sums(
-    machine: HelmholtzMachine, dreams: int, rng: torch.Generator | None, max_rows: int
+    machine: HelmholtzMachine,
+    dreams: int,
+    rng: torch.Generator | None,
+    max_rows: int,
 ) -> Tensor:
     """log sum_m t_m and log sum_m t_m^2 over dreams (x_m, h_m) ~ p.
 

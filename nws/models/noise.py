@@ -1,15 +1,10 @@
-"""Uniform noise, the largest part of a step that is no matrix product, and who draws it."""
+"""Uniform noise, the largest part of a step that is no matrix product, and noise of some rows."""
 
-import hashlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-
-from nws import distributed
-
-Fill = Callable[[Tensor, torch.Generator | None], None]  # fills rows with noise
 
 
 def fill_uniform(out: Tensor, rng: torch.Generator | None = None) -> None:
@@ -31,100 +26,48 @@ def fill_uniform(out: Tensor, rng: torch.Generator | None = None) -> None:
     torch.add(high, below + 2**15, out=out).mul_(2**-16)
 
 
-class Streams:
-    """Blocks of a batch that draw by themselves.
-
-    The numbers of a block are a function of seed, place, draw and block: no process needs those of
-    another one's blocks. Seeding a generator costs as much as some thousand draws.
-
-    Args:
-        count: S, blocks that each batch is cut into.
-        like: A generator, of whose device and first seed these are.
-    """
-
-    def __init__(self, count: int, like: torch.Generator) -> None:
-        self.count, self._seed = count, like.initial_seed()
-        self._rng = torch.Generator(like.device)
-        self.start(0)
-
-    def start(self, *place: int) -> None:
-        """Come to a place, such as a step of a run."""
-        self._place, self._draw = place, 0
-
-    def blocks(self) -> Iterator[torch.Generator]:
-        """The generator of each block, to be used before the next one is asked for."""
-        self._draw += 1
-        for block in range(self.count):
-            key = repr((self._seed, self._place, self._draw, block)).encode()
-            word = hashlib.blake2b(key, digest_size=8).digest()
-            yield self._rng.manual_seed(int.from_bytes(word, "little") >> 1)
-
-
 @dataclass(frozen=True)
 class Part:
-    """Which rows of a phase this process draws, of those that all processes draw together.
+    """Some of the rows of a phase, with the noise that they have where all are drawn together.
 
-    It stands in place of a generator. Without streams every process draws the noise of all rows,
-    from generators that are alike, and keeps its own.
+    It stands where a generator does. The noise of all rows is drawn, and that of these is kept.
 
     Args:
-        rng: Generator, or streams.
-        points: Data points of all processes.
-        each: Rows for each data point.
+        rng: Generator of the noise.
+        start: The first row.
+        stop: The row after the last; `start` where there is none.
+        total: All rows of the phase.
+
+    Examples:
+        >>> all_rows, some = torch.empty(5, 3), torch.empty(2, 3)
+        >>> fill_uniform(all_rows, torch.Generator().manual_seed(0))
+        >>> Part(torch.Generator().manual_seed(0), 2, 4, 5).fill(fill_uniform, some)
+        >>> torch.equal(some, all_rows[2:4])
+        True
     """
 
-    rng: torch.Generator | Streams | None
-    points: int
-    each: int = 1
+    rng: torch.Generator | None
+    start: int
+    stop: int
+    total: int
 
     def times(self, each: int) -> "Part":
         """The same data points, with so many rows each."""
-        return replace(self, each=each)
+        return Part(self.rng, each * self.start, each * self.stop, each * self.total)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no data point is this process's: there are fewer than processes."""
-        own = distributed.share(self.points)
-        return own.start == own.stop
-
-    @property
-    def own(self) -> slice:
-        """This process's data points; the first one where none is, which then counts nothing."""
-        return slice(0, 1) if self.is_empty else distributed.share(self.points)
-
-    @property
-    def rows(self) -> int:
-        """How many rows this process draws."""
-        return (self.own.stop - self.own.start) * self.each
-
-    def bounds(self, rows: int) -> list[int]:
-        """Where the processes' rows begin, and the end, of something with so many rows here."""
-        each = rows // (self.own.stop - self.own.start)
-        return [each * place for place in distributed.bounds(self.points)]
-
-    def fill(self, fill: Fill, out: Tensor) -> None:
-        """Fill this process's rows with their noise.
+    def fill(
+        self, fill_noise: Callable[[Tensor, torch.Generator | None], None], out: Tensor
+    ) -> None:
+        """Fill these rows with noise.
 
         Args:
-            fill: Fills rows with noise from a generator.
-            out: Its own rows, (rows, ..).
+            fill_noise: Fills rows with noise from a generator.
+            out: These rows, (stop - start, ..).
         """
-        here = slice(self.own.start * self.each, self.own.stop * self.each)
-        generators: Iterator[torch.Generator | None]
-        if isinstance(self.rng, Streams):
-            count, generators = self.rng.count, self.rng.blocks()
-        else:
-            count, generators = 1, iter([self.rng])
-        for block, rng in enumerate(generators):
-            first, last = (self.each * (self.points * edge // count) for edge in (block, block + 1))
-            low, high = max(first, here.start), min(last, here.stop)
-            if low >= high and count > 1:
-                continue
-            inside = slice(low - here.start, max(low, high) - here.start)
-            if (low, high) == (first, last):
-                fill(out[inside], rng)
-                continue
-            # As one process has it: a family's noise may depend on the layout of its tensor.
-            whole = out.new_empty_strided((last - first, out.shape[1]), out.stride())
-            fill(whole, rng)
-            out[inside] = whole[low - first : max(low, high) - first]
+        # As all rows have it: a family's noise may depend on the layout of its tensor.
+        whole = out.new_empty_strided((self.total, *out.shape[1:]), out.stride())
+        fill_noise(whole, self.rng)
+        out.copy_(whole[self.start : self.stop])
+
+
+Rng = torch.Generator | Part | None  # of draws: a generator, or what draws some of a phase's rows

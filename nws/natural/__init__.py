@@ -5,9 +5,11 @@ out.
 """
 
 from nws.natural.damping import Damping, LevenbergMarquardt
+from nws.natural.metrics import Metric
 from nws.natural.modules import BernoulliLogits, CategoricalLogits, GaussianMean, NaturalGradient
 from nws.natural.operators import CurvatureOperator, Rows, UnitFisher
 from nws.natural.reference import natural_direction
+from nws.natural.solvers import Solver
 
 __all__ = [
     "BernoulliLogits",
@@ -16,8 +18,10 @@ __all__ = [
     "Damping",
     "GaussianMean",
     "LevenbergMarquardt",
+    "Metric",
     "NaturalGradient",
     "Rows",
+    "Solver",
     "UnitFisher",
     "natural_direction",
 ]

@@ -16,7 +16,7 @@ def share_of_newest(memory: int, count: int, every: int = 1) -> float:
         count: Of the terms so far, the newest included.
         every: Steps from one term to the next.
 
-    Example:
+    Examples:
         >>> round(share_of_newest(memory=2, count=3), 4)
         0.5714
     """

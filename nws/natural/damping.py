@@ -76,6 +76,17 @@ class Damping:
     def adapt(self, ratio: float) -> None:
         """Take in the ratio of actual to predicted gain of a step."""
 
+    def compare(self, actual: float, predicted: float) -> None:
+        """Adapt to the actual and the predicted gain of a step.
+
+        A step that promises a loss and is one was too long for the model to say anything: its ratio
+        is minus infinity. One that promises a loss and gains says nothing.
+        """
+        if predicted > 0:
+            self.adapt(actual / predicted)
+        elif actual < 0:
+            self.adapt(-math.inf)
+
     def report(self) -> dict[str, float]:
         """alpha, for the log (synchronises)."""
         return {"damping": float(self.alpha)}

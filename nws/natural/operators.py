@@ -9,10 +9,11 @@ block-diagonal with one block per unit (Ay 2002):
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,8 +21,20 @@ from torch import Tensor
 from nws.errors import UserError
 
 Made = Tensor | Callable[[], Tensor]  # a tensor, or a function that makes it
-Reduce = Callable[[Tensor], Tensor]  # from numbers of some units to those of all
 FEW = 4  # a layer with so many times more parents than rows is solved in the space of its rows
+
+
+class SharedCurvature(NamedTuple):
+    """C_j ~ s_j sum_k w_k h_k h_k^T, sum_k w_k = 1: one second moment, scaled for each unit."""
+
+    scale: Tensor  # (m,) s_j
+    mean: Tensor  # (d,) c = sum_k w_k h_k
+    inputs: Tensor  # (n, d) H
+    weights: Tensor  # (n,) w_k
+
+    def centred(self) -> Tensor:
+        """X (n, d) with X^T X = sum_k w_k (h_k - c)(h_k - c)^T."""
+        return (self.inputs - self.mean) * self.weights.sqrt()[:, None]
 
 
 class Rows:
@@ -54,9 +67,8 @@ class Rows:
         means: Callable[[], tuple[Tensor, Tensor]] | None = None,
     ) -> None:
         self.name, self.squared_errors = name, squared_errors
-        self._inputs, self._curvature, self._weights, self._means = (
-            inputs, curvature, weights, means,
-        )  # fmt: skip
+        self._inputs, self._curvature, self._weights = inputs, curvature, weights
+        self._means = means
 
     @cached_property
     def inputs(self) -> Tensor:
@@ -83,7 +95,7 @@ class Rows:
         return self._means()
 
     @property
-    def shared(self) -> "SharedCurvature":
+    def shared(self) -> SharedCurvature:
         """What units have in common, by the rows' own weights."""
         mean, scale = self.means
         return SharedCurvature(scale, mean, self.inputs, self.weights)
@@ -97,96 +109,71 @@ def _no_errors() -> Tensor:
     raise UserError("these rows have no squared_errors, which the empirical metric needs")
 
 
-def over_units(operator: "CurvatureOperator", combine: Callable[[Tensor], Tensor]) -> Reduce:
-    """`combine` where other processes have the layer's other units, else nothing to do.
-
-    Args:
-        operator: Of some units.
-        combine: `nws.distributed.total` or `largest`.
-    """
-    return combine if getattr(operator, "whole", None) is not None else lambda numbers: numbers
-
-
-class CurvatureOperator(Protocol):
+class CurvatureOperator(ABC):
     """What a solver needs: m symmetric blocks C_j, each (d, d), without forming them."""
 
-    @property
-    def name(self) -> str:
-        """Of the layer, for messages."""
+    name: str = "layer"  # for messages
 
     @property
+    @abstractmethod
     def shape(self) -> tuple[int, int]:
         """(m, d): units and parents."""
 
     @property
+    @abstractmethod
     def rows(self) -> int:
         """n, for messages."""
 
     @property
+    @abstractmethod
     def finite(self) -> bool:
         """Whether what it is made of is finite (synchronises)."""
 
+    @abstractmethod
     def matmul(self, vectors: Tensor) -> Tensor:
         """C_j v_j for all units at once: (m, d), a tensor of its own, from V (m, d)."""
 
+    @abstractmethod
     def diagonal(self) -> Tensor:
         """The diagonals of all blocks: (m, d)."""
 
     @property
-    def shared(self) -> "SharedCurvature":
+    def shared(self) -> SharedCurvature:
         """What the blocks have in common, which preconditions all of them."""
+        raise UserError(
+            f"{self.name}: {type(self).__name__} has no units that share anything; take"
+            " ConjugateGradient(preconditioner=Unpreconditioned())"
+        )
 
-    def reduce(self, damping: Tensor) -> "ReducedSystem | None":
+    def reduce(self, damping: Tensor) -> "RowSpace | None":
         """The damped systems in a smaller space; None where there is none."""
+        return None
 
+    def with_rows(self) -> "UnitFisher":
+        """The same blocks by their rows, which direct solvers need.
 
-class ReducedSystem(Protocol):
-    """Damped systems B_j y_j = b_j in a smaller space, whose solutions give those of all of it."""
-
-    def enter(self, gradient: Tensor) -> Tensor:
-        """b_j from g_j."""
-
-    def leave(self, gradient: Tensor, right: Tensor, solution: Tensor) -> Tensor:
-        """x_j from g_j, b_j and y_j, also where y_j has not converged."""
-
-    def matmul(self, vectors: Tensor) -> Tensor:
-        """B_j v_j."""
-
-    def precondition(self, vectors: Tensor) -> Tensor:
-        """About B_j^{-1} v_j."""
-
-    def length(self, residual: Tensor) -> Tensor:
-        """Lengths of x_j's residuals from those of y_j: (m,)."""
-
-
-class SharedCurvature(NamedTuple):
-    """C_j ~ s_j sum_k w_k h_k h_k^T, sum_k w_k = 1: one second moment, scaled for each unit."""
-
-    scale: Tensor  # (m,) s_j
-    mean: Tensor  # (d,) c = sum_k w_k h_k
-    inputs: Tensor  # (n, d) H
-    weights: Tensor  # (n,) w_k
-
-    def centred(self) -> Tensor:
-        """X (n, d) with X^T X = sum_k w_k (h_k - c)(h_k - c)^T."""
-        return (self.inputs - self.mean) * self.weights.sqrt()[:, None]
+        Raises:
+            UserError: Where there are none.
+        """
+        raise UserError(
+            f"{self.name}: a direct solver needs an operator with rows (UnitFisher), got"
+            f" {type(self).__name__}; take solver=pcg or solver=minres"
+        )
 
 
 @dataclass(frozen=True)
-class UnitFisher:
+class UnitFisher(CurvatureOperator):
     """The m blocks F_j = H^T diag(s_j) H of one layer, each (d, d), without forming them.
 
     Args:
         inputs: H (n, d), the bias column included.
         curvature: S (n, m), not negative.
         name: For messages.
-        whole: The layer, where these are some of its units and other processes have the others.
-        units: Which they are.
 
     Raises:
         UserError: Where inputs and curvature do not have the same rows.
 
-    Example:
+    Examples:
         >>> fisher = UnitFisher(torch.ones(4, 3), torch.full((4, 2), 0.25))
         >>> fisher.matmul(torch.ones(2, 3))
         tensor([[3., 3., 3.],
@@ -196,8 +183,6 @@ class UnitFisher:
     inputs: Tensor
     curvature: Tensor
     name: str = "layer"
-    whole: "UnitFisher | None" = None
-    units: slice | None = None
 
     def __post_init__(self) -> None:
         if self.inputs.ndim != 2 or self.inputs.shape[:-1] != self.curvature.shape[:-1]:
@@ -242,18 +227,9 @@ class UnitFisher:
         """sum_j v_j^T F_j v_j, the squared Fisher length of V (m, d): a number, one product."""
         return torch.mm(self.inputs, vectors.T).square_().mul_(self.curvature).sum()
 
-    def of(self, units: slice) -> "UnitFisher":
-        """Some units of the layer, which still know what it has in common."""
-        if len(range(self.shape[0])[units]) == self.shape[0]:
-            return self
-        return UnitFisher(self.inputs, self.curvature[:, units], self.name, self, units)
-
     @cached_property
     def shared(self) -> SharedCurvature:
-        """What the blocks have in common: s_j = sum_k s_kj, w_k ~ sum_j s_kj, of all units."""
-        if self.whole is not None:
-            shared = self.whole.shared
-            return shared._replace(scale=shared.scale[self.units])
+        """What the blocks have in common: s_j = sum_k s_kj, w_k ~ sum_j s_kj."""
         weights = self.curvature.sum(1)
         weights = weights / weights.sum().clamp_min_(torch.finfo(weights.dtype).tiny)
         return SharedCurvature(self.curvature.sum(0), weights @ self.inputs, self.inputs, weights)
@@ -262,6 +238,10 @@ class UnitFisher:
         """The systems in the space of the rows, where there are few of them."""
         few = FEW * len(self.inputs) <= self.inputs.shape[1]
         return RowSpace(self, damping) if few else None
+
+    def with_rows(self) -> "UnitFisher":
+        """Itself."""
+        return self
 
 
 class RowSpace:

@@ -4,8 +4,9 @@ Symbols: n rows, d parents with the bias, m units, r eigenpairs, alpha damping.
 Sources: Sherman & Morrison 1950; Halko, Martinsson & Tropp 2011 (subspace iteration).
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,20 +19,30 @@ State = dict[str, Tensor]
 KEEP = 2 / 3  # share of the last covariance at a refresh: the rows of one batch are a poor guide
 
 
-class Preconditioner(Protocol):
+class Preconditioner(ABC):
     """An approximate inverse that follows the operators of one layer from step to step."""
 
     def update(self, operator: CurvatureOperator, damping: Tensor) -> None:
-        """Take in a layer's operator and alpha."""
+        """Take in a layer's operator and alpha; by default nothing to do."""
 
+    @abstractmethod
     def __call__(self, vectors: Tensor) -> Tensor:
         """About (C_j + alpha I)^{-1} v_j for all units: (m, d) from V (m, d)."""
 
     def state_dict(self) -> State:
-        """What later updates depend on."""
+        """What later updates depend on; by default nothing."""
+        return {}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state."""
+        """Go on from a state; by default nothing to do."""
+
+
+class Unpreconditioned(Preconditioner):
+    """The identity: plain conjugate gradient."""
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        """V itself."""
+        return vectors
 
 
 class Basis(NamedTuple):
@@ -86,22 +97,20 @@ def find_basis(
         image = covariance(last.vectors[:, -rank:])
         more = rows.T[:, : rank - image.shape[1]]  # where fewer rows than the rank made `last`
         vectors = torch.linalg.qr(torch.cat([image, more], dim=1))[0]
-    values, rotation = _eigenpairs(vectors.T @ covariance(vectors), rows, name)
+    values, rotation = _eigenpairs(vectors.T @ covariance(vectors), name)
     rest = (trace - values.sum()).clamp_min(0) / max(1, d - values.shape[0])
     return Basis(vectors @ rotation, values.clamp_min(0), rest)
 
 
-def _eigenpairs(matrix: Tensor, rows: Tensor, name: str) -> tuple[Tensor, Tensor]:
+def _eigenpairs(matrix: Tensor, name: str) -> tuple[Tensor, Tensor]:
     try:
         values, vectors = torch.linalg.eigh(matrix)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:  # LinAlgError, or on CUDA what cuSOLVER says
-        n, d = len(rows), rows.shape[1] + 1
         reason = str(error).splitlines()[0]
         raise UserError(
-            f"{name}: the covariance of n={n} rows of d={d} parents has no eigenbasis ({reason});"
-            " lower optimizer.lr"
+            f"{name}: the covariance of its rows has no eigenbasis ({reason}); lower optimizer.lr"
         ) from error
     return values, vectors
 
@@ -172,7 +181,7 @@ class SharedInverse:
 
     def apply_(
         self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor | None = None,
-        longest: Tensor | None = None,
+        shorten: Callable[[Tensor], Tensor] | None = None,
     ) -> None:  # fmt: skip
         """Multiply V by scale M_j^{-1} in place: two products of 2 (r + 1) d m flops a layer.
 
@@ -180,9 +189,8 @@ class SharedInverse:
             weights: The columns of V (m, d) that belong to the parents, (m, d - 1), of each layer.
             biases: Its last column (m,).
             scale: A factor; None for 1.
-            longest: The largest squared length sum_j d_j . F_j d_j of the result D, with
-                F_j = M_j - alpha I; a longer D is scaled down to it. None for no bound. It needs
-                a scale.
+            shorten: A further factor, from the squared length sum_j d_j . F_j d_j of the result D,
+                with F_j = M_j - alpha I. None for no bound. It needs a scale.
         """
         bias, blocks = torch.cat(list(biases)), self._along.split(self._widths)
         for along, span, each in zip(blocks, self._spans, weights, strict=True):
@@ -190,10 +198,10 @@ class SharedInverse:
         common = vecdot(self._along, self._mean).addcmul_(bias, self._bias).mul_(self._factor)
         inside = (self._along * self._inside).addcmul_(self._mean, common[:, None], value=-1)
         changed = (bias - common).mul_(self._bias)
-        if longest is not None and scale is not None:
+        if shorten is not None and scale is not None:
             squares = torch.cat([vecdot(each, each) for each in weights])
-            length = self._square_length(squares, inside, bias, changed) * scale**2
-            scale = scale * (longest / length).sqrt().clamp(max=1)
+            length = self._square_length(squares, inside, bias, changed)
+            scale = scale * shorten(length * scale**2)
         identity = self._identity
         if scale is not None:
             inside.mul_(scale)
@@ -227,24 +235,7 @@ class SharedInverse:
         return found
 
 
-class Unpreconditioned:
-    """The identity: plain conjugate gradient."""
-
-    def update(self, operator: CurvatureOperator, damping: Tensor) -> None:
-        """Nothing to take in."""
-
-    def __call__(self, vectors: Tensor) -> Tensor:
-        return vectors
-
-    def state_dict(self) -> State:
-        """Nothing."""
-        return {}
-
-    def load_state_dict(self, state: State) -> None:
-        """Nothing to do."""
-
-
-class SharedPreconditioner:
+class SharedPreconditioner(Preconditioner):
     """The inverse of what units share: the rows' mean, and eigenvectors of their covariance.
 
     The mean is that of the last operator. The rest is as old as the last refresh, and the
@@ -253,6 +244,9 @@ class SharedPreconditioner:
     Args:
         rank: r, eigenpairs kept next to the mean. 15 and the mean make 16 columns.
         every: Updates between refreshes of the eigenpairs.
+
+    Raises:
+        UserError: For numbers that are out of range.
     """
 
     def __init__(self, rank: int = 15, every: int = 20) -> None:
@@ -264,15 +258,10 @@ class SharedPreconditioner:
         self._inverse: SharedInverse | None = None
 
     def update(self, operator: CurvatureOperator, damping: Tensor) -> None:
-        """Take in a layer's operator and alpha.
-
-        Raises:
-            UserError: For another number of parents than before.
-        """
-        self._check_parents(operator)
-        shared, self._system = operator.shared, (operator, damping)
-        if self._basis is None or self._age % self.every == 0:
-            self._basis = find_basis(shared, self.rank, self._basis, operator.name)
+        """Take in a layer's operator and alpha."""
+        self._system = operator, damping
+        if self._age % self.every == 0:
+            self._basis = find_basis(operator.shared, self.rank, self._basis, operator.name)
             self._inverse = None
         self._age += 1
         self._invert()
@@ -286,7 +275,8 @@ class SharedPreconditioner:
             self._inverse.update([operator.shared.mean], operator.shared.scale, damping)
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        assert self._inverse is not None
+        """M_j^{-1} v_j: (m, d)."""
+        assert self._inverse is not None, "update comes first"
         return self._inverse([vectors])[0]
 
     def state_dict(self) -> State:
@@ -295,25 +285,8 @@ class SharedPreconditioner:
         return state if self._basis is None else state | self._basis._asdict()
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state.
-
-        Raises:
-            UserError: For another number of parents than the last operator has.
-        """
-        self._age, self._basis, self._inverse = int(state["age"]), None, None
-        if "rest" in state:
-            self._basis = Basis(*(state[key] for key in Basis._fields))
-            if self._system is not None:
-                self._check_parents(self._system[0])
-            self._invert()
-
-    def _check_parents(self, operator: CurvatureOperator) -> None:
-        if self._basis is None:
-            return
-        width, d = 1 + len(self._basis.vectors), operator.shape[1]
-        if width != d:
-            raise UserError(
-                f"{operator.name}: the preconditioner goes on from a state of {width} parents,"
-                f" these rows have {d}; a checkpoint of another version of nws may say so: start a"
-                " new run, or take another solver"
-            )
+        """Go on from a state."""
+        self._age, self._inverse = int(state["age"]), None
+        found = {key: state[key] for key in Basis._fields if key in state}
+        self._basis = Basis(**found) if found else None
+        self._invert()

@@ -25,7 +25,7 @@ def natural_direction(
     Returns:
         The directions, (m, d). A large alpha gives back the gradient.
 
-    Example:
+    Examples:
         >>> g = torch.tensor([[1.0, 2.0]])
         >>> natural_direction(torch.ones(3, 2), torch.zeros(3, 1), g, damping=1.0)
         tensor([[2., 4.]])

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from nws.experiment.boundary import errors_for_people
-from nws.experiment.process.invocation import command_line
+from nws.experiment.invocation import command_line
 from nws.experiment.trained.export import export_run
 from nws.experiment.trained.loading import load_run
 

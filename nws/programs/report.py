@@ -7,7 +7,7 @@ from pathlib import Path
 from nws.analysis.report.page import IMAGES, write_page
 from nws.errors import UserError, positive_int
 from nws.experiment.boundary import errors_for_people
-from nws.experiment.process.invocation import command_line
+from nws.experiment.invocation import command_line
 from nws.files import check_writable
 
 

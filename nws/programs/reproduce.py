@@ -30,7 +30,7 @@ from nws.experiment.options.configuration import CONF, override_key
 from nws.experiment.options.flags import split
 from nws.experiment.process import hardware
 from nws.experiment.boundary import errors_for_people
-from nws.experiment.process.invocation import command_line, start_command
+from nws.experiment.invocation import command_line, start_command
 from nws.experiment.process.signals import StopSignals
 from nws.experiment.storage import kinds
 from nws.experiment.storage.directory import RunDirectory

@@ -39,11 +39,12 @@ def help_text(asked: list[str]) -> str:
     """
     files = {path: path.parent.relative_to(CONF) for path in sorted(CONF.rglob("*.yaml"))}
     groups = {str(group): [p for p in files if files[p] == group] for group in files.values()}
+    del groups["."]
     if not asked:
         lines = [
             f"  {group + '=':28} {', '.join(path.stem for path in paths)}"
             for group, paths in groups.items()
-            if group != "." and not group.startswith("hydra")
+            if not group.startswith("hydra")
         ]
         keys = (CONF / "config.yaml").read_text()
         return USAGE.format(train=command_line("train")) + "\n".join([*lines, "", keys.strip()])

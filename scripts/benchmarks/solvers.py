@@ -18,7 +18,7 @@ SOLVERS: dict[str, Callable[..., Solver]] = {
     "pcg": solvers.ConjugateGradient,
     "cholesky": Cholesky,
     "woodbury": Woodbury,
-    "sherman_morrison": solvers.sherman_morrison,
+    "sherman_morrison": solvers.ShermanMorrison,
     "auto": solvers.AutoSolver,
 }
 SHAPES = [(320, 301, 784), (320, 785, 300), (320, 201, 300)]  # n, d, m

@@ -34,11 +34,9 @@ def test_options_of_programs(command: Command, run: Path, tmp_path: Path) -> Non
         "plot RUN --ymax=-inf": "--ymax must be a number that can be drawn, got -inf",
         "report RUN --output file/a.html": place,
         "export RUN file/a": place,
-        "worlds all --output file": place,
         "reproduce three_by_three --quick --output file": place,
         "batch_sizes RUN --target nan": "--target must be a number of nats, got [nan]",
         "batch_sizes RUN --target 1 --output file/a.png": place,
-        "natural_gradient digits --quick --output file": place,
     }.items():
         words = [str(run) if word == "RUN" else word for word in line.split()]
         assert message in command("nws", *words).message(), line

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from nws import distributed
 from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep, tempered, uniform
+from nws.learning.together import log_sums
 from nws.learning.vimco import vimco
 from nws.models import HelmholtzMachine
 from nws.models.gaussian import Gaussian
@@ -43,7 +44,6 @@ class Case:
     damping: Make = Damping
     steps: int = 12
     dtype: torch.dtype = torch.float64
-    streams: int = 1
     parts: bool = False  # one data point at a time
     machine: dict[str, Any] = field(default_factory=dict)
 
@@ -74,8 +74,6 @@ CASES = {
     "in parts, adaptive": Case(
         RWS, Fisher, damping=partial(LevenbergMarquardt, every=2), parts=True
     ),
-    "streams": Case(RWS, streams=4),
-    "streams, exact": Case(RWS, Fisher, streams=5),
     "nbihm": Case(BIHM, Fisher),
     "gaussian": Case(RWS, Fisher, machine={"visible": Gaussian(0.5)}),
     "bipolar": Case(RWS, Fisher, machine={"units": "bipolar"}),
@@ -122,7 +120,7 @@ def learner_of(case: Case) -> WakeSleep:
     if case.metric is not None:
         for network in machine.networks:
             metrics.append(NaturalMetric(network, case.metric(), case.damping(), case.options))
-    return WakeSleep(machine, case.rule, rng, metrics, case.streams)
+    return WakeSleep(machine, case.rule, rng, metrics)
 
 
 def take_steps(learner: WakeSleep, case: Case, steps: range) -> list[Tensor]:
@@ -149,9 +147,7 @@ def train(case: Case) -> Result:
     parameters = {name: each.detach() for name, each in learner.machine.named_parameters()}
     data = (torch.rand(29, SIZES[0], generator=torch.Generator().manual_seed(1)) < 0.3).float()
     rng = torch.Generator().manual_seed(2)  # 29 in parts of 5: the last is of 4, that of one of 3
-    likelihood = log_likelihood(
-        learner.machine, data, 7, rng, 7 * 5 * sum(SIZES), streams=case.streams
-    )
+    likelihood = log_likelihood(learner.machine, data, 7, rng, 7 * 5 * sum(SIZES), sums=log_sums)
     states = [metric.state_dict() for metric in learner.metrics]
     return Result(parameters, statistics, learner.report(), states, likelihood)
 
@@ -269,5 +265,5 @@ def test_one_process_has_nothing_to_wait_for(monkeypatch: pytest.MonkeyPatch) ->
         raise AssertionError("a collective operation")
 
     monkeypatch.setattr(distributed, "_try", fail)
-    for name in ("streams, exact", "adaptive", "nrws, Kronecker", "empirical"):
+    for name in ("nrws, exact", "adaptive", "nrws, Kronecker", "empirical"):
         train(CASES[name])

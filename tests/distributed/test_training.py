@@ -23,9 +23,9 @@ from conftest import (
     flatten,
     metrics,
 )
-from documents import of
 from hydra.core.global_hydra import GlobalHydra
 from processes import together
+from test_documents import COMMANDS
 from torch.distributed.run import get_args_parser
 
 from nws.errors import UserError
@@ -254,7 +254,7 @@ def test_mistakes_have_one_message(processes: Any, tmp_path: Path) -> None:
         assert "a mistake that one process alone sees" in outcome.message()
 
 
-@pytest.mark.parametrize("text", of("torchrun "))
+@pytest.mark.parametrize("text", [each for each in COMMANDS if each.startswith("torchrun ")])
 def test_commands_of_the_documentation(
     processes: Any, command: Command, data_root: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:

@@ -23,7 +23,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from nws.analysis.evaluation import read_rows
 from nws.analysis.runs import read_run
-from nws.analysis.supervised.search import _kept, score
 from nws.errors import UserError
 from nws.experiment.launch.resume import Start
 from nws.experiment.process.processes import AgreedStop
@@ -207,15 +206,6 @@ def test_provenance(trial: Trial, run: Path) -> None:
 def test_metrics_and_configuration(trial: Trial, run: Path) -> None:
     trial.read_bytes(run / "metrics.csv", 40, lambda: read_run(run).best)
     trial.read_bytes(run / ".hydra" / "config.yaml", 20, lambda: open_run(run))
-
-
-def test_kept_runs_of_comparisons(trial: Trial, tmp_path: Path) -> None:
-    rows = [
-        {"epoch": each, "seconds": 0.5, "valid_loss": 0.1, "valid_error": 0.2} for each in range(3)
-    ]
-    file = tmp_path / "kept.json"
-    file.write_text(json.dumps({"settings": {"seed": 1}, "epochs": 2, "rows": rows}))
-    broken_json(trial, file, lambda: score(_kept(file)))
 
 
 # --- the command line -----------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from directions import ALPHA, BOTH, CASE, SEED, SOLVED, directions, learner, rel
 from torch import Tensor
 
 from nws.learning import WakeSleep
-from nws.learning.rows import _Phase, layer_rows
+from nws.learning.rows import Phase, layer_rows
 from nws.models import HelmholtzMachine
 from nws.natural import LevenbergMarquardt, Rows
 from nws.natural.metrics import Kronecker
@@ -143,13 +143,13 @@ def test_rows_are_copied_at_a_refresh_alone(monkeypatch: pytest.MonkeyPatch) -> 
     """An ordinary step makes no layer's inputs, weights or curvature, and no squared errors."""
     calls: list[str] = []
     for name in ("inputs", "curvature", "weights", "squared_errors"):
-        original = getattr(_Phase, name)
+        original = getattr(Phase, name)
 
         def counted(*given: Any, original: Any = original, name: str = name) -> Any:
             calls.append(name)
             return original(*given)
 
-        monkeypatch.setattr(_Phase, name, counted)
+        monkeypatch.setattr(Phase, name, counted)
     learning = learner(CASE, CASE.machine(), make=partial(Kronecker, refresh_every=3))
     layers = 3 + 3  # with parents
     for step in range(7):

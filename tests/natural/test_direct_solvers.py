@@ -1,30 +1,34 @@
-"""Direct solvers: chunks in a memory bound, the running estimate of inverses, undamped blocks."""
+"""What is special to direct solvers: chunks in a memory bound, and inverses across batches."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from cases import EXACT, SolverCase, assert_close, tolerance
-from solving import DIRECT, ROUNDING, Wrapped, dense, error, factored, saved, solve_dense
+from solving import DIRECT, dense, error, factored, solve_dense
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nws.errors import UserError
-from nws.natural.solvers import (
-    AutoSolver,
-    Cholesky,
-    RunningInverse,
-    ShermanMorrison,
-    Solver,
-    Woodbury,
-    sherman_morrison,
-)
+from nws.natural.solvers import ShermanMorrison
 
 each_direct = pytest.mark.parametrize("method", DIRECT)
+
+
+def recorded(monkeypatch: pytest.MonkeyPatch, kind: type) -> list[tuple[slice, Tensor]]:
+    """Chunks of units and their factors, as they are made from now on."""
+    made: list[tuple[slice, Tensor]] = []
+    original = kind._factor
+
+    def record(self: Any, chunk: slice) -> Tensor:
+        made.append((chunk, original(self, chunk)))
+        return made[-1][1]
+
+    monkeypatch.setattr(kind, "_factor", record)
+    return made
 
 
 class PeakBytes(TorchDispatchMode):
@@ -57,61 +61,39 @@ class PeakBytes(TorchDispatchMode):
 
 
 @each_direct
-@pytest.mark.parametrize("units", [1, 3, 7, 40], ids=lambda units: f"{units} at once")
+@pytest.mark.parametrize("units", [0, 1, 3, 7, 40], ids=lambda units: f"room for {units}")
 def test_chunks_of_units_keep_within_max_bytes_and_change_nothing(
     method: str, units: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = SolverCase(30, 24, 40, 0.2)
-    kind = DIRECT[method]
-    limit = units * kind().work(case.n, case.d) * 8
-    chunks: list[slice] = []
-    original = kind._factor
-
-    def record(self: Any, chunk: slice) -> Tensor:
-        chunks.append(chunk)
-        return original(self, chunk)
-
+    """Less room than one unit needs is one unit at a time."""
+    case, kind = SolverCase(30, 24, 40, 0.2), DIRECT[method]
     expected = factored(kind(), case).solve(case.gradient())
-    monkeypatch.setattr(kind, "_factor", record)
-    solver = factored(kind(max_bytes=limit), case)
+    made = recorded(monkeypatch, kind)
+    solver = factored(kind(max_bytes=max(1, units * kind().work(case.n, case.d) * 8)), case)
     assert_close(solver.solve(case.gradient()), expected, EXACT)
-    assert all(chunk.stop - chunk.start <= units for chunk in chunks)
+    chunks = [chunk for chunk, _ in made]
+    assert all(chunk.stop - chunk.start <= max(1, units) for chunk in chunks)
     assert {j for chunk in chunks for j in range(case.m)[chunk]} == set(range(case.m))
 
 
 @each_direct
-@pytest.mark.parametrize(("room", "made"), [(1.0, 3), (0.99, 1)], ids=["held", "too large to hold"])
+@pytest.mark.parametrize(("room", "fits"), [(1.0, True), (0.99, False)], ids=["held", "too large"])
 def test_factors_are_made_once_where_all_fit_beside_the_work_on_a_chunk(
-    method: str, room: float, made: int, monkeypatch: pytest.MonkeyPatch
+    method: str, room: float, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case, kind = SolverCase(30, 24, 6, 0.2), DIRECT[method]
     work, held = kind().work(case.n, case.d), kind().held(case.n, case.d)
-    calls: list[slice] = []
-    original = kind._factor
-
-    def record(self: Any, chunk: slice) -> Tensor:
-        calls.append(chunk)
-        factor = original(self, chunk)
-        assert factor[0].numel() == held
-        return factor
-
-    monkeypatch.setattr(kind, "_factor", record)
+    made = recorded(monkeypatch, kind)
     two = 6 * held + 2 * (work - held)  # numbers: all factors and the work on two units at once
     solver = kind(max_bytes=int(room * 8 * two))
     for seed in range(2):
-        calls.clear()
+        made.clear()
         solver.factor(case.fisher(seed), case.damping)
         expected = dense(case.fisher(seed))
         for gradient in (case.gradient(2), case.gradient(3)):
             assert error(solver.solve(gradient), solve_dense(expected, 0.2, gradient)) < EXACT
-        assert len(calls) >= 3 and (len(calls) == 3) == (made == 3)
-
-
-@each_direct
-def test_less_room_than_one_unit_needs_is_one_unit_at_a_time(method: str) -> None:
-    case = SolverCase(30, 24, 5, 0.2)
-    solution = factored(DIRECT[method](max_bytes=1), case).solve(case.gradient())
-    assert error(solution, solve_dense(dense(case.fisher()), 0.2, case.gradient())) < EXACT
+        assert all(factor[0].numel() == held for _, factor in made)
+        assert len(made) >= 3 and (len(made) == 3) == fits
 
 
 @pytest.mark.parametrize(
@@ -147,35 +129,6 @@ def test_the_memory_in_use_at_once_stays_below_max_bytes(
     assert memory.peak <= limit + beside
 
 
-@each_direct
-def test_direct_solvers_carry_nothing_from_step_to_step(method: str) -> None:
-    solver = factored(DIRECT[method](), SolverCase(60, 9, 5, 0.2))
-    assert solver.state_dict() == {}
-    solver.load_state_dict({})
-
-
-def test_cholesky_works_undamped_where_the_block_has_full_rank() -> None:
-    case = SolverCase(200, 5, 3, 0.0)
-    solution = factored(Cholesky(), case).solve(case.gradient())
-    condition = torch.linalg.cond(dense(case.fisher())).max()
-    assert (
-        error(solution, solve_dense(dense(case.fisher()), 0.0, case.gradient()))
-        < ROUNDING * 2.3e-16 * condition
-    )
-
-
-def test_cholesky_refuses_an_undamped_block_whose_pivots_are_rounding() -> None:
-    """A parent is the sum of others, so its pivot is a rounding error of either sign.
-
-    More rows do not change that.
-    """
-    for seed in range(20):
-        fisher = SolverCase(60, 9, 1, 0.0).fisher(seed)
-        fisher.inputs[:, 7] = fisher.inputs[:, :7] @ torch.linspace(0.1, 0.9, 7).double()
-        with pytest.raises(UserError, match="singular to working precision"):
-            Cholesky().factor(fisher, torch.tensor(0.0, dtype=torch.float64))
-
-
 # --- the running estimate -------------------------------------------------------------------------
 
 
@@ -194,7 +147,7 @@ def test_a_running_inverse_is_that_of_the_exponential_average(
     forgetting: float, shape: tuple[int, int], block: int
 ) -> None:
     case = SolverCase(*shape, 4, 0.05)
-    solver = RunningInverse(forgetting, block=block)
+    solver = ShermanMorrison(block=block, forgetting=forgetting)
     for batch in range(6):
         solver.factor(case.fisher(seed=batch), case.damping)
         expected = solve_dense(running_average(case, forgetting, batch + 1), 0.05, case.gradient())
@@ -210,7 +163,7 @@ def test_a_running_inverse_stays_true_over_many_batches(block: int, dtype: torch
     After 400 batches nothing else would be left.
     """
     case = SolverCase(30, 9, 4, 0.2, dtype=dtype)
-    solver, average = RunningInverse(0.95, block=block), dense(case.fisher(0))
+    solver, average = ShermanMorrison(forgetting=0.95, block=block), dense(case.fisher(0))
     for batch in range(800):
         solver.factor(case.fisher(batch), case.damping)
         average = 0.95 * average + 0.05 * dense(case.fisher(batch))
@@ -219,7 +172,7 @@ def test_a_running_inverse_stays_true_over_many_batches(block: int, dtype: torch
 
 
 def test_where_alpha_changes_its_running_mean_damps() -> None:
-    case, solver = SolverCase(20, 12, 4, 0.1), RunningInverse(0.8, block=5)
+    case, solver = SolverCase(20, 12, 4, 0.1), ShermanMorrison(forgetting=0.8, block=5)
     alphas = [0.1, 0.5, 0.02]
     for batch, alpha in enumerate(alphas):
         solver.factor(case.fisher(seed=batch), torch.tensor(alpha, dtype=case.dtype))
@@ -232,26 +185,12 @@ def test_where_alpha_changes_its_running_mean_damps() -> None:
     )
 
 
-def test_a_running_inverse_goes_on_bit_for_bit_from_its_state() -> None:
-    case = SolverCase(20, 12, 4, 0.1)
-    solver, other = RunningInverse(0.8), RunningInverse(0.8)
-    assert solver.state_dict() == {}
-    other.load_state_dict({})
-    for batch in range(3):
-        solver.factor(case.fisher(seed=batch), case.damping)
-    other.load_state_dict(saved(solver))
-    for batch in range(3, 5):
-        solver.factor(case.fisher(seed=batch), case.damping)
-        other.factor(case.fisher(seed=batch), case.damping)
-        assert torch.equal(solver.solve(case.gradient()), other.solve(case.gradient()))
-
-
 def test_a_running_inverse_that_does_not_fit_names_the_layer_and_the_way_out() -> None:
     case = SolverCase(20, 12, 4, 0.1)
     needed = ShermanMorrison().work(20, 12) * 4 * 8
-    factored(RunningInverse(0.9, max_bytes=needed), case)
+    factored(ShermanMorrison(forgetting=0.9, max_bytes=needed), case)
     with pytest.raises(UserError) as raised:
-        RunningInverse(0.9, max_bytes=needed - 1).factor(
+        ShermanMorrison(forgetting=0.9, max_bytes=needed - 1).factor(
             case.fisher(name="generator.2"), case.damping
         )
     message = str(raised.value)
@@ -260,39 +199,11 @@ def test_a_running_inverse_that_does_not_fit_names_the_layer_and_the_way_out() -
 
 
 def test_one_state_serves_two_running_inverses() -> None:
-    case, solver = SolverCase(20, 12, 4, 0.1), RunningInverse(0.8)
+    case, solver = SolverCase(20, 12, 4, 0.1), ShermanMorrison(forgetting=0.8)
     state = factored(solver, case).state_dict()
     solutions = []
     for _ in range(2):
-        again = RunningInverse(0.8)
+        again = ShermanMorrison(forgetting=0.8)
         again.load_state_dict(state)
         solutions.append(factored(again, case, seed=1).solve(case.gradient()))
     assert torch.equal(*solutions)
-
-
-def test_forgetting_nothing_is_sherman_morrison_of_each_batch_alone() -> None:
-    alone, running = sherman_morrison(block=4, max_bytes=2**20), sherman_morrison(0.5, block=4)
-    assert isinstance(alone, ShermanMorrison) and alone.block == 4 and alone.max_bytes == 2**20
-    assert isinstance(running, RunningInverse) and running.forgetting == 0.5
-
-
-# --- operators without rows -----------------------------------------------------------------------
-
-
-EACH_WITH_ROWS: dict[str, Callable[[], Solver]] = {
-    "cholesky": Cholesky,
-    "woodbury": Woodbury,
-    "sherman_morrison": ShermanMorrison,
-    "running": lambda: RunningInverse(0.9),
-    "auto": AutoSolver,
-}
-
-
-@pytest.mark.parametrize("name", EACH_WITH_ROWS)
-def test_a_direct_solver_refuses_an_operator_without_rows(name: str) -> None:
-    case = SolverCase(60, 9, 5, 0.2)
-    with pytest.raises(UserError) as raised:
-        EACH_WITH_ROWS[name]().factor(Wrapped(case.fisher(name="generator.2")), case.damping)
-    message = str(raised.value)
-    for part in ("generator.2: ", "UnitFisher", "got Wrapped", "solver=pcg"):
-        assert part in message, message

@@ -1,10 +1,12 @@
-"""Metrics through `update` and `direction`, against dense formulas layer by layer.
+"""The contract of every metric: `update` and `direction` against dense blocks, layer by layer.
 
-The tests also save and load the metrics' states, and compare bit for bit.
+What is special to one metric follows: running means, rows of several updates, low rank, and
+gradients that change in place.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -14,7 +16,10 @@ import torch
 from cases import EXACT, FEW_ROWS, REALISTIC, SOLVER_CASES, SolverCase, assert_close, seeded
 from solving import (
     ROUNDING,
+    NoReads,
     apply,
+    basis_matrix,
+    condition,
     covariance_of,
     dense,
     error,
@@ -22,14 +27,16 @@ from solving import (
     saved,
     shared_blocks,
     solve_dense,
+    without_looks,
 )
 from torch import Tensor
 
 from nws.errors import UserError
-from nws.natural import UnitFisher, natural_direction
-from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker, Metric
-from nws.natural.operators import Rows
-from nws.natural.solvers import AutoSolver, Cholesky, ConjugateGradient, RunningInverse
+from nws.natural import Metric, Rows, UnitFisher
+from nws.natural.averages import share_of_newest
+from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker, Mean
+from nws.natural.preconditioners import Basis
+from nws.natural.solvers import AutoSolver, Cholesky, ConjugateGradient, ShermanMorrison
 
 # Layers of one network as a metric sees them: many rows, few rows, and one row.
 # A layer without parents has one row.
@@ -37,289 +44,463 @@ LAYERS = [SolverCase(60, 20, 5, 0.2), FEW_ROWS, SolverCase(1, 1, 4, 0.2), Solver
 ALPHA = torch.tensor(0.2, dtype=torch.float64)
 
 
-def squares(case: SolverCase, seed: int) -> Tensor:
-    """w_k (y_kj - p_kj)^2 of made-up targets: (n, m)."""
-    draws = torch.rand(case.n, case.m, generator=seeded(100 + seed), dtype=torch.float64)
-    return (draws**2 / case.n).to(case.dtype)
-
-
-def rows(case: SolverCase, seed: int = 0, name: str = "layer") -> Rows:
+def rows_of(case: SolverCase, seed: int = 0, name: str = "layer") -> Rows:
+    """Rows with weights of their own, which curvature and squared errors have in them."""
     fisher = case.fisher(seed)
-    return Rows(fisher.inputs, fisher.curvature, lambda: squares(case, seed), name)
+    draws = torch.rand(case.n, 1 + case.m, generator=seeded(50 + seed), dtype=torch.float64)
+    weights = (draws[:, 0] / draws[:, 0].sum()).to(fisher.inputs)
+    errors = draws[:, 1:].square().to(weights) * weights[:, None]
+    curvature = fisher.curvature * case.n * weights[:, None]
+    return Rows(fisher.inputs, curvature, lambda: errors, name, weights)
 
 
-def all_rows(seed: int = 0) -> list[Rows]:
-    return [rows(case, seed, f"generator layer {i}") for i, case in enumerate(LAYERS)]
+def batch(seed: int = 0) -> list[Rows]:
+    return [rows_of(case, seed, f"generator layer {i}") for i, case in enumerate(LAYERS)]
 
 
 def gradients(seed: int = 1) -> list[Tensor]:
     return [case.gradient(seed) for case in LAYERS]
 
 
-def diagonal_blocks(each: Rows) -> Tensor:
-    return torch.diag_embed(dense(fisher_of(each)).diagonal(dim1=1, dim2=2))
+def updated(metric: Any, rows: Sequence[Rows], alpha: Tensor = ALPHA) -> Any:
+    metric.update(rows, alpha)
+    return metric
 
 
-def fisher_of(each: Rows) -> UnitFisher:
-    return UnitFisher(each.inputs, each.curvature)
+# --- the definitions, slowly ----------------------------------------------------------------------
+
+Past = list[Rows]  # of one layer, those of all updates, the newest last
 
 
-def kronecker_blocks(each: Rows) -> Tensor:
-    """s_j sum_k h_k h_k^T / n: (m, d, d)."""
-    centre = each.inputs.double().mean(0)
-    weights = torch.full((len(each.inputs),), 1 / len(each.inputs), dtype=torch.float64)
-    covariance = covariance_of(each.inputs, weights, centre)
-    return shared_blocks(each.curvature.double().sum(0), centre, covariance)
+def fisher_blocks(past: Past, memory: int = 1) -> Tensor:
+    """The mean of the last updates' blocks sum_k s_kj h_k h_k^T: (m, d, d)."""
+    kept = [dense(UnitFisher(rows.inputs, rows.curvature)) for rows in past[-memory:]]
+    return sum(kept) / len(kept)
 
 
-METRICS: dict[str, tuple[Callable[[], Metric], Callable[[Rows], Tensor]]] = {
-    "fisher": (partial(Fisher, Cholesky), lambda each: dense(fisher_of(each))),
-    "fisher by pcg": (
-        partial(Fisher, partial(pcg, 300, 1e-13)),
-        lambda each: dense(fisher_of(each)),
-    ),
-    "empirical": (
-        partial(Empirical, Cholesky),
-        lambda each: dense(UnitFisher(each.inputs, each.squared_errors())),
-    ),
-    "diagonal": (partial(Diagonal, memory=1), diagonal_blocks),
-    "kronecker": (partial(Kronecker, 1, "full", refresh_every=1), kronecker_blocks),
+def empirical_blocks(past: Past, memory: int = 1) -> Tensor:
+    """The same of squared errors."""
+    return fisher_blocks([Rows(rows.inputs, rows.squared_errors()) for rows in past], memory)
+
+
+def faded(terms: Sequence[Tensor], memory: int, every: int = 1) -> Tensor:
+    """sum_t beta^(every t) x_t / sum_t beta^(every t), t = 0 for the newest, beta = 1 - 1/memory.
+
+    From the first term on: the bias of a start at zero is corrected.
+    """
+    shares = [(1 - 1 / memory) ** (every * age) for age in reversed(range(len(terms)))]
+    return sum(share * term for share, term in zip(shares, terms, strict=True)) / sum(shares)
+
+
+def diagonal_blocks(past: Past, memory: int = 1) -> Tensor:
+    """The running mean of the diagonals."""
+    diagonals = [fisher_blocks([rows]).diagonal(dim1=1, dim2=2) for rows in past]
+    return torch.diag_embed(faded(diagonals, memory))
+
+
+def slow_mean(rows: Rows) -> Tensor:
+    """c = sum_k w_k h_k, row by row."""
+    pairs = zip(rows.weights.double(), rows.inputs.double(), strict=True)
+    return sum(weight * row for weight, row in pairs)
+
+
+def mean_blocks(past: Past) -> Tensor:
+    """s_j c c^T of the newest rows."""
+    return blocks_with(past[-1], torch.zeros(()))
+
+
+def blocks_with(newest: Rows, covariance: Tensor) -> Tensor:
+    """s_j (c c^T + covariance) with c and s_j of the newest rows."""
+    return shared_blocks(newest.curvature.double().sum(0), slow_mean(newest), covariance)
+
+
+def kronecker_blocks(past: Past, memory: int = 1, every: int = 1) -> Tensor:
+    """With the running mean of covariances, each about the mean of its own rows."""
+    terms = [covariance_of(rows.inputs, rows.weights, slow_mean(rows)) for rows in past[::every]]
+    return blocks_with(past[-1], faded(terms, memory, every))
+
+
+METRICS: dict[str, tuple[Callable[[], Metric], Callable[[Past], Tensor]]] = {
+    "fisher": (partial(Fisher, Cholesky), fisher_blocks),
+    "fisher by pcg": (partial(Fisher, partial(pcg, 300, 1e-13)), fisher_blocks),
+    "fisher of 3": (partial(Fisher, Cholesky, 3), partial(fisher_blocks, memory=3)),
+    "empirical": (partial(Empirical, Cholesky), empirical_blocks),
+    "empirical of 2": (partial(Empirical, Cholesky, 2), partial(empirical_blocks, memory=2)),
+    "diagonal": (partial(Diagonal, 1), diagonal_blocks),
+    "diagonal of 3": (partial(Diagonal, 3), partial(diagonal_blocks, memory=3)),
+    "mean": (Mean, mean_blocks),
+    **{
+        f"kronecker of {memory}, every {every}": (
+            partial(Kronecker, memory, "full", every),
+            partial(kronecker_blocks, memory=memory, every=every),
+        )
+        for memory in (1, 2, 50, 10**17)
+        for every in (1, 3)
+    },
 }
 each_metric = pytest.mark.parametrize("name", METRICS)
 
 
-def updated(metric: Any, each: Sequence[Rows], alpha: Tensor = ALPHA) -> Any:
-    metric.update(each, alpha)
-    return metric
-
-
-# --- directions -----------------------------------------------------------------------------------
+# --- the contract ---------------------------------------------------------------------------------
 
 
 @each_metric
 def test_the_direction_is_the_damped_solution_of_each_layers_blocks(name: str) -> None:
-    make, blocks = METRICS[name]
+    """At every step; what is given stays as it is."""
+    (make, blocks), past = METRICS[name], []
     metric = make()
-    for seed in (3, 0):  # the second time over the first
-        layers = all_rows(seed)
-        updated(metric, layers)
-        given = gradients(seed + 1)
-        directions = metric.direction(given)
-        assert len(directions) == len(layers)
-        for each, g, before, x in zip(layers, given, gradients(seed + 1), directions, strict=True):
-            assert error(x, solve_dense(blocks(each), 0.2, g)) < EXACT
-            assert torch.equal(g, before)
+    for step in range(6):
+        past.append(batch(step))
+        given = gradients(step)
+        directions = updated(metric, past[-1]).direction(given)
+        assert len(directions) == len(LAYERS)
+        for number, (g, x) in enumerate(zip(given, directions, strict=True)):
+            expected = blocks([rows[number] for rows in past])
+            assert error(x, solve_dense(expected, 0.2, g)) < EXACT
+            assert torch.equal(g, gradients(step)[number])
+            assert torch.equal(past[-1][number].curvature, batch(step)[number].curvature)
 
 
 @each_metric
 @pytest.mark.parametrize("other", METRICS)
 def test_no_metric_is_another_one(name: str, other: str) -> None:
     """Negative control: what tells them apart is far above the tolerance."""
-    if name.split()[0] == other.split()[0]:
+    if {name, other} == {"fisher", "fisher by pcg"} or name == other:
         pytest.skip("the same")
+    past = [rows_of(REALISTIC, seed) for seed in range(5)]
     metric, blocks = METRICS[name][0](), METRICS[other][1]
-    each = rows(REALISTIC)
-    (x,) = updated(metric, [each]).direction([REALISTIC.gradient()])
-    assert error(x, solve_dense(blocks(each), 0.2, REALISTIC.gradient())) > 1e-2
+    for rows in past:
+        updated(metric, [rows])
+    (x,) = metric.direction([REALISTIC.gradient()])
+    assert error(x, solve_dense(blocks(past), 0.2, REALISTIC.gradient())) > 1e4 * EXACT
 
 
 @pytest.mark.parametrize("case", [c for c in SOLVER_CASES if c.values[0].device == "cpu"])
-def test_the_diagonal_and_kronecker_metrics_solve_what_they_say(case: SolverCase) -> None:
-    each, gradient, alpha = rows(case), case.gradient(), case.alpha
-    shared, eps = kronecker_blocks(each), torch.finfo(case.dtype).eps
-    condition = float((torch.linalg.eigvalsh(shared)[:, -1].max() + alpha) / alpha)
-    (diagonal,), (kronecker,) = (
-        updated(metric, [each], case.damping).direction([gradient])
-        for metric in (Diagonal(), Kronecker(rank="full"))
-    )
-    diagonals = dense(fisher_of(each)).diagonal(dim1=1, dim2=2)
-    assert diagonal.dtype == kronecker.dtype == case.dtype
-    assert error(diagonal, gradient.double() / (diagonals + alpha)) < ROUNDING * eps
-    assert error(kronecker, solve_dense(shared, alpha, gradient)) < ROUNDING * eps * condition
-
-
-def test_times_one_plus_alpha_the_fisher_metric_is_the_packages_reference() -> None:
-    metric, given = updated(Fisher(Cholesky), all_rows()), gradients()
-    for each, g, x in zip(all_rows(), given, metric.direction(given), strict=True):
-        assert_close(1.2 * x, natural_direction(each.inputs, each.curvature, g, 0.2), EXACT)
+def test_closed_forms_solve_what_they_say_in_every_case(case: SolverCase) -> None:
+    rows, gradient, alpha = rows_of(case), case.gradient(), case.alpha
+    eps = torch.finfo(case.dtype).eps
+    for make, blocks in (
+        (Diagonal, diagonal_blocks), (Mean, mean_blocks),
+        (partial(Kronecker, rank="full"), kronecker_blocks),
+    ):  # fmt: skip
+        (found,) = updated(make(), [rows], case.damping).direction([gradient])
+        bound = ROUNDING * eps * float(condition(blocks([rows]), alpha).max())
+        assert found.dtype == case.dtype
+        assert error(found, solve_dense(blocks([rows]), alpha, gradient)) < bound
 
 
 @each_metric
 def test_damping_that_changes_in_place_counts_from_the_next_update_on(name: str) -> None:
     alpha, (make, blocks) = ALPHA.clone(), METRICS[name]
-    metric = updated(make(), [rows(REALISTIC)], alpha)
+    metric = updated(make(), [rows_of(REALISTIC)], alpha)
     alpha.fill_(1.0)
     (x,) = metric.direction([REALISTIC.gradient()])
-    assert error(x, solve_dense(blocks(rows(REALISTIC)), 0.2, REALISTIC.gradient())) < EXACT
-
-
-@pytest.mark.parametrize("metric", [Fisher(Cholesky), Diagonal(), Kronecker()], ids=str)
-def test_targets_are_looked_at_by_the_empirical_metric_alone(metric: Any) -> None:
-    def never() -> Tensor:
-        raise AssertionError("squared errors were made for nothing")
-
-    each = Rows(rows(REALISTIC).inputs, rows(REALISTIC).curvature, never)
-    updated(metric, [each])
-    with pytest.raises(AssertionError, match="for nothing"):
-        updated(Empirical(Cholesky), [each])
-
-
-# --- one solver a layer ---------------------------------------------------------------------------
-
-
-def test_each_layer_has_a_solver_of_its_own() -> None:
-    made: list[Cholesky] = []
-
-    def make() -> Cholesky:
-        made.append(Cholesky())
-        return made[-1]
-
-    metric = Fisher(make)
-    assert made == []
-    for seed in range(2):
-        updated(metric, all_rows(seed))
-    assert metric.solvers == made and len(made) == len(LAYERS)
-
-
-def test_without_a_solver_it_is_pcg() -> None:
-    metric = updated(Fisher(), all_rows())
-    assert {type(solver) for solver in metric.solvers} == {ConjugateGradient}
-
-
-def test_the_report_is_that_of_the_worst_layer() -> None:
-    metric = Fisher(partial(pcg, 2))
-    assert metric.report() == {}
-    updated(metric, all_rows())
-    assert metric.report() == {}
-    metric.direction(gradients())
-    own = [solver.report() for solver in metric.solvers]
-    assert metric.report() == {key: max(each[key] for each in own) for key in own[0]}
-    assert metric.report()["iterations"] == 4  # twice as many where there are few rows
-    residuals = []
-    for each, g, x in zip(all_rows(), gradients(), metric.direction(gradients()), strict=True):
-        left = g - apply(dense(fisher_of(each)), x) - 0.2 * x
-        residuals.append(float((left.norm(dim=1) / g.norm(dim=1)).max()))
-    assert metric.report()["residual"] == pytest.approx(max(residuals), rel=1e-6)
-    assert min(residuals) < 0.5 * max(residuals)
-
-
-@pytest.mark.parametrize("metric", [Fisher(Cholesky), Diagonal(), Kronecker()], ids=str)
-def test_metrics_with_nothing_to_report_report_nothing(metric: Any) -> None:
-    updated(metric, all_rows()).direction(gradients())
-    assert metric.report() == {}
+    assert error(x, solve_dense(blocks([rows_of(REALISTIC)]), 0.2, REALISTIC.gradient())) < EXACT
 
 
 @each_metric
-def test_errors_name_the_layer(name: str) -> None:
-    layers = all_rows()
-    layers[3].inputs[2, 1] = float("nan")
-    with pytest.raises(UserError, match=r"generator layer 3: .*n=60 .*d=9 .*not finite"):
-        updated(METRICS[name][0](), layers)
+def test_targets_are_looked_at_by_the_empirical_metric_alone(name: str) -> None:
+    def never() -> Tensor:
+        raise AssertionError("squared errors were made for nothing")
+
+    rows = Rows(rows_of(REALISTIC).inputs, rows_of(REALISTIC).curvature, never)
+    if name.startswith("empirical"):
+        with pytest.raises(AssertionError, match="for nothing"):
+            updated(METRICS[name][0](), [rows])
+    else:
+        updated(METRICS[name][0](), [rows])
+
+
+@each_metric
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_errors_name_the_layer_at_any_step(name: str, steps: int) -> None:
+    metric, layers = METRICS[name][0](), batch(9)
+    for step in range(steps):
+        updated(metric, batch(step))
+    layers[3].inputs[2, 1] = math.nan
+    with pytest.raises(UserError, match=r"generator layer 3: .*n=\d+ .*d=9 .*not finite"):
+        updated(metric, layers)
     with pytest.raises(UserError, match=r"generator layer 0: .*damping -1: .*damping\.value"):
-        updated(METRICS[name][0](), all_rows(), -torch.ones(()))
+        updated(METRICS[name][0](), batch(), -torch.ones(()))
 
 
-# --- states ---------------------------------------------------------------------------------------
+BAD = [
+    *((f"memory={value}", kind, {"memory": value}, r"metric\.memory must be a whole number of at")
+      for kind in (Diagonal, Fisher, Kronecker) for value in (0, -1, 1.5, None)),
+    ("rank=-1", Kronecker, {"rank": -1}, r"metric\.rank must be a whole number of at least 0, got"),
+    ("rank=all", Kronecker, {"rank": "all"}, r"metric\.rank must be .* or full, got 'all'"),
+    ("rank=true", Kronecker, {"rank": True}, r"metric\.rank must be a whole number"),
+    ("every=0", Kronecker, {"refresh_every": 0}, r"metric\.refresh_every must be a whole number"),
+]  # fmt: skip
 
 
-STATEFUL: dict[str, Callable[[], Any]] = {
+@pytest.mark.parametrize(("kind", "options", "message"), [each[1:] for each in BAD])
+def test_bad_options_are_errors_that_name_them(
+    kind: type[Metric], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        kind(**options)
+
+
+# --- states and reports ---------------------------------------------------------------------------
+
+STATEFUL: dict[str, Callable[[], Metric]] = {
     "pcg": lambda: Fisher(partial(pcg, None, preconditioner_every=3)),
-    "pcg, fixed": lambda: Fisher(partial(pcg, 2, preconditioner_every=3)),
-    "pcg, warm start": lambda: Fisher(partial(pcg, 2, preconditioner_every=3, warm_start=True)),
     "pcg, empirical": lambda: Empirical(partial(pcg, 2, preconditioner_every=3)),
-    "auto": lambda: Fisher(partial(AutoSolver, 2)),
-    "running": lambda: Fisher(partial(RunningInverse, 0.8)),
-    "cholesky": lambda: Fisher(Cholesky),
+    "running": lambda: Fisher(partial(ShermanMorrison, forgetting=0.8)),
     "memory": lambda: Fisher(Cholesky, memory=3),
     "memory, pcg": lambda: Fisher(partial(pcg, 2, preconditioner_every=3), memory=2),
     "diagonal": lambda: Diagonal(memory=4),
     "kronecker": lambda: Kronecker(5, 3, refresh_every=3),
     "kronecker, full": lambda: Kronecker(50, "full", refresh_every=2),
 }
-FORGETFUL = ["auto", "cholesky"]
+FORGETFUL: dict[str, Callable[[], Metric]] = {
+    "auto": lambda: Fisher(partial(AutoSolver, 2)),
+    "cholesky": lambda: Fisher(Cholesky),
+    "mean": Mean,
+}
+each_state = pytest.mark.parametrize("name", [*STATEFUL, *FORGETFUL])
 
 
-def step(metric: Any, batch: int) -> list[Tensor]:
-    return updated(metric, all_rows(batch)).direction(gradients(batch))
+def step(metric: Any, number: int) -> list[Tensor]:
+    return updated(metric, batch(number)).direction(gradients(number))
+
+
+def made(name: str, count: int) -> list[Any]:
+    return [(STATEFUL | FORGETFUL)[name]() for _ in range(count)]
+
+
+def same(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
+    return all(torch.equal(*pair) for pair in zip(one, other, strict=True))
 
 
 @pytest.mark.parametrize("stop", range(5))
-@pytest.mark.parametrize("name", STATEFUL)
+@each_state
 def test_a_metric_that_is_saved_and_loaded_goes_on_bit_for_bit(name: str, stop: int) -> None:
     """The state is saved at any step between two refreshes of the preconditioner.
 
-    The test follows the loaded metric over the next two refreshes.
+    The test follows the loaded metric over the next two refreshes; they leave the state as it is.
     """
-    never_stopped, before, after = (STATEFUL[name]() for _ in range(3))
-    for batch in range(stop):
-        step(never_stopped, batch)
-        step(before, batch)
-    after.load_state_dict(saved(before))
-    for batch in range(stop, stop + 6):
-        for one, other in zip(step(never_stopped, batch), step(after, batch), strict=True):
-            assert torch.equal(one, other)
-
-
-@pytest.mark.parametrize("name", [name for name in STATEFUL if name not in FORGETFUL])
-def test_the_state_makes_a_difference(name: str) -> None:
-    """The control of the test before: a fresh metric gives other directions, beyond rounding."""
-    metric, fresh = STATEFUL[name](), STATEFUL[name]()
-    for batch in range(4):
-        step(metric, batch)
-    differences = [
-        float((one - other).norm() / one.norm())
-        for one, other in zip(step(metric, 4), step(fresh, 4), strict=True)
-    ]
-    assert max(differences) > 1e-6
+    never_stopped, before, after = made(name, 3)
+    for number in range(stop):
+        step(never_stopped, number)
+        step(before, number)
+    state, kept = before.state_dict(), saved(before)
+    after.load_state_dict(kept)
+    for number in range(stop, stop + 6):
+        assert same(step(never_stopped, number), step(after, number))
+        step(before, number)
+    torch.testing.assert_close(state, kept, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", STATEFUL)
+def test_the_state_makes_a_difference(name: str) -> None:
+    """The control of the test before: a fresh metric gives other directions, beyond rounding."""
+    metric, fresh = made(name, 2)
+    for number in range(4):
+        step(metric, number)
+    pairs = zip(step(metric, 4), step(fresh, 4), strict=True)
+    assert max(float((one - other).norm() / one.norm()) for one, other in pairs) > 1e-6
+
+
+@each_state
 def test_rows_that_outlive_a_step_are_taken_in_before_the_state(name: str) -> None:
     """`metric.refresh_every` makes rows outlive a step.
 
     The loaded metric gets the rows of the last update first, then the state, then gradients.
     """
-    metric, other = STATEFUL[name](), STATEFUL[name]()
-    for batch in range(5):
-        step(metric, batch)
-    updated(other, all_rows(4)).load_state_dict(saved(metric))
+    metric, other = made(name, 2)
+    for number in range(5):
+        step(metric, number)
+    updated(other, batch(4)).load_state_dict(saved(metric))
     for seed in (7, 8):
-        pairs = zip(
-            metric.direction(gradients(seed)), other.direction(gradients(seed)), strict=True
-        )
-        assert all(torch.equal(*pair) for pair in pairs)
-    for one, two in zip(step(metric, 5), step(other, 5), strict=True):
-        assert torch.equal(one, two)
+        assert same(metric.direction(gradients(seed)), other.direction(gradients(seed)))
+    assert same(step(metric, 5), step(other, 5))
 
 
-def test_a_state_of_another_number_of_layers_is_an_error() -> None:
-    metric, other = Fisher(), Fisher()
-    updated(metric, all_rows())
-    updated(other, all_rows()[:2])
-    with pytest.raises(UserError, match="has 4 solvers, 2 were expected: another version of nws"):
-        other.load_state_dict(saved(metric))
+def test_each_layer_has_a_solver_of_its_own_and_the_report_is_that_of_the_worst() -> None:
+    metric = Fisher(partial(pcg, 2))
+    assert metric.report() == {}
+    updated(metric, batch())
+    first = list(metric.solvers)
+    assert metric.report() == {} and len({*map(id, first)}) == len(LAYERS)
+    given, worst = gradients(), []
+    for rows, g, x in zip(batch(), given, metric.direction(given), strict=True):
+        left = g - apply(fisher_blocks([rows]), x) - 0.2 * x
+        worst.append(float((left.norm(dim=1) / g.norm(dim=1)).max()))
+    assert metric.report()["iterations"] == 4  # twice as many where there are few rows
+    assert metric.report()["residual"] == pytest.approx(max(worst), rel=1e-6)
+    assert min(worst) < 0.5 * max(worst)
+    assert updated(metric, batch(1)).solvers == first
+    assert {type(solver) for solver in updated(Fisher(), batch()).solvers} == {ConjugateGradient}
 
 
-def test_a_metric_without_memory_has_no_tensors_in_its_state() -> None:
-    metric = STATEFUL["cholesky"]()
-    step(metric, 0)
-    assert metric.state_dict() == {"solvers": [{}, {}, {}, {}]}
-
-
-@pytest.mark.parametrize("name", ["diagonal", "kronecker"])
-def test_a_state_of_version_0_1_is_that_of_a_fresh_metric(name: str) -> None:
-    metric, fresh = STATEFUL[name](), STATEFUL[name]()
+def test_defaults_of_the_base_class_mean_nothing_to_do() -> None:
+    metric, weights, biases = Mean(), [torch.ones(4, 3)], [torch.ones(4)]
+    assert metric.report() == metric.state_dict() == {}
     metric.load_state_dict({})
-    for one, other in zip(step(metric, 0), step(fresh, 0), strict=True):
-        assert torch.equal(one, other)
+    metric.check()
+    assert not metric.precondition_(weights, biases, torch.tensor(2.0))
+    assert torch.equal(weights[0], torch.ones(4, 3)) and torch.equal(biases[0], torch.ones(4))
 
 
-@pytest.mark.parametrize("name", STATEFUL)
-def test_later_steps_leave_a_state_as_it_is(name: str) -> None:
-    metric = STATEFUL[name]()
-    for batch in range(3):
-        step(metric, batch)
-    state, then = metric.state_dict(), saved(metric)
-    for batch in range(3, 7):
-        step(metric, batch)
-    torch.testing.assert_close(state, then, rtol=0, atol=0)
+# --- running means --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize("memory", [1, 2, 10, 1000])
+def test_the_shares_make_the_mean_with_exponential_weights(memory: int, every: int) -> None:
+    terms = torch.randn(30, generator=seeded(), dtype=torch.float64)
+    mean = torch.tensor(5.0, dtype=torch.float64)  # the first term has share 1
+    for count in range(1, 31):
+        mean = torch.lerp(mean, terms[count - 1], share_of_newest(memory, count, every))
+        assert float(mean) == pytest.approx(float(faded(terms[:count], memory, every)), abs=1e-12)
+    if memory == 1000:  # the control: without the correction the start at zero counts
+        share = 1 - (1 - 1 / memory) ** every
+        biased = sum(share * (1 - share) ** age * x for age, x in enumerate(reversed(terms)))
+        assert abs(mean - biased) > 0.1 * abs(mean)
+
+
+@pytest.mark.parametrize("memory", [10**9, 10**17, 10**30])
+def test_an_endless_memory_is_the_plain_mean_and_one_step_the_newest_alone(memory: int) -> None:
+    for count in (1, 2, 7, 1000):
+        assert share_of_newest(memory, count) == pytest.approx(1 / count, rel=1e-5)
+        assert share_of_newest(memory, count, every=20) == pytest.approx(1 / count, rel=1e-4)
+    assert share_of_newest(1, 5) == share_of_newest(1, 1, 20) == 1
+    assert share_of_newest(50, 10**6) == pytest.approx(1 / 50)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"memory": 3}, {"every": 2}, {"newest": 0}, {"first": 1}],
+    ids=["memory", "every", "older means", "terms left out"],
+)
+def test_another_definition_of_the_kronecker_metric_fails_the_same_comparison(
+    wrong: dict[str, int],
+) -> None:
+    metric, past = Kronecker(2, "full", 1), [rows_of(REALISTIC, number) for number in range(4)]
+    for rows in past:
+        updated(metric, [rows])
+    (x,), g = metric.direction([REALISTIC.gradient()]), REALISTIC.gradient()
+
+    def expected(memory: int = 2, every: int = 1, newest: int = -1, first: int = 0) -> Tensor:
+        terms = [covariance_of(rows.inputs, rows.weights, slow_mean(rows)) for rows in past[first:]]
+        return solve_dense(blocks_with(past[newest], faded(terms, memory, every)), 0.2, g)
+
+    assert error(x, expected()) < EXACT
+    assert error(x, expected(**wrong)) > 1e4 * EXACT
+
+
+# --- the Kronecker metric: low rank, and in place -------------------------------------------------
+
+
+@pytest.mark.parametrize("rank", [0, 1, 8])
+def test_the_direction_of_low_rank_is_that_of_its_basis(rank: int) -> None:
+    metric = Kronecker(5, rank, refresh_every=2)
+    for number in range(5):
+        rows, given = batch(number), gradients(number)
+        directions = updated(metric, rows).direction(given)
+        bases = [Basis(**each) for each in metric.state_dict()["bases"]]
+        for each, basis, x, g in zip(rows, bases, directions, given, strict=True):
+            assert len(basis.values) == min(rank, each.inputs.shape[1] - 1)
+            expected = solve_dense(blocks_with(each, basis_matrix(basis)), 0.2, g)
+            assert error(x, expected) < EXACT
+
+
+def test_the_basis_is_that_of_the_eigenpairs_where_rows_stand_still() -> None:
+    """Each refresh is a step of subspace iteration; the mean of the other eigenvalues is exact.
+
+    The gap from the eighth eigenvalue to the ninth says how fast the vectors come.
+    """
+    rows, rank = rows_of(REALISTIC), 8
+    covariance = covariance_of(rows.inputs, rows.weights, slow_mean(rows))
+    values, vectors = torch.linalg.eigh(covariance)
+    metric, misses = Kronecker(2, rank, refresh_every=1), []
+    for _ in range(300):
+        basis = Basis(**updated(metric, [rows]).state_dict()["bases"][0])
+        found = basis.vectors[:, 2:]  # the six largest, which have come by then
+        misses.append(float((found - vectors[:, -6:] @ (vectors[:, -6:].T @ found)).norm()))
+    assert misses[-1] < 1e-3 < misses[0], (misses[0], misses[-1])
+    assert_close(basis.values[2:], values[-6:], 1e-5)
+    total = float(basis.values.sum() + basis.rest * (len(values) - rank))
+    assert total == pytest.approx(float(values.sum()))
+    assert float(basis.rest) == pytest.approx(float(values[:-rank].mean()), rel=1e-2)
+    assert float(basis.rest) != pytest.approx(float(values[: -rank + 1].mean()), rel=1e-2)
+
+
+def test_rows_without_weight_leave_all_to_the_damping() -> None:
+    nothing = [
+        Rows(each.inputs, torch.zeros_like(each.curvature), weights=torch.zeros_like(each.weights))
+        for each in batch()
+    ]
+    for x, g in zip(updated(Kronecker(), nothing).direction(gradients()), gradients(), strict=True):
+        assert_close(x, g / ALPHA)
+
+
+def in_place(metric: Kronecker, given: list[Tensor], scale: Tensor, *more: Any) -> list[Tensor]:
+    """What `precondition_` makes of gradients, as matrices (m, d)."""
+    weights, biases = [g[:, :-1].clone() for g in given], [g[:, -1].clone() for g in given]
+    assert metric.precondition_(weights, biases, scale, *more)
+    return [torch.cat([w, b[:, None]], 1) for w, b in zip(weights, biases, strict=True)]
+
+
+@pytest.mark.parametrize("rank", [0, 3, "full"])
+def test_in_place_it_is_the_direction_times_the_scale_no_longer_than_it_may_be(
+    rank: int | str,
+) -> None:
+    """The length is by the metric's own matrices, found column by column from its directions."""
+    metric, scale = updated(Kronecker(rank=rank), batch()), torch.tensor(1.5, dtype=torch.float64)
+    free = [scale * each for each in metric.direction(gradients(0))]
+    for found, expected in zip(in_place(metric, gradients(0), scale), free, strict=True):
+        assert_close(found, expected)
+    true = sum(
+        float(move @ (torch.linalg.inv(inverse) @ move - ALPHA * move))
+        for moves, inverses in zip(free, inverse_blocks(metric), strict=True)
+        for move, inverse in zip(moves, inverses, strict=True)
+    )
+
+    def half(length: Tensor) -> Tensor:
+        assert float(length) == pytest.approx(true, rel=1e-8)
+        return torch.tensor(0.5, dtype=torch.float64)
+
+    for found, expected in zip(in_place(metric, gradients(0), scale, half), free, strict=True):
+        assert_close(found, expected / 2)
+    nothing = [0 * g for g in gradients(0)]
+    shorten = lambda length: (1e-3 / length).sqrt().clamp(max=1)  # noqa: E731
+    assert all((each == 0).all() for each in in_place(metric, nothing, scale, shorten))
+
+
+def inverse_blocks(metric: Kronecker) -> list[Tensor]:
+    """(F_j + alpha I)^{-1} of all units of each layer, (m, d, d), from directions alone."""
+    blocks = [torch.empty(each.shape[0], *each.shape[1:] * 2).double() for each in gradients()]
+    for column in range(max(case.d for case in LAYERS)):
+        units = [torch.zeros_like(each) for each in gradients()]
+        for unit in units:
+            unit[:, column : column + 1] = 1
+        for block, found in zip(blocks, metric.direction(units), strict=True):
+            block[:, :, column : column + 1] = found[:, :, None]
+    return blocks
+
+
+def test_rows_are_made_at_a_refresh_alone_and_no_number_is_read_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def only_means(rows: Rows) -> Rows:
+        def never() -> Tensor:
+            raise AssertionError("rows were made in an ordinary step")
+
+        means = rows.means
+        return Rows(never, never, name=rows.name, weights=never, means=lambda: means)
+
+    metric, given = Kronecker(rank=3, refresh_every=3), gradients()
+    later = [only_means(rows) for rows in batch(1)]
+    updated(metric, batch(0))
+    with pytest.raises(AssertionError, match="reads from the device"), NoReads():
+        metric.update(later, ALPHA)  # looks at alpha and the means, where they are on the CPU
+    without_looks(monkeypatch)
+    with NoReads():
+        updated(metric, later).direction(given)
+        metric.precondition_([g[:, :-1] for g in given], [g[:, -1] for g in given], 1 + ALPHA)
+        metric.update(later, ALPHA)
+    with pytest.raises(AssertionError, match="were made"):  # the control: a refresh
+        metric.update(later, ALPHA)

@@ -22,6 +22,7 @@ from cases import (
     seeded,
     with_bias,
 )
+from solving import dense
 from torch import Tensor
 
 from nws.errors import UserError
@@ -254,10 +255,6 @@ def random_fisher(n: int, d: int, m: int, dtype: torch.dtype = torch.float64) ->
     return UnitFisher(inputs, weights)
 
 
-def dense(fisher: UnitFisher) -> Tensor:
-    return torch.einsum("km,ki,kj->mij", fisher.curvature, fisher.inputs, fisher.inputs)
-
-
 @pytest.mark.parametrize("shape", [(7, 4, 3), (3, 5, 2), (1, 1, 1), (4, 1, 6), (6, 3, 1)], ids=str)
 def test_every_operation_is_that_of_the_dense_blocks(shape: tuple[int, int, int]) -> None:
     fisher = random_fisher(*shape)
@@ -284,13 +281,6 @@ def test_shapes_that_do_not_fit_are_an_error_that_names_them(
     with pytest.raises(UserError) as error:
         UnitFisher(torch.zeros(inputs), torch.zeros(weights))
     assert str(inputs) in str(error.value) and str(weights) in str(error.value)
-
-
-def test_its_name_is_for_messages() -> None:
-    ones = torch.ones(4, 3), torch.ones(4, 2)
-    assert (
-        UnitFisher(*ones).name == "layer" and UnitFisher(*ones, "generator.1").name == "generator.1"
-    )
 
 
 @pytest.mark.parametrize(("n", "d"), [(10, 40), (10, 39), (1, 4), (1, 3)], ids=str)

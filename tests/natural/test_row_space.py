@@ -8,16 +8,16 @@ from __future__ import annotations
 import pytest
 import torch
 from cases import EXACT, FEW_ROWS, SolverCase, assert_close
-from solving import Textbook, apply, dense, factored, mean_row, pcg, solve_dense
+from solving import Textbook, apply, damped_blocks, dense, factored, mean_row, pcg, solve_dense
 from torch import Tensor
 
-from nws.natural.operators import ReducedSystem, RowSpace
+from nws.natural.operators import RowSpace
 
 CASES = [FEW_ROWS, SolverCase(25, 101, 5, 0.05, "bipolar"), SolverCase(1, 40, 3, 0.2)]
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 
-def reduced(case: SolverCase) -> ReducedSystem:
+def reduced(case: SolverCase) -> RowSpace:
     """As a solver gets it: from the operator, nothing else."""
     system = case.fisher().reduce(case.damping)
     assert isinstance(system, RowSpace)
@@ -49,10 +49,6 @@ def guesses(case: SolverCase) -> Tensor:
     return root[:, :, None] * root[:, None, :] * gram + identity
 
 
-def damped_blocks(case: SolverCase) -> Tensor:
-    return dense(case.fisher()) + case.alpha * torch.eye(case.d, dtype=torch.float64)
-
-
 @each_case
 def test_its_operations_are_those_of_the_dense_matrices(case: SolverCase) -> None:
     system, gradient = reduced(case), case.gradient()
@@ -66,24 +62,22 @@ def test_its_operations_are_those_of_the_dense_matrices(case: SolverCase) -> Non
 
 @each_case
 def test_a_solution_there_is_one_of_the_damped_blocks(case: SolverCase) -> None:
+    """And zeros stay zeros. The length of a residual is that among the parents, before x takes its
+    best length.
+    """
     system, gradient = reduced(case), case.gradient()
     entered = system.enter(gradient)
     solution = torch.linalg.solve(matrices(case), entered)
     expected = solve_dense(dense(case.fisher()), case.alpha, gradient)
     assert_close(system.leave(gradient, entered, solution), expected, EXACT)
+    zeros = torch.zeros_like(gradient)
+    assert (system.leave(zeros, system.enter(zeros), torch.zeros_like(entered)) == 0).all()
 
-
-@each_case
-def test_the_length_of_a_residual_is_that_among_the_parents(case: SolverCase) -> None:
-    """Of x as it follows from y by Woodbury's identity, before it takes its best length."""
-    system, gradient = reduced(case), case.gradient()
-    entered = system.enter(gradient)
-    y = 0.9 * torch.linalg.solve(matrices(case), entered)  # not there yet
+    y = 0.9 * solution  # not there yet
     x = (gradient - (y * roots(case)) @ case.fisher().inputs) / case.alpha
-    expected = (gradient - apply(damped_blocks(case), x)).norm(dim=1)
-    length = system.length(entered - apply(matrices(case), y))
-    assert expected.min() > 0
-    assert_close(length, expected, EXACT)
+    lengths = (gradient - apply(damped_blocks(case), x)).norm(dim=1)
+    assert lengths.min() > 0
+    assert_close(system.length(entered - apply(matrices(case), y)), lengths, EXACT)
 
 
 @each_case
@@ -103,14 +97,6 @@ def test_an_unfinished_solution_has_the_best_length_along_it(case: SolverCase) -
         assert ((gradient * bare).sum(1) < 0.999 * (bare * apply(blocks, bare)).sum(1)).any(), (
             "nothing to shorten"
         )
-
-
-@each_case
-def test_a_gradient_of_zeros_stays_zeros(case: SolverCase) -> None:
-    system, zeros = reduced(case), torch.zeros_like(case.gradient())
-    entered = system.enter(zeros)
-    assert (entered == 0).all()
-    assert (system.leave(zeros, entered, torch.zeros_like(entered)) == 0).all()
 
 
 @pytest.mark.parametrize("case", CASES[:2], ids=str)

@@ -58,16 +58,9 @@ class TensorBoardLogger(Callback):
 
     def finish(self, trainer: "Trainer", summary: dict[str, Any], state: str) -> None:
         """Log configuration and summary, and end the event file."""
-        from torch.utils.tensorboard.summary import hparams
-
         numbers = {key: each for key, each in summary.items() if isinstance(each, int | float)}
         options = flatten(trainer.config | {"run": trainer.name, "state": state})
-        options = {
-            key: each if isinstance(each, bool | int | float | str) else str(each)
-            for key, each in options.items()
-        }
-        for each in hparams(options, numbers):
-            self._writer._get_file_writer().add_summary(each)
-        for name, value in numbers.items():
-            self._writer.add_scalar(name, value)
+        plain = (bool, int, float, str)
+        options = {k: each if isinstance(each, plain) else str(each) for k, each in options.items()}
+        self._writer.add_hparams(options, numbers, run_name=".")
         self._writer.close()

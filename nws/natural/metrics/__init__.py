@@ -6,6 +6,5 @@ from nws.natural.metrics.fisher import Fisher
 from nws.natural.metrics.kronecker import Kronecker
 from nws.natural.metrics.mean import Mean
 from nws.natural.metrics.metric import Metric
-from nws.natural.solvers.solver import Stateless
 
-__all__ = ["Diagonal", "Empirical", "Fisher", "Kronecker", "Mean", "Metric", "Stateless"]
+__all__ = ["Diagonal", "Empirical", "Fisher", "Kronecker", "Mean", "Metric"]

@@ -8,11 +8,12 @@ from torch import Tensor
 
 from nws.errors import positive_int
 from nws.natural.averages import share_of_newest
+from nws.natural.metrics.metric import Metric
 from nws.natural.operators import Rows, UnitFisher
-from nws.natural.solvers.solver import Stateless, check_rows
+from nws.natural.solvers.solver import check_rows
 
 
-class Diagonal(Stateless):
+class Diagonal(Metric):
     """F_j ~ diag(F_j), a running mean over updates.
 
     Args:
@@ -49,6 +50,5 @@ class Diagonal(Stateless):
         return {"steps": self._steps, "diagonals": self._diagonals}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state; one of version 0.1 has none."""
-        if "steps" in state:
-            self._steps, self._diagonals = state["steps"], list(state["diagonals"])
+        """Go on from a state."""
+        self._steps, self._diagonals = state["steps"], list(state["diagonals"])

@@ -1,6 +1,6 @@
 """What all units of a layer share, averaged over steps and inverted in closed form."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -8,12 +8,13 @@ from torch import Tensor
 
 from nws.errors import UserError, positive_int
 from nws.natural.averages import share_of_newest
+from nws.natural.metrics.metric import Metric
 from nws.natural.operators import Rows
 from nws.natural.preconditioners import Basis, SharedInverse, find_basis
-from nws.natural.solvers.solver import Stateless, check_rows
+from nws.natural.solvers.solver import check_rows
 
 
-class Kronecker(Stateless):
+class Kronecker(Metric):
     """F_j ~ s_j (c c^T + Q Lambda Q^T + rho (I - Q Q^T)): one matrix a layer, scaled for each unit.
 
     In the brackets is the second moment of the layer's parents: c is their mean row, and
@@ -27,13 +28,13 @@ class Kronecker(Stateless):
 
     Args:
         memory: Of the covariance, in steps; 1 for the newest rows alone.
-        rank: r, at most; "full" for all eigenpairs.
-        refresh_every: Steps between rows that the covariance takes in.
+        rank: r, at most, at least 0; "full" for all eigenpairs.
+        refresh_every: Steps between rows that the covariance takes in, at least 1.
 
     Raises:
         UserError: For numbers that are out of range.
 
-    Example:
+    Examples:
         >>> metric = Kronecker(memory=50, rank=15)
         >>> metric.update([Rows(torch.ones(4, 3), torch.full((4, 2), 0.25))], torch.tensor(1.0))
         >>> metric.direction([torch.ones(2, 3)])[0]
@@ -89,28 +90,19 @@ class Kronecker(Stateless):
 
     def precondition_(
         self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor,
-        longest: Tensor | None = None,
-    ) -> None:  # fmt: skip
-        """Multiply gradients by scale (F_j + alpha I)^{-1} in place, which saves three copies.
-
-        Args:
-            weights: Gradients of the weights of each layer, (m, d - 1).
-            biases: Gradients of the biases, (m,).
-            scale: A factor.
-            longest: The largest squared length sum_j d_j . F_j d_j of the result; None for no
-                bound.
-        """
+        shorten: Callable[[Tensor], Tensor] | None = None,
+    ) -> bool:  # fmt: skip
+        """As `Metric` says, which saves three copies of the gradients."""
         assert self._inverse is not None, "update comes first"
-        self._inverse.apply_(weights, biases, scale, longest)
+        self._inverse.apply_(weights, biases, scale, shorten)
+        return True
 
     def state_dict(self) -> dict[str, Any]:
         """The number of steps, and the basis of each layer."""
         return {"step": self._step, "bases": [basis._asdict() for basis in self._bases]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state; one of version 0.1 has none."""
-        if "step" not in state:
-            return
+        """Go on from a state."""
         self._step, self._inverse = state["step"], None
         self._bases = [Basis(**basis) for basis in state["bases"]]
         self._invert()

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from nws.natural.metrics.metric import Metric
 from nws.natural.operators import Rows
-from nws.natural.solvers.solver import Stateless, check_rows
+from nws.natural.solvers.solver import check_rows
 
 
-class Mean(Stateless):
+class Mean(Metric):
     """F_j ~ s_j c c^T, with the mean row c and the unit's mean curvature s_j.
 
     Its damped inverse is a rank-one term (Sherman & Morrison 1950):

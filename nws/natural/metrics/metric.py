@@ -1,27 +1,23 @@
-"""What a metric is: the protocol that every class of this folder, and a user's own, follows."""
+"""What a metric is: the base class of every class of this folder, and of a user's own."""
 
-from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import Tensor
 
 from nws.natural.operators import Rows
 
 
-@runtime_checkable
-class Metric(Protocol):
+class Metric(ABC):
     """A metric of one network: it takes in rows, and turns a gradient into a direction.
 
     It is made from its options in conf/metric/. A constructor that takes `solver` gets a function
-    that makes a solver of the `solver` group. `report`, `state_dict` and `load_state_dict` may be
-    left out by a class of your own that has nothing to say or to keep (`Stateless`).
-
-    A metric may have one more method, which `Kronecker` has: `precondition_(weights, biases,
-    scale, longest)` multiplies gradients by scale (C_j + alpha I)^{-1} in place, and keeps the
-    squared length of the result, by its own matrix, below `longest`. A step takes it in place of
-    `direction` where nothing asks for the direction itself: no adaptive damping.
+    that makes a solver of the `solver` group. Methods other than `update` and `direction` may be
+    left out: by default there is nothing to do.
     """
 
+    @abstractmethod
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
         """Take in the rows of each layer, and the damping alpha.
 
@@ -32,14 +28,41 @@ class Metric(Protocol):
             UserError: Where the metric cannot be inverted.
         """
 
+    @abstractmethod
     def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """(C_j + alpha I)^{-1} g_j, (m, d) for each layer; the caller multiplies by 1 + alpha."""
 
+    def precondition_(
+        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor,
+        shorten: Callable[[Tensor], Tensor] | None = None,
+    ) -> bool:  # fmt: skip
+        """Multiply gradients by scale (C_j + alpha I)^{-1} in place, where the metric can do so.
+
+        A step takes it in place of `direction` where nothing asks for the direction itself.
+
+        Args:
+            weights: Gradients of the weights of each layer, (m, d - 1).
+            biases: Gradients of the biases, (m,).
+            scale: A factor.
+            shorten: The trust region: a further factor, from the squared length
+                sum_j d_j . C_j d_j of the result over all layers. None for no bound.
+
+        Returns:
+            Whether the gradients are multiplied. False leaves them as they are, and a step takes
+            `direction`; this is the default.
+        """
+        return False
+
+    def check(self) -> None:
+        """Raise `UserError` for what was found on a device since (synchronises)."""
+
     def report(self) -> dict[str, float]:
         """Numbers for the log, of the last direction (may synchronise)."""
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """What later directions depend on apart from later rows, as tensors and plain values."""
+        return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state."""

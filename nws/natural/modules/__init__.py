@@ -1,13 +1,6 @@
 """The natural gradient of any `torch.nn.Module`. Read `optimizer.py` first."""
 
-from nws.natural.modules.curvature import (
-    GradientMoment,
-    Linearized,
-    ModelCurvature,
-    OutputMetric,
-    TrueFisher,
-    output_metric,
-)
+from nws.natural.modules.curvature import Linearized, ModelCurvature, OutputMetric
 from nws.natural.modules.families import (
     BernoulliLogits,
     CategoricalLogits,
@@ -21,13 +14,10 @@ __all__ = [
     "BernoulliLogits",
     "CategoricalLogits",
     "GaussianMean",
-    "GradientMoment",
     "KroneckerPreconditioner",
     "Linearized",
     "ModelCurvature",
     "NaturalGradient",
     "OutputFamily",
     "OutputMetric",
-    "TrueFisher",
-    "output_metric",
 ]

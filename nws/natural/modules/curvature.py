@@ -9,7 +9,6 @@ Sources: Schraudolph 2002 (products with the Gauss-Newton matrix); Le Roux, Manz
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from torch.func import functional_call, jacrev, vmap
 
 from nws.errors import UserError
 from nws.natural.modules.families import OutputFamily
-from nws.natural.operators import SharedCurvature, UnitFisher
+from nws.natural.operators import CurvatureOperator, UnitFisher
 
 Inputs = Tensor | tuple[Tensor, ...]
 
@@ -82,84 +81,56 @@ class Linearized:
             self.__dict__.pop(name, None)
 
 
-class OutputMetric(Protocol):
-    """A metric of the outputs, R^T R for each example; one of your own has the same members."""
-
-    @property
-    def centred(self) -> bool:
-        """Whether rows lose their mean over the examples."""
-
-    @property
-    def labels(self) -> bool:
-        """Whether it needs targets."""
-
-    def values(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
-        """What R depends on, one slice for each example: (n, ...)."""
-
-    def root(self, values: Tensor, vectors: Tensor) -> Tensor:
-        """R v of each example."""
-
-    def transposed(self, values: Tensor, vectors: Tensor) -> Tensor:
-        """R^T v of each example."""
-
-
 @dataclass(frozen=True)
-class TrueFisher:
-    """The family's own Fisher matrix of the outputs: an expectation over the model's targets."""
+class OutputMetric:
+    """A metric of the outputs, R^T R for each example.
 
-    family: OutputFamily
-    centred = False
-    labels = False
-
-    def values(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
-        """The outputs."""
-        return outputs
-
-    def root(self, values: Tensor, vectors: Tensor) -> Tensor:
-        """The family's root."""
-        return self.family.root(values, vectors)
-
-    def transposed(self, values: Tensor, vectors: Tensor) -> Tensor:
-        """The family's transposed root."""
-        return self.family.transposed(values, vectors)
-
-
-@dataclass(frozen=True)
-class GradientMoment:
-    """Second moment of the examples' gradients, centred or not: R is the score at the target."""
-
-    family: OutputFamily
-    centred: bool = False
-    labels = True
-
-    def values(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
-        """The scores d log p(y | z) / dz."""
-        assert targets is not None
-        return self.family.errors(outputs, targets)
-
-    def root(self, values: Tensor, vectors: Tensor) -> Tensor:
-        """The score times v, one number for each example: (n, 1)."""
-        return (values * vectors).flatten(1).sum(1, keepdim=True)
-
-    def transposed(self, values: Tensor, vectors: Tensor) -> Tensor:
-        """The score scaled by each example's number."""
-        return values * vectors.view(-1, *[1] * (values.ndim - 1))
-
-
-def output_metric(name: str, family: OutputFamily) -> OutputMetric:
-    """The metric of a name: fisher, empirical (uncentred), or covariance (centred, TONGA).
+    "fisher": the family's own Fisher matrix, an expectation over the model's targets. "empirical"
+    and "covariance": the second moment of the examples' gradients, where R is the score at the
+    target; "covariance" is centred (TONGA).
 
     Raises:
         UserError: For another name.
     """
-    if name == "fisher":
-        return TrueFisher(family)
-    if name in ("empirical", "covariance"):
-        return GradientMoment(family, centred=name == "covariance")
-    raise UserError(f"metric must be fisher, empirical or covariance, got {name!r}")
+
+    name: str
+    family: OutputFamily
+
+    def __post_init__(self) -> None:
+        if self.name not in ("fisher", "empirical", "covariance"):
+            raise UserError(f"metric must be fisher, empirical or covariance, got {self.name!r}")
+
+    @property
+    def labels(self) -> bool:
+        """Whether it needs targets."""
+        return self.name != "fisher"
+
+    def centre(self, rows: Tensor) -> Tensor:
+        """The rows, less their mean over the examples where the metric is centred."""
+        return rows - rows.mean(0) if self.name == "covariance" else rows
+
+    def values(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
+        """What R depends on, one slice for each example: the outputs, or the scores (n, ...)."""
+        if not self.labels:
+            return outputs
+        if targets is None:
+            raise UserError("this metric is made of examples' gradients, and needs their targets")
+        return self.family.errors(outputs, targets)
+
+    def root(self, values: Tensor, vectors: Tensor) -> Tensor:
+        """R v of each example; of scores one number, (n, 1)."""
+        if self.labels:
+            return (values * vectors).flatten(1).sum(1, keepdim=True)
+        return self.family.root(values, vectors)
+
+    def transposed(self, values: Tensor, vectors: Tensor) -> Tensor:
+        """R^T v of each example."""
+        if self.labels:
+            return values * vectors.view(-1, *[1] * (values.ndim - 1))
+        return self.family.transposed(values, vectors)
 
 
-class ModelCurvature:
+class ModelCurvature(CurvatureOperator):
     """C = A^T A of a module on a batch, as a `CurvatureOperator` of one unit and d parameters.
 
     Args:
@@ -171,11 +142,12 @@ class ModelCurvature:
     Raises:
         UserError: Where the metric needs targets and there are none.
 
-    Example:
+    Examples:
         >>> from nws.natural.modules.families import GaussianMean
         >>> model = nn.Linear(2, 1, bias=False)
         >>> linear = Linearized(model, list(model.parameters()), torch.eye(2))
-        >>> ModelCurvature(linear, TrueFisher(GaussianMean())).matmul(torch.ones(1, 2))
+        >>> metric = OutputMetric("fisher", GaussianMean())
+        >>> ModelCurvature(linear, metric).matmul(torch.ones(1, 2))
         tensor([[0.5000, 0.5000]])
     """
 
@@ -188,8 +160,6 @@ class ModelCurvature:
         targets: Tensor | None = None,
         max_bytes: int = 2**30,
     ) -> None:
-        if metric.labels and targets is None:
-            raise UserError("this metric is made of examples' gradients, and needs their targets")
         self.linear, self.metric, self.max_bytes = linear, metric, max_bytes
         self._values = metric.values(linear.outputs, targets)
 
@@ -208,17 +178,6 @@ class ModelCurvature:
         """Whether the outputs are (synchronises)."""
         return bool(self.linear.outputs.isfinite().all())
 
-    @property
-    def shared(self) -> SharedCurvature:
-        """No units share anything here."""
-        raise UserError(
-            "a module's curvature has one unit, so that units share nothing: take"
-            " ConjugateGradient(preconditioner=Unpreconditioned())"
-        )
-
-    def reduce(self, damping: Tensor) -> None:
-        """Rows are not at hand without work: see `with_rows`."""
-
     def matmul(self, vectors: Tensor) -> Tensor:
         """C v: (1, d) from (1, d)."""
         images = self._images(vectors)
@@ -230,16 +189,14 @@ class ModelCurvature:
         return self._images(vectors).square().sum() / self.rows
 
     def _images(self, vectors: Tensor) -> Tensor:
-        images = self.metric.root(self._values, self.linear.push(vectors[0]))
-        return images - images.mean(0) if self.metric.centred else images
+        return self.metric.centre(self.metric.root(self._values, self.linear.push(vectors[0])))
 
     def draw(self, seed: int) -> Tensor:
         """R^T e with random signs e: J^T R^T e has the second moment n C."""
         ones = torch.ones_like(self.metric.root(self._values, self.linear.outputs))
         rng = torch.Generator().manual_seed(seed)
         signs = torch.randint(2, ones.shape, generator=rng).to(ones).mul_(2).sub_(1)
-        signs = signs - signs.mean(0) if self.metric.centred else signs
-        return self.metric.transposed(self._values, signs)
+        return self.metric.transposed(self._values, self.metric.centre(signs))
 
     def with_rows(self) -> UnitFisher:
         """The same matrix by its rows A (q, d): q examples' outputs, or q examples.
@@ -255,9 +212,7 @@ class ModelCurvature:
                 f"the row-space form holds {q} rows of {d} parameters, {needed:,} bytes, and"
                 f" max_bytes is {self.max_bytes:,}: take fewer rows, or ConjugateGradient"
             )
-        rows = self._jacobian().div_(n**0.5)
-        if self.metric.centred:
-            rows -= rows.mean(0)
+        rows = self.metric.centre(self._jacobian().div_(n**0.5))
         return UnitFisher(rows, rows.new_ones(q, 1), self.name)
 
     @property

@@ -6,7 +6,7 @@ mean, and its Fisher matrix A''(z) needs no y. A''(z) = R^T R, with R the root.
 """
 
 import math
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
@@ -15,9 +15,10 @@ from torch.nn import functional
 from nws.errors import UserError, number
 
 
-class OutputFamily(Protocol):
-    """What `NaturalGradient` asks of a family; one of your own has the same methods."""
+class OutputFamily(ABC):
+    """What `NaturalGradient` asks of a family; one of your own derives from it."""
 
+    @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """-log p(y | z) of each example in nats: (n,).
 
@@ -25,20 +26,23 @@ class OutputFamily(Protocol):
             UserError: For targets that do not fit the outputs.
         """
 
+    @abstractmethod
     def errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The score d log p(y | z) / dz: (n, ...), the shape of the outputs."""
 
+    @abstractmethod
     def root(self, outputs: Tensor, vectors: Tensor) -> Tensor:
         """R v of each example, where R^T R is the Fisher matrix of z: (n, ...)."""
 
     def transposed(self, outputs: Tensor, vectors: Tensor) -> Tensor:
-        """R^T v of each example: (n, ...), the shape of the outputs."""
+        """R^T v of each example: (n, ...), the shape of the outputs; R v where R is diagonal."""
+        return self.root(outputs, vectors)
 
 
-class BernoulliLogits:
+class BernoulliLogits(OutputFamily):
     """Independent bits with logits z: A''(z) = p (1 - p), p = sigma(z). Targets are in [0, 1].
 
-    Example:
+    Examples:
         >>> BernoulliLogits().loss(torch.zeros(1, 2), torch.ones(1, 2))  # 2 log 2
         tensor([1.3863])
     """
@@ -59,19 +63,15 @@ class BernoulliLogits:
         """sqrt(p (1 - p)) v."""
         return vectors * (outputs.sigmoid() * (-outputs).sigmoid()).sqrt()
 
-    def transposed(self, outputs: Tensor, vectors: Tensor) -> Tensor:
-        """The same: R is diagonal."""
-        return self.root(outputs, vectors)
 
-
-class CategoricalLogits:
+class CategoricalLogits(OutputFamily):
     """One of several classes with logits z along the last dimension, p = softmax(z).
 
         A''(z) = diag(p) - p p^T = R^T R,    R = diag(sqrt(p)) (I - 1 p^T)
 
     Targets are numbers of classes, of the shape of the outputs without the last dimension.
 
-    Example:
+    Examples:
         >>> CategoricalLogits().loss(torch.zeros(1, 4), torch.tensor([3]))  # log 4
         tensor([1.3863])
     """
@@ -103,7 +103,7 @@ class CategoricalLogits:
         return scaled - p * scaled.sum(-1, keepdim=True)
 
 
-class GaussianMean:
+class GaussianMean(OutputFamily):
     """Independent Gaussians with means z and one known variance: A''(z) = 1 / variance.
 
     Args:
@@ -112,7 +112,7 @@ class GaussianMean:
     Raises:
         UserError: For another variance.
 
-    Example:
+    Examples:
         >>> GaussianMean().errors(torch.zeros(1, 2), torch.ones(1, 2))
         tensor([[1., 1.]])
     """
@@ -134,10 +134,6 @@ class GaussianMean:
     def root(self, outputs: Tensor, vectors: Tensor) -> Tensor:
         """v / sqrt(variance)."""
         return vectors / self.variance**0.5
-
-    def transposed(self, outputs: Tensor, vectors: Tensor) -> Tensor:
-        """The same: R is diagonal."""
-        return self.root(outputs, vectors)
 
 
 def _check_shape(targets: Tensor, expected: torch.Size, what: str, outputs: Tensor) -> None:

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from nws.errors import UserError, positive_int
 from nws.natural.modules.curvature import ModelCurvature
 from nws.natural.operators import CurvatureOperator
-
-State = dict[str, Tensor]
+from nws.natural.preconditioners import Preconditioner, State
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Block:
             each.copy_(joined[:, -1])
 
 
-class KroneckerPreconditioner:
+class KroneckerPreconditioner(Preconditioner):
     """(E[g g^T] (x) E[a a^T] + alpha I)^{-1} on linear layers, a number on any other parameter.
 
     g is drawn once for each example, by random signs e in J^T R^T e, whose second moment is C. By

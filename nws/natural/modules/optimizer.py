@@ -6,7 +6,6 @@ Sources: Amari 1998; Martens 2010 (truncated conjugate gradient, damping by the 
 Pascanu & Bengio 2014 (steps of constant Kullback-Leibler divergence, metric on other data).
 """
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,12 +16,16 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from nws.errors import UserError, number
 from nws.natural.damping import Damping
-from nws.natural.modules.curvature import Inputs, Linearized, ModelCurvature, output_metric
+from nws.natural.modules.curvature import Inputs, Linearized, ModelCurvature, OutputMetric
 from nws.natural.modules.families import OutputFamily
 from nws.natural.preconditioners import Unpreconditioned
 from nws.natural.solvers import ConjugateGradient, Solver, Woodbury
+from nws.natural.solvers.solver import IterativeSolver
 
 USUAL = 20  # iterations of conjugate gradient that `auto` reckons with
+LIMIT = 500  # iterations of "cg" at most
+#: Relative residual at which "cg" stops: about half of the relative error that it promises.
+RESIDUAL = 0.04
 
 
 class NaturalGradient(torch.optim.Optimizer):
@@ -41,9 +44,10 @@ class NaturalGradient(torch.optim.Optimizer):
         damping: alpha: a number, a `Damping` with a schedule, or a `LevenbergMarquardt`.
         metric: "fisher"; "empirical", the second moment of the examples' gradients; or
             "covariance", the same less their mean (TONGA).
-        solver: "cg", conjugate gradient to a relative error of about 0.1, from the last solution;
-            "rows", by Woodbury's identity in the space of the rows; "auto", the one that needs
-            fewer flops at the first step; or any solver of nws.natural.solvers.
+        solver: "cg", conjugate gradient to a relative error of at most about 0.1 (in the norm of
+            C + alpha I), measured by the residual in each step; "rows", by Woodbury's identity in
+            the space of the rows; "auto", the one that needs fewer flops at the first step; or any
+            solver of nws.natural.solvers.
         kl: Nats, or None. With a number each step has half a squared length of lr^2 kl in the
             metric, which is its Kullback-Leibler divergence to second order.
         max_bytes: Of the row-space form.
@@ -51,7 +55,7 @@ class NaturalGradient(torch.optim.Optimizer):
     Raises:
         UserError: For options that are out of range, or parameters that are not the model's.
 
-    Example:
+    Examples:
         >>> from nws.natural import CategoricalLogits, NaturalGradient
         >>> rng = torch.manual_seed(0)
         >>> images, labels = torch.randn(64, 10), torch.arange(64) % 3
@@ -81,7 +85,7 @@ class NaturalGradient(torch.optim.Optimizer):
             params = (each for each in model.parameters() if each.requires_grad)
         super().__init__(params, {"lr": lr})
         self.model, self.family, self.kl, self.max_bytes = model, family, kl, max_bytes
-        self.metric = output_metric(metric, family)
+        self.metric = OutputMetric(metric, family)
         parameters = self._parameters()
         if not all(each.requires_grad for each in parameters):
             raise UserError("params must require gradients: leave the others out")
@@ -97,15 +101,15 @@ class NaturalGradient(torch.optim.Optimizer):
 
     def _make_solver(self, solver: str | Solver) -> Solver | None:
         """The solver of a name; None for auto, whose choice waits for the first batch."""
-        if not isinstance(solver, str) or solver == "auto":
-            return None if isinstance(solver, str) else solver
+        if solver == "auto":
+            return None
         if solver == "rows":
             return Woodbury(self.max_bytes)
         if solver == "cg":
-            return ConjugateGradient(
-                accuracy=0.1, warm_start=True, preconditioner=Unpreconditioned()
-            )
-        raise UserError(f"solver must be auto, cg, rows or a solver, got {solver!r}")
+            return ConjugateGradient(LIMIT, tolerance=RESIDUAL, preconditioner=Unpreconditioned())
+        if isinstance(solver, str):
+            raise UserError(f"solver must be auto, cg, rows or a solver, got {solver!r}")
+        return solver
 
     @torch.no_grad()
     def step(  # type: ignore[override]
@@ -137,17 +141,21 @@ class NaturalGradient(torch.optim.Optimizer):
         measures = self.damping.measures(self._step)
         own = Linearized(self.model, self._parameters(), inputs)
         loss, gradient = self._gradient(own, targets, measures)
-        curvature = self._curvature(own, targets, metric_inputs, metric_targets)
+        linear, labels = own, targets
+        if metric_inputs is not None:
+            linear = Linearized(self.model, own.parameters, metric_inputs)
+            labels = metric_targets
+        curvature = ModelCurvature(linear, self.metric, labels, self.max_bytes)
         delta = self._delta(curvature, gradient)
         predicted = -(gradient * delta).sum()
         if measures:
             predicted -= curvature.quadratic(delta) / 2
         own.release()
-        curvature.linear.release()
+        linear.release()
         self._move(delta)
         if measures and loss is not None and targets is not None:
             after = self.family.loss(self.model(*own.inputs), targets).mean()
-            self._adapt(float(loss - after), float(predicted))
+            self.damping.compare(float(loss - after), float(predicted))
         self._step += 1
         return loss
 
@@ -166,24 +174,10 @@ class NaturalGradient(torch.optim.Optimizer):
             raise UserError("this damping measures the family's loss: step needs targets")
         return None, own.flatten(found)[None]
 
-    def _curvature(
-        self,
-        own: Linearized,
-        targets: Tensor | None,
-        metric_inputs: Inputs | None,
-        metric_targets: Tensor | None,
-    ) -> ModelCurvature:
-        if metric_inputs is None:
-            linear = own
-        else:
-            linear, targets = Linearized(self.model, own.parameters, metric_inputs), metric_targets
-        curvature = ModelCurvature(linear, self.metric, targets, self.max_bytes)
-        if self.solver is None:
-            self.solver = self._make_solver("rows" if rows_are_cheaper(curvature) else "cg")
-        return curvature
-
     def _delta(self, curvature: ModelCurvature, gradient: Tensor) -> Tensor:
         """The step (1, d)."""
+        if self.solver is None:
+            self.solver = self._make_solver("rows" if rows_are_cheaper(curvature) else "cg")
         assert self.solver is not None
         alpha = self.damping.alpha
         self.solver.factor(curvature, alpha)
@@ -202,17 +196,12 @@ class NaturalGradient(torch.optim.Optimizer):
         for each, part in zip(parameters, parts, strict=True):
             each.add_(part.view_as(each))
 
-    def _adapt(self, actual: float, predicted: float) -> None:
-        """Tell the damping the ratio of actual to predicted gain."""
-        if predicted > 0:
-            self.damping.adapt(actual / predicted)
-        elif actual < 0:  # too long a step for the model to say anything, and a bad one
-            self.damping.adapt(-math.inf)
-
     def report(self) -> dict[str, float]:
         """Damping, and the iterations of the last solve where there were some (synchronises)."""
-        used = getattr(self.solver, "used_iterations", None)
-        return self.damping.report() | ({} if used is None else {"iterations": used})
+        own = {}
+        if isinstance(self.solver, IterativeSolver):
+            own["iterations"] = self.solver.used_iterations
+        return self.damping.report() | own
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that later steps depend on."""
@@ -241,10 +230,10 @@ class NaturalGradient(torch.optim.Optimizer):
             self.solver = self._make_solver("rows" if own["rows"] else "cg")
         if self.solver is not None and own["solver"]:
             like = self.damping.alpha
-            moved = {
-                k: v.to(like) if v.is_floating_point() else v for k, v in own["solver"].items()
-            }
-            self.solver.load_state_dict(moved)
+            state = own["solver"].items()
+            self.solver.load_state_dict(
+                {k: v.to(like) if v.is_floating_point() else v for k, v in state}
+            )
 
 
 def rows_are_cheaper(curvature: ModelCurvature) -> bool:

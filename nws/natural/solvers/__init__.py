@@ -3,13 +3,7 @@
 from nws.natural.solvers.cg import cg
 from nws.natural.solvers.choice import AutoSolver
 from nws.natural.solvers.conjugate_gradient import ConjugateGradient
-from nws.natural.solvers.direct import (
-    Cholesky,
-    RunningInverse,
-    ShermanMorrison,
-    Woodbury,
-    sherman_morrison,
-)
+from nws.natural.solvers.direct import Cholesky, ShermanMorrison, Woodbury
 from nws.natural.solvers.minres import MinRes
 from nws.natural.solvers.solver import Solver
 
@@ -18,10 +12,8 @@ __all__ = [
     "Cholesky",
     "ConjugateGradient",
     "MinRes",
-    "RunningInverse",
     "ShermanMorrison",
     "Solver",
     "Woodbury",
     "cg",
-    "sherman_morrison",
 ]

@@ -30,7 +30,10 @@ class Progress(NamedTuple):
         return self.step * self.energy
 
 
-def cg(matmul: Map, right: Tensor, precondition: Map, stop: Callable[[Progress], bool]) -> Tensor:
+Rule = Callable[[Progress], bool]
+
+
+def cg(matmul: Map, right: Tensor, precondition: Map, stop: Rule) -> tuple[Tensor, int]:
     """Solve A_j x_j = b_j for m positive definite matrices at once, from zero.
 
     Args:
@@ -40,12 +43,12 @@ def cg(matmul: Map, right: Tensor, precondition: Map, stop: Callable[[Progress],
         stop: Looks at the `Progress` after each iteration, and says whether it was the last.
 
     Returns:
-        x_j, (m, d).
+        x_j, (m, d), and the number of iterations.
 
-    Example:
+    Examples:
         >>> matrix = torch.tensor([[2.0, 0.0], [0.0, 4.0]])
         >>> cg(lambda v: v @ matrix, torch.ones(1, 2), lambda v: v / 2, Iterations(2))
-        tensor([[0.5000, 0.2500]])
+        (tensor([[0.5000, 0.2500]]), 2)
     """
     tiny = torch.finfo(right.dtype).tiny  # a unit that is solved has 0 / tiny = 0 as its step
     solution, residual = torch.zeros_like(right), right.clone()
@@ -67,7 +70,7 @@ def cg(matmul: Map, right: Tensor, precondition: Map, stop: Callable[[Progress],
         del image  # before the next one is made
         if stop(Progress(iteration, solution, residual, step, energy)):
             break
-    return solution
+    return solution, iteration
 
 
 class Iterations:
@@ -84,32 +87,25 @@ class UntilAccurate:
     """Stop where the relative error of the solution is about `accuracy`, of all units together.
 
     Iteration i shortens a unit's squared error by gain_i (Hestenes & Stiefel 1952, theorem 6:1). If
-    the gains fall on by the last ratio, about gain_i^2 / gain_{i-1} is left after it.
+    the gains fall on by the last ratio, about gain_i^2 / gain_{i-1} is left after it. So it needs a
+    good preconditioner: where gains fall slower and slower, more is left than that.
 
     Args:
         accuracy: The relative error to reach.
         size: The squared length of a solution in the norm of the gains.
         limit: Iterations at most.
-        total: Sums numbers over processes that have other units.
-
-    Attributes:
-        iteration: Of the last call.
     """
 
-    def __init__(
-        self, accuracy: float, size: Map, limit: int, total: Map = lambda numbers: numbers
-    ) -> None:
-        self.accuracy, self.size, self.limit, self.total = accuracy, size, limit, total
-        self.iteration = 0
+    def __init__(self, accuracy: float, size: Map, limit: int) -> None:
+        self.accuracy, self.size, self.limit = accuracy, size, limit
         self._gain: Tensor | None = None
 
     def __call__(self, progress: Progress) -> bool:
-        self.iteration, last, self._gain = progress.iteration, self._gain, progress.gain
+        last, self._gain = self._gain, progress.gain
         if last is None:
             return self.limit == 1
         left = (progress.gain.square() / last.clamp_min(torch.finfo(last.dtype).tiny)).sum()
-        left, size = self.total(torch.stack([left, self.size(progress.solution)]))
-        near = not left > self.accuracy**2 * size
+        near = not left > self.accuracy**2 * self.size(progress.solution)
         return near or progress.iteration >= self.limit
 
 
@@ -120,22 +116,17 @@ class UntilResidual:
         target: Length of the residual to reach, (m,).
         length: Lengths (m,) from residuals (m, d).
         limit: Iterations at most.
-        largest: Makes a number the largest of the processes that have other units.
 
     Attributes:
-        iteration: Of the last call.
-        worst: Largest ratio of a residual to its target then; nan before.
+        worst: Largest ratio of a residual to its target at the last call; 0 where all are reached,
+            nan before.
     """
 
-    def __init__(
-        self, target: Tensor, length: Map, limit: int, largest: Map = lambda numbers: numbers
-    ) -> None:
-        self.target, self.length, self.limit, self.largest = target, length, limit, largest
-        self.iteration, self.worst = 0, math.nan
+    def __init__(self, target: Tensor, length: Map, limit: int) -> None:
+        self.target, self.length, self.limit = target, length, limit
+        self.worst = math.nan
 
     def __call__(self, progress: Progress) -> bool:
-        self.iteration = progress.iteration
         length = self.length(progress.residual)
-        worst = torch.where(length <= self.target, 0.0, length / self.target).max()
-        self.worst = float(self.largest(worst))
+        self.worst = float(torch.where(length <= self.target, 0.0, length / self.target).max())
         return self.worst == 0 or progress.iteration >= self.limit

@@ -1,58 +1,45 @@
-"""Damped solves by a factor for each unit: Cholesky, Woodbury, Sherman-Morrison, running inverses.
+"""Damped solves by a factor for each unit: Cholesky, Woodbury, Sherman-Morrison.
 
 Symbols: n rows, d parents with the bias, m units, alpha damping. Only these solvers look at a
 layer's rows. Sources: Woodbury 1950; Sherman & Morrison 1950.
 """
 
 import math
-from abc import ABC, abstractmethod
-from typing import Any
+from abc import abstractmethod
 
 import torch
 from torch import Tensor
 
-from nws.errors import UserError, number, positive_int
+from nws.errors import UserError, positive_int
 from nws.natural.operators import CurvatureOperator, UnitFisher
-from nws.natural.solvers.solver import (
-    NOT_FINITE,
-    Solver,
-    State,
-    Stateless,
-    check_system,
-    fraction,
-    unfactorable,
-)
-
-SINGULAR = "it is singular to working precision; raise damping.value"
+from nws.natural.solvers.solver import SINGULAR, Solver, State, check_system, fraction, unfactorable
 
 
-class DirectSolver(Stateless, ABC):
+class DirectSolver(Solver):
     """Factors unit by unit, in chunks of units that keep within `max_bytes`.
 
     Factors are held for further solves where all of them fit in memory next to the work on a chunk.
     Otherwise they are made again at each solve.
 
     Args:
-        max_bytes: Memory to work in.
-    """
+        max_bytes: Memory to work in, in bytes, at least 1.
 
-    zero = False  # whether alpha = 0 is allowed where n >= d
+    Raises:
+        UserError: For numbers that are out of range.
+    """
 
     def __init__(self, max_bytes: int = 2**30) -> None:
         self.max_bytes = positive_int("solver.max_bytes", max_bytes)
+        self._held: list[Tensor] = []  # the factors of each chunk
         self._singular: Tensor | bool = False  # whether a block was, on a device
 
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
         """Factor each unit's block, in chunks; `UserError` where one is singular."""
-        fisher = with_rows(operator)
-        n, d = fisher.inputs.shape
-        check_system(fisher, damping, zero=self.zero and n >= d)
-        self._fisher, self._damping = fisher, damping.clone()
-        self._held: list[
-            Tensor
-        ] = []  # the memory of the last ones is free before new ones are made
-        room, m = self.max_bytes // fisher.inputs.element_size(), fisher.shape[0]
-        size, fits = self.units_at_once(n, d, m, room)
+        self._fisher, self._damping = operator.with_rows(), damping.clone()
+        check_system(self._fisher, damping)
+        self._held = []  # the memory of the last ones is free before new ones are made
+        (n, d), m = self._fisher.inputs.shape, self._fisher.shape[0]
+        size, fits = self.units_at_once(n, d, m, self._fisher.inputs.element_size())
         self._chunks = [slice(start, min(start + size, m)) for start in range(0, m, size)]
         if fits:
             self._held = [self._factor(units) for units in self._chunks]
@@ -71,31 +58,9 @@ class DirectSolver(Stateless, ABC):
         if self._singular:
             raise unfactorable(self._fisher, self._damping, SINGULAR)
 
-    def _cholesky(self, matrices: Tensor) -> Tensor:
-        """Lower factors of damped matrices, (units, k, k).
-
-        A matrix without one is an error on the CPU. On a device, which is not waited for, its
-        factor is nan, and `check` tells of it later.
-        """
-        factors, failed = torch.linalg.cholesky_ex(matrices)
-        pivots = factors.diagonal(dim1=1, dim2=2).square()
-        largest = matrices.diagonal(dim1=1, dim2=2).amax(1)
-        least = torch.finfo(pivots.dtype).eps * matrices.shape[1] * largest
-        rounding = (pivots.amin(1) < least) & (self._damping == 0)  # and nothing else
-        lost = (failed > 0) | rounding | ~pivots.isfinite().all(1)
-        rows = self._fisher.inputs, self._fisher.curvature
-        if matrices.device.type == "cpu":
-            if lost.any():
-                finite = all(bool(part.isfinite().all()) for part in rows)
-                raise unfactorable(self._fisher, self._damping, SINGULAR if finite else NOT_FINITE)
-            return factors
-        finite_rows = torch.stack([part.isfinite().all() for part in rows]).all()
-        self._singular = self._singular | (lost.any() & finite_rows)
-        return factors.masked_fill_(lost[:, None, None], math.nan)
-
-    def units_at_once(self, n: int, d: int, m: int, room: int) -> tuple[int, bool]:
-        """Units to work on at once within `room` numbers, and whether all factors fit as well."""
-        work, held = self.work(n, d), self.held(n, d)
+    def units_at_once(self, n: int, d: int, m: int, bytes_each: int) -> tuple[int, bool]:
+        """Units to work on at once within `max_bytes`, and whether all factors fit as well."""
+        room, work, held = self.max_bytes // bytes_each, self.work(n, d), self.held(n, d)
         left = (room - m * held) // (work - held)
         return min(m, max(1, left if left > 0 else room // work)), left > 0
 
@@ -115,11 +80,27 @@ class DirectSolver(Stateless, ABC):
     def _solve(self, units: slice, factor: Tensor, gradient: Tensor) -> Tensor:
         """x_j of some units from their factors and gradients."""
 
+    def _cholesky(self, matrices: Tensor) -> Tensor:
+        """Lower factors of matrices (units, k, k), which get alpha on their diagonals.
+
+        A matrix without one is an error on the CPU. On a device, which is not waited for, its
+        factor is nan, and `check` tells of it later.
+        """
+        matrices.diagonal(dim1=1, dim2=2).add_(self._damping)
+        factors, failed = torch.linalg.cholesky_ex(matrices)
+        lost = (failed > 0) | ~factors.diagonal(dim1=1, dim2=2).isfinite().all(1)
+        if matrices.device.type == "cpu":
+            if lost.any():
+                raise unfactorable(self._fisher, self._damping, SINGULAR)
+            return factors
+        rows = self._fisher.inputs, self._fisher.curvature
+        finite = torch.stack([part.isfinite().all() for part in rows]).all()
+        self._singular = self._singular | (lost.any() & finite)
+        return factors.masked_fill_(lost[:, None, None], math.nan)
+
 
 class Cholesky(DirectSolver):
     """Form the blocks and factor them: x = L^-T L^-1 g with L L^T = F_j + alpha I."""
-
-    zero = True
 
     def work(self, n: int, d: int) -> int:
         """Scaled rows, blocks and factors."""
@@ -130,9 +111,7 @@ class Cholesky(DirectSolver):
         return d * d
 
     def _factor(self, units: slice) -> Tensor:
-        blocks = self._fisher.blocks(units)
-        blocks.diagonal(dim1=1, dim2=2).add_(self._damping)
-        return self._cholesky(blocks)
+        return self._cholesky(self._fisher.blocks(units))
 
     def _solve(self, units: slice, factor: Tensor, gradient: Tensor) -> Tensor:
         return torch.cholesky_solve(gradient[:, :, None], factor)[:, :, 0]
@@ -154,9 +133,7 @@ class Woodbury(DirectSolver):
 
     def _factor(self, units: slice) -> Tensor:
         inputs, roots = self._fisher.inputs, self._fisher.curvature.T[units].sqrt()  # (units, n)
-        capacitance = (inputs @ inputs.T) * roots[:, :, None] * roots[:, None, :]
-        capacitance.diagonal(dim1=1, dim2=2).add_(self._damping)
-        return self._cholesky(capacitance)
+        return self._cholesky((inputs @ inputs.T) * roots[:, :, None] * roots[:, None, :])
 
     def _solve(self, units: slice, factor: Tensor, gradient: Tensor) -> Tensor:
         inputs, roots = self._fisher.inputs, self._fisher.curvature.T[units].sqrt()
@@ -166,16 +143,29 @@ class Woodbury(DirectSolver):
 
 
 class ShermanMorrison(DirectSolver):
-    """Start from I / alpha and fold the rows into all inverses.
+    """Start from I / alpha and fold the rows into all inverses; across batches on demand.
+
+    With forgetting f > 0 the inverses are kept, and are those of C_T + alpha I:
+
+        C_T = f^T F_0 + (1 - f) sum_{t=1}^T f^{T - t} F_t,    whose weights sum to 1
+
+    Each factor call then scales the old inverses and folds in the new rows, and d more rows that
+    hold the damping up: M' = f M + (1 - f)(F + alpha I). So where alpha changes, its running mean
+    damps. All m inverses (d, d) are state.
 
     Args:
-        max_bytes: Memory to work in.
-        block: Rows that are folded in at once.
+        max_bytes: Memory to work in, in bytes, at least 1.
+        block: Rows that are folded in at once, at least 1.
+        forgetting: f, at least 0 and below 1; 0 for the newest rows alone.
+
+    Raises:
+        UserError: For numbers that are out of range.
     """
 
-    def __init__(self, max_bytes: int = 2**30, block: int = 1) -> None:
+    def __init__(self, max_bytes: int = 2**30, block: int = 1, forgetting: float = 0.0) -> None:
         super().__init__(max_bytes)
         self.block = positive_int("solver.block", block)
+        self.forgetting = fraction("solver.forgetting", forgetting)
 
     def work(self, n: int, d: int) -> int:
         """The inverse, an update of it, and what a block of rows needs."""
@@ -185,29 +175,64 @@ class ShermanMorrison(DirectSolver):
         """One inverse, (d, d)."""
         return d * d
 
+    def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
+        """Invert each unit's block, or bring the running inverses up to date.
+
+        Raises:
+            UserError: Where a block is singular, or all running inverses do not fit.
+        """
+        fisher = operator.with_rows()
+        m, d = fisher.shape
+        needed = self.work(0, d) * m * fisher.inputs.element_size()
+        if self.forgetting and needed > self.max_bytes:
+            raise UserError(
+                f"{operator.name}: a running estimate holds {m} inverses of {d} x {d}, {needed:,}"
+                f" bytes at its peak, and solver.max_bytes is {self.max_bytes:,}; raise it, or set"
+                " solver.forgetting=0"
+            )
+        if self.forgetting and self._held:
+            self._go_on(fisher, damping)
+        else:
+            super().factor(fisher, damping)
+
+    def _go_on(self, fisher: UnitFisher, damping: Tensor) -> None:
+        check_system(fisher, damping)
+        d, new = fisher.shape[1], 1 - self.forgetting
+        identity = torch.eye(d, dtype=fisher.inputs.dtype, device=fisher.inputs.device)
+        (inverses,) = self._held
+        inverses /= self.forgetting
+        fold(inverses, fisher.inputs, new * fisher.curvature, self.block)
+        fold(inverses, identity, (new * damping).expand(d, len(inverses)), self.block)
+        # No fold mends what rounding makes unsymmetric, and each division would let it grow.
+        self._held = [(inverses + inverses.mT).mul_(0.5)]
+
     def _factor(self, units: slice) -> Tensor:
-        return self.invert(self._fisher, self._damping, units)
+        """(F_j + alpha I)^{-1}; `UserError` on the CPU where I / alpha has swallowed the rows."""
+        inputs, curvature = self._fisher.inputs, self._fisher.curvature[:, units]
+        damping, d = self._damping, inputs.shape[1]
+        identity = torch.eye(d, dtype=curvature.dtype, device=curvature.device)
+        inverses = (identity / damping).repeat(curvature.shape[1], 1, 1)
+        fold(inverses, inputs, curvature, self.block)
+        if damping.device.type == "cpu":  # the inner factors do not tell of rows that are lost
+            probe = torch.ones_like(inverses[:, 0])
+            x = (inverses @ probe[:, :, None])[:, :, 0]
+            lost = UnitFisher(inputs, curvature).matmul(x) + damping * x - probe
+            if not lost.norm(dim=1).max() < 0.1 * math.sqrt(d):
+                raise unfactorable(self._fisher, damping, SINGULAR)
+        return inverses
 
     def _solve(self, units: slice, factor: Tensor, gradient: Tensor) -> Tensor:
         return (factor @ gradient[:, :, None])[:, :, 0]
 
-    def invert(self, fisher: UnitFisher, damping: Tensor, units: slice) -> Tensor:
-        """(F_j + alpha I)^{-1} of some units: (units, d, d).
+    def state_dict(self) -> State:
+        """The running inverses, (m, d, d)."""
+        running = self.forgetting and self._held
+        return {"inverses": torch.cat(self._held)} if running else {}
 
-        Raises:
-            UserError: On the CPU, where I / alpha has swallowed the rows.
-        """
-        d, curvature = fisher.inputs.shape[1], fisher.curvature[:, units]
-        identity = torch.eye(d, dtype=curvature.dtype, device=curvature.device)
-        inverses = (identity / damping).repeat(curvature.shape[1], 1, 1)
-        fold(inverses, fisher.inputs, curvature, self.block)
-        if damping.device.type == "cpu":  # the inner factors do not tell of rows that are lost
-            probe = torch.ones_like(inverses[:, 0])
-            x = (inverses @ probe[:, :, None])[:, :, 0]
-            lost = UnitFisher(fisher.inputs, curvature).matmul(x) + damping * x - probe
-            if not lost.norm(dim=1).max() < 0.1 * math.sqrt(d):
-                raise unfactorable(fisher, damping, SINGULAR)
-        return inverses
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a state."""
+        self._held = [state["inverses"].clone()] if "inverses" in state else []
+        self._chunks = [slice(None)]
 
 
 def fold(inverses: Tensor, inputs: Tensor, curvature: Tensor, block: int) -> Tensor:
@@ -233,88 +258,3 @@ def fold(inverses: Tensor, inputs: Tensor, curvature: Tensor, block: int) -> Ten
             solved = torch.cholesky_solve(w.mT, torch.linalg.cholesky_ex(inner)[0])
             inverses.baddbmm_(w, solved, alpha=-1)
     return inverses
-
-
-class RunningInverse:
-    """Sherman-Morrison across batches: inverses of C_T + alpha I.
-
-        C_T = f^T F_0 + (1 - f) sum_{t=1}^T f^{T - t} F_t,    whose weights sum to 1
-
-    f is `forgetting`. Each factor call scales the old inverses and folds in the new rows, and d
-    more rows that hold the damping up: M' = f M + (1 - f)(F + alpha I). So where alpha changes, its
-    running mean damps. All m inverses (d, d) are state.
-
-    Raises:
-        UserError: Where the inverses exceed `max_bytes`, or f is not above 0 and below 1.
-    """
-
-    unit_state = ("inverses",)  # entries of the state with one row a unit
-
-    def __init__(self, forgetting: float, max_bytes: int = 2**30, block: int = 1) -> None:
-        self.forgetting = number(
-            "solver.forgetting", forgetting, "above 0 and below 1", lambda value: 0 < value < 1
-        )
-        self._start = ShermanMorrison(max_bytes, block)
-        self._inverses: Tensor | None = None
-
-    def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
-        """Scale the inverses, and fold in the new rows and the damping."""
-        fisher, start = with_rows(operator), self._start
-        check_system(fisher, damping)
-        m, d = fisher.shape
-        needed = start.work(0, d) * m * fisher.inputs.element_size()
-        if needed > start.max_bytes:
-            raise UserError(
-                f"{operator.name}: a running estimate holds {m} inverses of {d} x {d}, {needed:,}"
-                f" bytes at its peak, and solver.max_bytes is {start.max_bytes:,}; raise it, or set"
-                " solver.forgetting=0"
-            )
-        if self._inverses is None:
-            self._inverses = start.invert(fisher, damping, slice(None))
-            return
-        new = 1 - self.forgetting
-        self._inverses /= self.forgetting
-        fold(self._inverses, fisher.inputs, new * fisher.curvature, start.block)
-        identity = torch.eye(d, dtype=fisher.inputs.dtype, device=fisher.inputs.device)
-        fold(self._inverses, identity, (new * damping).expand(d, m), start.block)
-        # No fold mends what rounding makes unsymmetric, and each division would let it grow.
-        self._inverses = (self._inverses + self._inverses.mT).mul_(0.5)
-
-    def solve(self, gradient: Tensor) -> Tensor:
-        """The inverses times g_j: (m, d)."""
-        assert self._inverses is not None
-        return (self._inverses @ gradient[:, :, None])[:, :, 0]
-
-    def state_dict(self) -> State:
-        """The inverses, (m, d, d)."""
-        return {} if self._inverses is None else {"inverses": self._inverses.clone()}
-
-    def load_state_dict(self, state: State) -> None:
-        """Go on from a state."""
-        self._inverses = state["inverses"].clone() if "inverses" in state else None
-
-    def report(self) -> dict[str, float]:
-        """Nothing."""
-        return {}
-
-
-def with_rows(operator: CurvatureOperator) -> UnitFisher:
-    """The operator, where it has rows or can make them. Raises `UserError` for another."""
-    if hasattr(operator, "with_rows"):
-        operator = operator.with_rows()
-    if not isinstance(operator, UnitFisher):
-        raise UserError(
-            f"{operator.name}: a direct solver needs an operator with rows (UnitFisher), got"
-            f" {type(operator).__name__}; take solver=pcg or solver=minres"
-        )
-    return operator
-
-
-def sherman_morrison(forgetting: float = 0.0, **options: Any) -> Solver:
-    """Sherman-Morrison of each operator alone, or with forgetting > 0 across batches.
-
-    Raises:
-        UserError: For forgetting that is not a number of at least 0 and below 1.
-    """
-    forgetting = fraction("solver.forgetting", forgetting)
-    return RunningInverse(forgetting, **options) if forgetting else ShermanMorrison(**options)

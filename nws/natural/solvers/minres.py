@@ -8,17 +8,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nws import distributed
-from nws.errors import positive_int
-from nws.natural.operators import CurvatureOperator, over_units
-from nws.natural.solvers.conjugate_gradient import worst_ratio
-from nws.natural.solvers.solver import Stateless, check_system, damped, fraction
+from nws.errors import UserError, positive_int
+from nws.natural.operators import CurvatureOperator
+from nws.natural.solvers.solver import IterativeSolver, check_system, damped, fraction
 
 
 def minres(
-    matmul: Callable[[Tensor], Tensor], right: Tensor, iterations: int, tolerance: float,
-    largest: Callable[[Tensor], Tensor] = lambda numbers: numbers,
-) -> tuple[Tensor, int]:  # fmt: skip
+    matmul: Callable[[Tensor], Tensor], right: Tensor, iterations: int, tolerance: float
+) -> tuple[Tensor, int]:
     """Minimise |b_j - A_j x_j| for m symmetric matrices at once, from zero.
 
     Where A_j is singular and b_j in its range, x_j comes to the shortest of all solutions, since it
@@ -31,7 +28,6 @@ def minres(
         iterations: At most so many.
         tolerance: Stop where every unit's residual is at most tolerance |b_j|; reads one number
             from the device in each iteration. 0 reads nothing, and makes all iterations.
-        largest: Makes a number the largest of the processes that have other units.
 
     Returns:
         x_j, (m, d), and the number of iterations.
@@ -55,13 +51,12 @@ def minres(
         w_old, w = w, (v - epsilon_old * w_old - delta * w) / gamma
         x.addcmul_(cos * phi, w)
         phi = sin * phi
-        left = ~(phi <= tolerance * start).all()
-        if tolerance and not largest(left.to(phi)):
+        if tolerance and (phi <= tolerance * start).all():
             return x, iteration
     return x, iterations
 
 
-class MinRes(Stateless):
+class MinRes(IterativeSolver):
     """MINRES with Jacobi's preconditioner, `solver=minres`: it sees nothing but products.
 
     Solves D^{-1/2} (C_j + alpha I) D^{-1/2} y = D^{-1/2} g_j with D the diagonal of C_j + alpha I.
@@ -69,52 +64,39 @@ class MinRes(Stateless):
 
     Args:
         iterations: At most so many.
-        tolerance: Relative residual of the worst unit's scaled system at which to stop; 0 makes all
-            iterations, and reads nothing from the device.
+        tolerance: Relative residual of the worst unit's scaled system at which to stop, at least 0
+            and below 1; 0 makes all iterations, and reads nothing from the device.
         scaled: Whether to precondition; a module's diagonal costs more than it saves.
 
     Attributes:
         used_iterations: Of the last solve.
 
     Raises:
-        UserError: For numbers that are out of range.
+        UserError: For options that are out of range.
     """
 
     def __init__(self, iterations: int = 50, tolerance: float = 1e-3, scaled: bool = True) -> None:
         self.iterations = positive_int("solver.iterations", iterations)
-        self.tolerance, self.scaled = fraction("solver.tolerance", tolerance), scaled
-        self.used_iterations = 0
-        self._solved: tuple[Tensor, Tensor] | None = None
+        self.tolerance = fraction("solver.tolerance", tolerance)
+        if not isinstance(scaled, bool):
+            raise UserError(f"solver.scaled must be true or false, got {scaled!r}")
+        self.scaled = scaled
 
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
         """Take in a layer's operator and alpha."""
         check_system(operator, damping)
-        self._solved = None  # of the operator before
-        self._operator, self._damping = operator, damping.clone()
+        super().factor(operator, damping)
         diagonal = operator.diagonal() + damping if self.scaled else torch.ones_like(damping)
         self._roots = diagonal.rsqrt_()  # (m, d) D^{-1/2}, or 1
 
     def solve(self, gradient: Tensor) -> Tensor:
         """About (C_j + alpha I)^{-1} g_j: (m, d)."""
+        roots = self._roots
 
         def matmul(vectors: Tensor) -> Tensor:
-            return damped(self._operator, self._damping, vectors * self._roots) * self._roots
+            return damped(self._operator, self._damping, vectors * roots) * roots
 
         solution, self.used_iterations = minres(
-            matmul, gradient * self._roots, self.iterations, self.tolerance,
-            over_units(self._operator, distributed.largest),
-        )  # fmt: skip
-        solution = solution * self._roots
-        self._solved = gradient, solution
-        return solution
-
-    def report(self) -> dict[str, float]:
-        """Iterations and the worst unit's relative residual of the last solve; {} before it."""
-        if self._solved is None:
-            return {}
-        gradient, solution = self._solved
-        residual = gradient - damped(self._operator, self._damping, solution)
-        return {
-            "iterations": self.used_iterations,
-            "residual": float(worst_ratio(residual, gradient)),
-        }
+            matmul, gradient * roots, self.iterations, self.tolerance
+        )
+        return self._finish(gradient, solution * roots)

@@ -1,12 +1,12 @@
-"""What all solvers of (C_j + alpha I) x_j = g_j share: the protocol, and the checks before a solve.
+"""What all solvers of (C_j + alpha I) x_j = g_j share: the base class, and checks before a solve.
 
 alpha is a tensor of one element on the device, so that a schedule changes it without a
 synchronisation.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -15,16 +15,13 @@ from nws.errors import UserError, number
 from nws.natural.operators import CurvatureOperator, Rows, UnitFisher
 
 State = dict[str, Tensor]
-NOT_FINITE = "its rows are not finite; lower optimizer.lr"
+SINGULAR = "it is singular to working precision; raise damping.value"
 
 
-class Solver(Protocol):
-    """Damped solves for all units of one layer. Each layer has a solver, which may keep state.
+class Solver(ABC):
+    """Damped solves for all units of one layer. Each layer has a solver, which may keep state."""
 
-    A solver that keeps something for each unit names it in `unit_state`, keys of its state whose
-    first dimension is that of the units. Of several processes each then keeps its units'.
-    """
-
+    @abstractmethod
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
         """Take in a layer's operator and alpha.
 
@@ -32,38 +29,68 @@ class Solver(Protocol):
             UserError: Where a block cannot be factored.
         """
 
+    @abstractmethod
     def solve(self, gradient: Tensor) -> Tensor:
         """x_j = (C_j + alpha I)^{-1} g_j for all units: (m, d) from G (m, d)."""
 
-    def state_dict(self) -> State:
-        """What later solves depend on apart from the next operator."""
+    def check(self) -> None:
+        """Raise `UserError` for what was found on a device (synchronises); by default nothing.
 
-    def load_state_dict(self, state: State) -> None:
-        """Go on from a state."""
+        A step does not wait for the device to say so. On the CPU the error came at once.
+        """
 
     def report(self) -> dict[str, float]:
-        """What the last solve says of itself, for the log (may synchronise)."""
-
-
-class Stateless:
-    """The part of the protocol that is the same for solvers that keep nothing between steps."""
+        """What the last solve says of itself, for the log (may synchronise); by default nothing."""
+        return {}
 
     def state_dict(self) -> State:
-        """Nothing."""
+        """What later solves depend on apart from the next operator; by default nothing."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
-        """Nothing to do."""
-        pass
+        """Go on from a state; by default nothing to do."""
+
+
+class IterativeSolver(Solver):
+    """A solver by products with the operator: it says how many it took, and how far it came."""
+
+    used_iterations = 0  # of the last solve
+    _operator: CurvatureOperator
+    _damping: Tensor
+    _solved: tuple[Tensor, Tensor] | None = None  # the last gradient and its solution
+
+    def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
+        """Take in a layer's operator and alpha."""
+        self._solved = None  # as large as the layer's gradient, twice
+        self._operator, self._damping = operator, damping.clone()
+
+    def _finish(self, gradient: Tensor, solution: Tensor) -> Tensor:
+        self._solved = gradient, solution
+        if solution.device.type == "cpu":
+            self.check()
+        return solution
+
+    def check(self) -> None:
+        """Raise `UserError` where the last solution is not finite and its gradient is."""
+        if self._solved is not None:
+            gradient, solution = self._solved
+            if not solution.sum().isfinite() and gradient.sum().isfinite():
+                raise unfactorable(self._operator, self._damping, SINGULAR)
 
     def report(self) -> dict[str, float]:
-        """Nothing."""
-        return {}
+        """Iterations and the worst unit's relative residual of the last solve; {} before it.
+
+        Costs one more product, and a synchronisation.
+        """
+        if self._solved is None:
+            return {}
+        gradient, solution = self._solved
+        residual = gradient - damped(self._operator, self._damping, solution)
+        worst = float(worst_ratio(residual, gradient))
+        return {"iterations": self.used_iterations, "residual": worst}
 
 
-def check_system(
-    operator: CurvatureOperator, damping: Tensor, zero: bool = False, waits: bool = False
-) -> None:
+def check_system(operator: CurvatureOperator, damping: Tensor, waits: bool = False) -> None:
     """Raise `UserError` for an alpha or rows that no solver can use.
 
     Looks at numbers on the CPU; on a device this is a synchronisation.
@@ -71,18 +98,16 @@ def check_system(
     Args:
         operator: Of the layer.
         damping: alpha.
-        zero: Whether alpha = 0 is allowed.
         waits: Whether to look on a device too: in a step that waits for it anyway.
     """
     if damping.device.type != "cpu" and not waits:
         return
     alpha = float(damping)
-    if not (0 < alpha < math.inf or (alpha == 0 and zero)):
-        zero_only = "set damping.value > 0; only cholesky with n >= d does without"
-        what = zero_only if alpha <= 0 else "set damping.value to a number, 0.02 to 1 is usual"
-        raise unfactorable(operator, damping, what)
+    if not 0 < alpha < math.inf:
+        what = "> 0" if alpha <= 0 else "to a number, 0.02 to 1 is usual"
+        raise unfactorable(operator, damping, f"set damping.value {what}")
     if not operator.finite:
-        raise unfactorable(operator, damping, NOT_FINITE)
+        raise unfactorable(operator, damping, "its rows are not finite; lower optimizer.lr")
 
 
 def check_rows(rows: Sequence[Rows], damping: Tensor | float, waits: bool = False) -> Tensor:
@@ -113,6 +138,12 @@ def unfactorable(operator: CurvatureOperator, damping: Tensor, reason: str) -> U
 def damped(operator: CurvatureOperator, damping: Tensor, vectors: Tensor) -> Tensor:
     """(C_j + alpha I) v_j for all units: (m, d) from V (m, d)."""
     return operator.matmul(vectors).addcmul_(vectors, damping)
+
+
+def worst_ratio(residual: Tensor, gradient: Tensor) -> Tensor:
+    """max_j |r_j| / |g_j| over the units whose gradient is not zero."""
+    lengths = gradient.norm(dim=1)
+    return torch.where(lengths == 0, 0.0, residual.norm(dim=1) / lengths).max()
 
 
 def fraction(name: str, value: object) -> float:

@@ -10,7 +10,7 @@ from torch.func import functional_call, jvp
 from nws.errors import UserError
 from nws.models import BeliefNetwork
 from nws.natural import UnitFisher
-from nws.natural.modules import BernoulliLogits, Linearized, ModelCurvature, output_metric
+from nws.natural.modules import BernoulliLogits, Linearized, ModelCurvature, OutputMetric
 from nws.natural.solvers.minres import minres
 
 EXACT = 1e-10  # float64; the references add some hundred products
@@ -18,7 +18,7 @@ EXACT = 1e-10  # float64; the references add some hundred products
 
 def curvature(case: Case, metric: str = "fisher") -> ModelCurvature:
     linear = Linearized(case.model, case.parameters, case.inputs)
-    return ModelCurvature(linear, output_metric(metric, FAMILIES[case.family]), case.targets)
+    return ModelCurvature(linear, OutputMetric(metric, FAMILIES[case.family]), case.targets)
 
 
 def products(operator: ModelCurvature) -> torch.Tensor:
@@ -52,10 +52,10 @@ def test_the_three_matrices_differ() -> None:
 def test_the_fisher_matrix_needs_no_targets_and_the_others_do() -> None:
     case = make_case("tied")
     linear, family = Linearized(case.model, case.parameters, case.inputs), FAMILIES[case.family]
-    without = ModelCurvature(linear, output_metric("fisher", family))
+    without = ModelCurvature(linear, OutputMetric("fisher", family))
     assert torch.equal(products(without), products(curvature(case)))
     with pytest.raises(UserError, match="needs their targets"):
-        ModelCurvature(linear, output_metric("empirical", family))
+        ModelCurvature(linear, OutputMetric("empirical", family))
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # by torch.func.jvp
@@ -93,7 +93,7 @@ def test_it_is_unit_fisher_on_the_layer_of_a_belief_network() -> None:
     p = layer(parents).sigmoid().detach()
     unit = UnitFisher(joined, p * (1 - p) / n)
     linear = Linearized(layer, [layer.weight, layer.bias], parents)
-    operator = ModelCurvature(linear, output_metric("fisher", BernoulliLogits()))
+    operator = ModelCurvature(linear, OutputMetric("fisher", BernoulliLogits()))
     vectors = torch.randn(3, 5, dtype=torch.float64)  # (m, d)
     flat = torch.cat([vectors[:, :-1].flatten(), vectors[:, -1]])[None]
     found, expected = operator.matmul(flat)[0], unit.matmul(vectors)
@@ -122,7 +122,7 @@ def _null(matrix: torch.Tensor) -> torch.Tensor:
 def test_too_many_rows_are_refused_before_they_are_made() -> None:
     case = make_case("categorical")
     linear = Linearized(case.model, case.parameters, case.inputs)
-    metric = output_metric("fisher", FAMILIES[case.family])
+    metric = OutputMetric("fisher", FAMILIES[case.family])
     operator = ModelCurvature(linear, metric, max_bytes=15 * 27 * 8 - 1)
     with pytest.raises(UserError, match="15 rows of 27 parameters, 3,240 bytes"):
         operator.with_rows()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nws.errors import UserError
 from nws.natural import GaussianMean, UnitFisher
-from nws.natural.modules import KroneckerPreconditioner, Linearized, ModelCurvature, output_metric
+from nws.natural.modules import KroneckerPreconditioner, Linearized, ModelCurvature, OutputMetric
 from nws.natural.modules.families import OutputFamily
 from nws.natural.preconditioners import Unpreconditioned
 from nws.natural.solvers import ConjugateGradient
@@ -22,7 +22,7 @@ SOLVED = 1e-8  # float64, a relative residual of 1e-12
 
 def operator_of(model: nn.Module, inputs: Tensor, family: OutputFamily) -> ModelCurvature:
     linear = Linearized(model, list(model.parameters()), inputs)
-    return ModelCurvature(linear, output_metric("fisher", family))
+    return ModelCurvature(linear, OutputMetric("fisher", family))
 
 
 def iterations(operator: ModelCurvature, right: Tensor, solver: ConjugateGradient) -> int:
@@ -36,7 +36,7 @@ def iterations(operator: ModelCurvature, right: Tensor, solver: ConjugateGradien
 def test_the_solution_is_that_of_the_dense_matrix(name: str, metric: str) -> None:
     case = make_case(name)
     linear = Linearized(case.model, case.parameters, case.inputs)
-    operator = ModelCurvature(linear, output_metric(metric, FAMILIES[case.family]), case.targets)
+    operator = ModelCurvature(linear, OutputMetric(metric, FAMILIES[case.family]), case.targets)
     solver = ConjugateGradient(200, tolerance=1e-12, preconditioner=KroneckerPreconditioner())
     right = torch.randn(1, operator.shape[1], dtype=torch.float64)
     solver.factor(operator, ALPHA)
@@ -61,7 +61,7 @@ def test_it_is_exact_for_one_linear_output() -> None:
 def test_it_is_symmetric_and_positive_definite() -> None:
     case = make_case("categorical")
     linear = Linearized(case.model, case.parameters, case.inputs)
-    operator = ModelCurvature(linear, output_metric("fisher", FAMILIES[case.family]))
+    operator = ModelCurvature(linear, OutputMetric("fisher", FAMILIES[case.family]))
     precondition = KroneckerPreconditioner()
     precondition.update(operator, ALPHA)
     identity = torch.eye(operator.shape[1], dtype=torch.float64)
@@ -93,7 +93,7 @@ def test_random_rows_have_the_curvature_as_their_second_moment(metric: str) -> N
     """Each entry's mean over 400 draws, within five of its standard errors."""
     case = make_case("tied")
     linear = Linearized(case.model, case.parameters, case.inputs)
-    operator = ModelCurvature(linear, output_metric(metric, FAMILIES[case.family]), case.targets)
+    operator = ModelCurvature(linear, OutputMetric(metric, FAMILIES[case.family]), case.targets)
     rows = torch.stack([linear.pull(operator.draw(seed)) for seed in range(400)])
     products = rows[:, :, None] * rows[:, None, :] / operator.rows
     error = products.std(0) / 400**0.5
