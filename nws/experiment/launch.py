@@ -24,8 +24,8 @@ from omegaconf import DictConfig, OmegaConf
 from nws import distributed
 from nws.errors import Diverged, UserError
 from nws.experiment.boundary import end_program, explain
-from nws.experiment.build import build_parts
-from nws.experiment.config import CONF, override_key
+from nws.experiment.build import MORE, build_parts
+from nws.experiment.config import CONF, leave_out_others, override_key
 from nws.experiment.hardware import pick_device
 from nws.experiment.invocation import command_line
 from nws.experiment.panels import identity, show_end, show_start
@@ -145,6 +145,7 @@ class Job:
 
     def __init__(self, config: DictConfig) -> None:
         self.hydra, self.config = HydraConfig.get(), config
+        leave_out_others(config, self.hydra.overrides.task, MORE)
         self.sweep = self.hydra.mode == RunMode.MULTIRUN
         launcher = str(self.hydra.launcher._target_)
         self.in_worker = self.sweep and not launcher.endswith(".BasicLauncher")
