@@ -5,13 +5,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nws.experiment.loading import (
-        LoadedRun,
-        load_data,
-        load_run,
-        named_rule,
-        natural_metrics,
-    )
+    from nws.experiment.loading import LoadedRun, load_data, load_run, named_rule, natural_metrics
     from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep
     from nws.models import (
         BeliefNetwork,

@@ -17,7 +17,7 @@ class Diverged(UserError):
 
 
 def positive_int(name: str, value: object, minimum: int = 1, maximum: float = math.inf) -> int:
-    """The value as an int, where it is a whole number (3.0 is, True is not) from minimum to maximum.
+    """The value as an int, where it is a whole number from minimum to maximum: 3.0 is, True not.
 
     Raises:
         UserError: For any other value, with its name.

@@ -38,16 +38,25 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def read_text(path: Path, limit: int = TEXT_LIMIT) -> str:
-    """Return the text of a regular file.
+    """Return the text of a file, as `read_bytes` does; what is no UTF-8 becomes a sign for it."""
+    return read_bytes(path, limit).decode(errors="replace")
+
+
+def read_bytes(path: Path, limit: int = TEXT_LIMIT) -> bytes:
+    """Return what a regular file holds. A pipe or a device in its place would never end.
+
+    Args:
+        path: The file.
+        limit: The most bytes that it may have.
 
     Raises:
-        UserError: There is none, it is no regular file, too large, or no text.
+        UserError: There is no such file, it is no regular one, or it is larger.
     """
     check_file(path, limit)
     try:
-        return path.read_text()
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def check_file(path: Path, limit: float = float("inf")) -> None:

@@ -15,7 +15,7 @@ import torch
 from conftest import CONF, ROOT, SMALL, TWO_STEPS, Command, Interrupt, complete
 
 import nws
-from nws.experiment.process.invocation import PROGRAMS, SCRIPTS, command_line, start_command
+from nws.experiment.invocation import PROGRAMS, SCRIPTS, command_line, start_command
 from nws.experiment.storage import pretrained
 from nws.programs.command import module_of
 

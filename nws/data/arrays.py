@@ -99,7 +99,7 @@ def _read(file: Path) -> dict[str, np.ndarray]:
         if missing := ", ".join(part for part in PARTS if part not in loaded.files):
             raise ValueError(f"missing {missing}, got {', '.join(loaded.files) or 'nothing'}")
         size = sum(member.file_size for member in loaded.zip.infolist())
-        if size > (files.free_memory(torch.device("cpu")) or math.inf):
+        if size > files.free_memory(torch.device("cpu")):
             raise ValueError(f"it promises {size:,} bytes, more than the memory that is free")
         return {part: np.asarray(loaded[part]) for part in PARTS}
 

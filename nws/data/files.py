@@ -1,6 +1,7 @@
 """Paths of a user, how much memory is free, and what a library says of a broken file."""
 
 import contextlib
+import math
 import os
 from pathlib import Path
 
@@ -24,14 +25,14 @@ def check_regular(file: Path, expected: str) -> None:
         raise UserError(f"expected {expected}, found {found} at {file}")
 
 
-def free_memory(device: torch.device) -> int | None:
-    """Return the bytes of memory that are free on a device; None where nothing says."""
+def free_memory(device: torch.device) -> float:
+    """Return the bytes of memory that are free on a device; infinity where nothing says."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text().splitlines()
         return 1024 * int(next(line for line in lines if line.startswith("MemAvail")).split()[1])
-    return None
+    return math.inf
 
 
 def one_line(error: Exception) -> str:

@@ -78,25 +78,29 @@ def load_torchvision(
     Raises:
         UserError: There is no such data set, it cannot be had, or its images have several sizes.
     """
-    import torchvision  # late, as that takes seconds
-
     where = f"torchvision's {dataset}"
     try:
-        make = getattr(torchvision.datasets, dataset)
-        taken = inspect.signature(make).parameters
-        given = {"root": str(find_path("data.root", root)), "download": True}
-        given = {key: given[key] for key in given if key in taken} | dict(options or {})
-        ways: list[dict[str, Any]] = [{}]
-        if "train" in taken or "kwargs" in taken:  # which EMNIST hands on
-            ways = [{"train": True}, {"train": False}]
-        elif "split" in taken and "split" not in given:
-            ways = [{"split": "train"}, {"split": "test"}]
-        parts = [make(**given, **way) for way in ways]
+        parts = _official(dataset, find_path("data.root", root), dict(options or {}))
     except Exception as error:
         raise UserError(f"data.dataset: {where} cannot be had: {one_line(error)}") from error
     grey = (((where, np.array(image.convert("L"))) for image, *_ in part) for part in parts)
     images = (((name, torch.from_numpy(image)) for name, image in part) for part in grey)
     return _images(images, size, held_out, where)
+
+
+def _official(dataset: str, root: Path, options: dict[str, Any]) -> list[Any]:
+    """Return the training and the test part of a data set of torchvision, or all of it as one."""
+    import torchvision  # late, as that takes seconds
+
+    make = getattr(torchvision.datasets, dataset)
+    taken = inspect.signature(make).parameters
+    places = {"root": str(root), "download": True}
+    given = {key: places[key] for key in places if key in taken} | options
+    if "train" in taken or "kwargs" in taken:  # which EMNIST hands on
+        return [make(**given, train=train) for train in (True, False)]
+    if "split" in taken and "split" not in given:
+        return [make(**given, split=split) for split in ("train", "test")]
+    return [make(**given)]
 
 
 def _images(

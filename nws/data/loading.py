@@ -57,7 +57,8 @@ def load_dataset(
             raise UserError(f"data.{option} must be one of {', '.join(choices)}, got {value!r}")
     device = torch.device(device)
     raw = _call(source, name, options)
-    host = where == "host" or (where == "auto" and _fills_memory(raw, device))
+    size = sum(map(torch.numel, raw.parts().values()))
+    host = where == "host" or (where == "auto" and size > SHARE * files.free_memory(device))
     parts: dict[str, Any] = {
         part: _hold(_binarize(part, images, raw, binarize), device, host)
         for part, images in raw.parts().items()
@@ -97,12 +98,6 @@ def _call(source: Callable[..., RawImages], name: str, options: dict[str, Any]) 
             f" {target} returned {type(raw).__name__}"
         )
     return raw
-
-
-def _fills_memory(raw: RawImages, device: torch.device) -> bool:
-    """Return whether the bytes are more than `SHARE` of the memory that a device has free."""
-    free = files.free_memory(device)
-    return free is not None and sum(map(torch.numel, raw.parts().values())) > SHARE * free
 
 
 def _binarize(part: str, images: Tensor, raw: RawImages, how: str) -> Split:

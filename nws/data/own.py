@@ -26,18 +26,14 @@ def in_parts(
     where: object,
     maximum: int = 255,
 ) -> RawImages:
-    """Return three parts as they are; what is missing of them is split off the first at random.
+    """Return images as parts; what is missing of the three is split off the first at random.
 
     Args:
-        images: (N, H, W) or (N, D) uint8, the training, validation and test part; or a training and
-            a test part; or one.
+        images: (N, H, W) or (N, D) uint8: train, valid and test; or train and test; or one.
         shape: (H, W) of an image.
         held_out: The share of images that become the validation part; as many become a test part.
         where: What the images are from, for messages and the log.
         maximum: As in `RawImages`.
-
-    Raises:
-        UserError: Where a share is given and nothing is to be split, or the images are too few.
     """
     first, *others = (part.flatten(1) for part in images)
     held, count, order = 3 - len(images), len(first), None

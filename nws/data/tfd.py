@@ -45,7 +45,7 @@ def load_tfd(
     """
     options = {"fold": (fold, range(FOLDS)), "split": (split, SPLITS), "size": (size, FILE_SIDES)}
     for option, (value, choices) in options.items():
-        if isinstance(value, bool) or value not in choices:
+        if isinstance(value, bool) or value not in tuple(choices):
             expected = ", ".join(map(str, choices))
             raise UserError(f"data.{option} must be one of {expected}, got {value!r}")
     side, size = FILE_SIDES[size], int(size)
@@ -100,8 +100,8 @@ def _load_mat(file: Path) -> list[np.ndarray]:
     if largest > RATIO * file.stat().st_size:
         raise ValueError(f"its header promises an array of {largest:,} numbers")
     found = loadmat(file, variable_names=["images", "folds"])
-    if missing := {"images", "folds"} - found.keys():
-        raise ValueError(f"{' and '.join(sorted(missing))} are missing")
+    if missing := sorted({"images", "folds"} - found.keys()):
+        raise ValueError(f"{' and '.join(missing)} are missing")
     return [np.asarray(found["images"]), np.asarray(found["folds"])]
 
 

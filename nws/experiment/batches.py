@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nws.data import Dataset, Split
-from nws.errors import UserError
+from nws.errors import UserError, positive_int
 
 TRAIN, UNLABELED = 2, 3  # the streams of random numbers that shuffle these parts
 
@@ -20,6 +20,14 @@ def derive_seed(seed: int, *stream: int) -> int:
     4 dreams of evaluations, by step.
     """
     return int(np.random.SeedSequence([seed, *stream]).generate_state(1)[0])
+
+
+def check_seed(name: str, seed: object) -> int:
+    """Return a seed; `UserError` unless it is a whole number of 0 to 2^63 - 1."""
+    value = positive_int(name, seed, minimum=0)
+    if value >= 2**63:
+        raise UserError(f"{name} must be a whole number below 2^63, got {seed}")
+    return value
 
 
 class Batches:

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from nws import distributed
 from nws.data import Dataset, load_dataset
 from nws.errors import UserError, number, positive_int
-from nws.experiment.batches import derive_seed, steps_per_epoch
+from nws.experiment.batches import check_seed, derive_seed, steps_per_epoch
 from nws.experiment.callbacks import Callback
 from nws.experiment.config import (
     Mistakes,
@@ -75,15 +75,14 @@ class Settings:
                 f"trainer.{name}", getattr(self, name), "above 0", lambda value: value > 0
             )
             object.__setattr__(self, name, found)
-        for name in ("batch_size", "evaluation_samples", "evaluation_points"):
-            if name != "evaluation_points" or self.evaluation_points is not None:
-                found = positive_int(f"trainer.{name}", getattr(self, name))
+        for name, most in (
+            ("batch_size", math.inf),
+            ("evaluation_samples", MOST_SAMPLES),
+            ("evaluation_points", math.inf),
+        ):
+            if getattr(self, name) is not None or name != "evaluation_points":
+                found = positive_int(f"trainer.{name}", getattr(self, name), maximum=most)
                 object.__setattr__(self, name, found)
-        if self.evaluation_samples > MOST_SAMPLES:
-            raise UserError(
-                f"trainer.evaluation_samples must be at most {MOST_SAMPLES:,}, got"
-                f" {self.evaluation_samples:,}; nws evaluate takes more"
-            )
         if self.matmul_precision not in ("highest", "high"):
             raise UserError(
                 f"trainer.matmul_precision must be highest or high, got {self.matmul_precision!r}"
@@ -126,7 +125,7 @@ def build_parts(config: DictConfig, device: torch.device) -> Parts:
     with collected():
         data = build_data(config, device)
     with collected():
-        seed = check_seed(config.seed)
+        seed = check_seed("seed", config.seed)
     if settings is not None and data is not None:
         with collected():
             total = settings.total_steps(len(data.train))
@@ -170,14 +169,6 @@ def check_options(config: DictConfig) -> Mistakes:
                 raise UserError(f"the options of {group} are missing; leave ~{group} out")
             check_section(group, to_dict(config[group] or {}), MORE.get(group, ()))
     return mistakes
-
-
-def check_seed(seed: object) -> int:
-    """Return a seed; `UserError` unless it is a whole number of 0 to 2^63 - 1."""
-    value = positive_int("seed", seed, minimum=0)
-    if value >= 2**63:
-        raise UserError(f"seed must be a whole number below 2^63, got {seed}")
-    return value
 
 
 def build_data(config: DictConfig, device: torch.device) -> Dataset:

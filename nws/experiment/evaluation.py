@@ -8,6 +8,7 @@ import torch
 
 from nws.data import Dataset
 from nws.experiment.run import Row
+from nws.learning.together import log_sums
 from nws.models.helmholtz import HelmholtzMachine
 from nws.models.likelihood import kl_divergence, log_likelihood
 
@@ -49,7 +50,7 @@ def validate(
     """
     images = data.valid.first(points)
     rng = torch.Generator(images.device).manual_seed(EVALUATION_SEED)
-    valid = log_likelihood(machine, images, samples, rng, show=show)
+    valid = log_likelihood(machine, images, samples, rng, show=show, sums=log_sums)
     row: Row = {
         "valid/log_likelihood": valid.mean,
         "valid/standard_error": valid.standard_error,

@@ -16,8 +16,6 @@ PROGRAMS = {
     "reproduce": "train, evaluate and draw a whole comparison",
     "export": "a small copy of a run, to share and to sample from",
     "batch_sizes": "steps and images to a likelihood, against the batch size",
-    "worlds": "small worlds of information geometry, with a figure each",
-    "natural_gradient": "NaturalGradient beside SGD and Adam on any module",
 }
 #: The module of each in nws/programs/, and the script of that name in the repository.
 MODULES = {name: name for name in PROGRAMS} | {"plot": "plot_curves"}

@@ -155,10 +155,7 @@ def dreams_at_once(max_rows: int) -> int:
 
 @torch.no_grad()
 def log_z_sums(
-    machine: HelmholtzMachine,
-    dreams: int,
-    rng: torch.Generator | None,
-    max_rows: int,
+    machine: HelmholtzMachine, dreams: int, rng: torch.Generator | None, max_rows: int
 ) -> Tensor:
     """log sum_m t_m and log sum_m t_m^2 over dreams (x_m, h_m) ~ p.
 

@@ -152,7 +152,7 @@ def link(device: torch.device) -> tuple[float, float]:
     for count in (1, 2**22):
         buffer, each = torch.zeros(count, device=device), []
         for _ in range(15):
-            distributed.wait()
+            distributed.any_(False)  # all are here
             began = time.perf_counter()
             distributed.sum_([buffer])
             each.append(time.perf_counter() - began)

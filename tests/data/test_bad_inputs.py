@@ -66,6 +66,7 @@ OPTIONS: list[tuple[Any, dict[str, Any], str]] = [
     ("tfd", {"split": "valid"}, "data.split must be one of unlabeled, train, both, got 'valid'"),
     ("tfd", {"split": None}, "data.split must be one of unlabeled, train, both, got None"),
     ("tfd", {"size": 28}, "data.size must be one of 24, 48, 96, got 28"),
+    ("tfd", {"size": [24, 24]}, r"data.size must be one of 24, 48, 96, got \[24, 24\]"),
     ("tfd", {}, "expected the file .*TFD_48x48.mat, found none.* requested from.*data.root"),
     *(("arrays", {"train": BITS, "held_out": bad}, HELD_OUT) for bad in (0, 0.5, -1, "0.1", True)),
     ("arrays", {**PARTS, "held_out": 0.2}, "data.held_out has no effect: data has its parts"),

@@ -29,7 +29,7 @@ from test_documents import COMMANDS
 from torch.distributed.run import get_args_parser
 
 from nws.errors import UserError
-from nws.experiment.storage.provenance import read_provenance
+from nws.experiment.provenance import read_provenance
 from nws.learning import WakeSleep
 
 CLOSE = 1e-5  # relative, of parameters and figures in float32 after 12 steps

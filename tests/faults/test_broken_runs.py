@@ -26,10 +26,10 @@ from nws.analysis.runs import read_run
 from nws.errors import UserError
 from nws.experiment.launch.resume import Start
 from nws.experiment.process.processes import AgreedStop
-from nws.experiment.process.signals import StopSignals
-from nws.experiment.storage.directory import RunDirectory, open_run
-from nws.experiment.storage.provenance import Provenance, read_provenance
-from nws.experiment.trained.loading import load_run
+from nws.experiment.signals import StopSignals
+from nws.experiment.run import RunDirectory, open_run
+from nws.experiment.provenance import Provenance, read_provenance
+from nws.experiment.loading import load_run
 from nws.programs.train import build_trainer
 
 GREY = np.random.default_rng(0).integers(0, 256, (12, 9), dtype=np.uint8)
@@ -73,7 +73,7 @@ def read_config(file: Path) -> DictConfig:
 
 def go_on(path: Path) -> None:
     """Go on with a run for one epoch, as `resume=RUN trainer.epochs=3` does."""
-    from nws.experiment.storage.checkpoints import load_checkpoint
+    from nws.experiment.checkpoints import load_checkpoint
 
     run, config = RunDirectory(path), read_config(path / ".hydra" / "config.yaml").copy()
     state = load_checkpoint(run.last, resume=True)
@@ -197,7 +197,7 @@ def test_provenance(trial: Trial, run: Path) -> None:
             file.write_bytes(content)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nws.experiment.storage.provenance.code_of_this_process", lambda: None)
+        patch.setattr("nws.experiment.provenance.code_of_this_process", lambda: None)
         broken_json(trial, file, fresh)
     assert file.read_bytes() == good
     trial.refuses = False

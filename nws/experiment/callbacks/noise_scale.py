@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nws.errors import UserError, positive_int
+from nws.errors import positive_int
 from nws.experiment.callbacks.callback import Callback
 from nws.experiment.evaluation import EVALUATION_SEED
 from nws.learning.gradient_noise import gradient_noise
@@ -30,9 +30,9 @@ class NoiseScale(Callback):
 
     def __init__(self, batches: int | None = None) -> None:
         name = "callbacks.noise_scale.batches"
-        self.batches = None if batches is None else positive_int(name, batches, minimum=2)
-        if self.batches is not None and self.batches > MOST:
-            raise UserError(f"{name} must be at most {MOST:,}, got {batches}")
+        self.batches = batches
+        if batches is not None:
+            self.batches = positive_int(name, batches, minimum=2, maximum=MOST)
 
     def row(self, trainer: "Trainer") -> "Row":
         """Return the noise scale of each network."""
