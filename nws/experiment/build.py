@@ -42,6 +42,8 @@ MOST_SAMPLES = 10**6  # of an evaluation
 RATES = ("generator_lr", "recognition_lr")  # options of every optimizer here
 SOURCE = ("name", "binarize", "where", "root")  # options of every data set
 ROWS = tuple(field.name for field in fields(RowOptions))  # options of every metric
+#: What a group's section has beside the parameters of its class.
+MORE = {"data": SOURCE, "model": ("layers",), "optimizer": RATES, "metric": ROWS}
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,6 @@ def check_options(config: DictConfig) -> Mistakes:
     with mistakes.collected():
         names = [field.name for field in fields(Settings)]
         check_names("trainer", list(to_dict(config.trainer)), names, "the trainer")
-    more = {"data": SOURCE, "model": ("layers",), "optimizer": RATES, "metric": ROWS}
     for group in (
         "algorithm", "data", "model", "metric", "solver", "damping", "optimizer", "scheduler",
         "average", "logger", "callbacks",
@@ -166,7 +167,7 @@ def check_options(config: DictConfig) -> Mistakes:
         with mistakes.collected():
             if group not in config:
                 raise UserError(f"the options of {group} are missing; leave ~{group} out")
-            check_section(group, to_dict(config[group] or {}), more.get(group, ()))
+            check_section(group, to_dict(config[group] or {}), MORE.get(group, ()))
     return mistakes
 
 

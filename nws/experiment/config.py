@@ -9,13 +9,14 @@ import inspect
 import os
 import pkgutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from nws.errors import UserError
 from nws.experiment.boundary import describe
@@ -156,11 +157,11 @@ def locate(target: object, option: str) -> Callable[..., Any]:
 
 
 def parameters_of(found: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return what a class or function takes, by name; nothing of a builtin, which does not say."""
+    """Return what a class or function takes, by name; anything of a builtin that does not say."""
     try:
         return dict(inspect.signature(found).parameters)
     except (ValueError, TypeError):
-        return {}
+        return {"options": inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)}
 
 
 def check_names(option: str, given: Sequence[str], taken: Sequence[str], owner: str) -> None:
@@ -188,13 +189,34 @@ def check_section(option: str, section: Any, more: Sequence[str] = ()) -> None:
         return
     if section.get("_target_") is not None:
         taken = parameters_of(locate(section["_target_"], option))
-        open_ended = any(each.kind is each.VAR_KEYWORD for each in taken.values()) or not taken
-        if not open_ended:
+        if not any(each.kind is each.VAR_KEYWORD for each in taken.values()):
             names = [name for name in taken if taken[name].kind is not taken[name].VAR_POSITIONAL]
             given = [key for key in section if key not in HYDRAS]
             check_names(option, given, [*names, *more], str(section["_target_"]))
     for key, each in section.items():
         check_section(f"{option}.{key}", each)
+
+
+def leave_out_others(
+    config: DictConfig, overrides: Sequence[str], more: Mapping[str, Sequence[str]]
+) -> None:
+    """Leave out what a group's file has for its own class, where an override names another one.
+
+    So `metric=fisher metric._target_=my_ideas.Mine` takes those options of the file that Mine has,
+    and `+algorithm.weighting={_target_: my_ideas.Mine}` none of them.
+    """
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    given = {key: each for each in parsed for key in flatten(each.value(), each.key_or_group)}
+    for option in [key.removesuffix("._target_") for key in given if key.endswith("._target_")]:
+        section, known = OmegaConf.select(config, option), set(more.get(option, ()))
+        with suppress(UserError, AttributeError), open_dict(config):  # said when it is built
+            if given[f"{option}._target_"].key_or_group != option:  # it is not given as a whole
+                taken = parameters_of(locate(section._target_, option))
+                open_ended = any(each.kind is each.VAR_KEYWORD for each in taken.values())
+                known |= {*section} if open_ended else {*taken, *HYDRAS}
+            for key in [key for key in section if f"{option}.{key}" not in given]:
+                if key not in known:
+                    del section[key]
 
 
 def make(section: dict[str, Any], option: str, *arguments: Any, **extra: Any) -> Any:

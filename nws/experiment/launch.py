@@ -24,8 +24,8 @@ from omegaconf import DictConfig, OmegaConf
 from nws import distributed
 from nws.errors import Diverged, UserError
 from nws.experiment.boundary import end_program, explain
-from nws.experiment.build import build_parts
-from nws.experiment.config import CONF, override_key
+from nws.experiment.build import MORE, build_parts
+from nws.experiment.config import CONF, leave_out_others, override_key
 from nws.experiment.hardware import pick_device
 from nws.experiment.invocation import command_line
 from nws.experiment.panels import identity, show_end, show_start
@@ -44,7 +44,7 @@ PARENT = "NWS_SWEEP_PROCESS"  # the variable by which workers know the process o
 CHATTY = (
     "hydra._internal.core_plugins.basic_launcher", "hydra_plugins.hydra_joblib_launcher", "alembic",
 )  # fmt: skip
-STARTED = datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")  # with microseconds: one for each run
+STARTED = ""  # when the program was started, with microseconds: one for each run
 
 
 def started() -> str:
@@ -145,6 +145,7 @@ class Job:
 
     def __init__(self, config: DictConfig) -> None:
         self.hydra, self.config = HydraConfig.get(), config
+        leave_out_others(config, self.hydra.overrides.task, MORE)
         self.sweep = self.hydra.mode == RunMode.MULTIRUN
         launcher = str(self.hydra.launcher._target_)
         self.in_worker = self.sweep and not launcher.endswith(".BasicLauncher")
@@ -289,7 +290,7 @@ def meet_others() -> None:
     """Meet the other processes of a run, if there are some. The first one speaks."""
     global STARTED
     distributed.start()
-    STARTED = distributed.send(STARTED)
+    STARTED = distributed.send(datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f"))
     if not distributed.is_first():
         logging.disable()
 

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from hydra.conf import HydraConf
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from nws import distributed
@@ -23,8 +21,8 @@ FIXED = ("seed", "name", "trainer.batch_size", "algorithm", "model", "data")
 FREE = ("data.root", "data.path", "data.shape", "data.where")
 #: What changes no number, or only chooses other options: two runs that differ in it are the same.
 ASIDE = (
-    "resume", "trust", "progress", "data.where", "logger", "experiment", "debug", "natural_metric",
-    "tuned",
+    "resume", "trust", "progress", "data.root", "data.where", "logger", "experiment", "debug",
+    "natural_metric", "tuned",
 )  # fmt: skip
 PATIENCE = 5.0  # seconds that resume=auto waits for a process that is just ending
 
@@ -41,21 +39,19 @@ class Start:
 
 def resume_of(arguments: Sequence[str]) -> str | None:
     """Return what the option `resume` is given: a run, auto, or None for a new run."""
-    value = None
-    for text in arguments:
-        if override_key(text) == "resume":
-            try:
-                value = OverridesParser.create().parse_override(text).value()
-            except HydraException:
-                value = text.partition("=")[2]
-    return None if value is None else str(value)
+    values = [text.partition("=")[2] for text in arguments if override_key(text) == "resume"]
+    value = values[-1] if values else "null"
+    if value[:1] in ("'", '"') and value[-1] == value[0]:
+        value = value[1:-1]
+    return None if value in ("", "null") else value
 
 
 def resume_arguments(arguments: Sequence[str]) -> list[str]:
     """Return a command line on which the groups of a run to go on with are chosen as it has them.
 
     So overrides such as optimizer.momentum=0.5 are composed beside the options that the run has. A
-    choice whose file is not there now is left out: the run has its configuration in full.
+    choice whose file is not there now is left out: the run has its configuration in full. The path
+    of the run is quoted for Hydra, so that it may have any signs.
     """
     path = resume_of(arguments)
     if path in (None, "auto"):
@@ -68,7 +64,9 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
         for name, choice in choices.items()
         if override_key(name) not in given and (CONF / name / f"{choice}.yaml").is_file()
     ]
-    return [*added, *arguments]
+    quoted = "resume='{}'".format(str(path).replace("'", "\\'"))
+    parts = [[*added, quoted] if override_key(each) == "resume" else [each] for each in arguments]
+    return [text for part in parts for text in part]
 
 
 @contextmanager
