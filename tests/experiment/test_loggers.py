@@ -205,18 +205,6 @@ def test_offline_and_none(train: Command) -> None:
     assert not (train("hydra.run.dir=off").run / "wandb").exists()
 
 
-def test_a_picture_joins_the_wandb_run(train: Command, command: Command, fake: Fake) -> None:
-    """sample.py --wandb goes on with the run's W&B run, or starts one where it has none."""
-    runs = fake()
-    for logger, before in ((ON, "new-id"), ("logger=none", None)):
-        path = train(logger, f"hydra.run.dir={logger[-4:]}").run
-        sample = ("scripts/sample.py", str(path), "--count", "4", "--wandb", "offline")
-        assert command(*sample).code == 0
-        assert runs[-1].options["id"] == before and runs[-1].options["project"] == "nws"
-        assert [name for row in runs[-1].rows for name in row] == ["samples/samples", "step"]
-        assert runs[-1].summary == {"state": "finished"}
-
-
 class Diary:
     """A logger of a user's own: everything that it is told."""
 
