@@ -208,7 +208,7 @@ def test_a_killed_process_ends_the_others(processes: Any, command: Command) -> N
 def test_evaluation_is_shared_out(processes: Any, command: Command) -> None:
     """log p, log p* and log Z of bihm: the same draws, so the same figures."""
     run = command("train.py", *SMALL, "algorithm=bihm", "hydra.run.dir=run").run
-    arguments = ("--samples=20", "--batch=100", "--data-points=230", "--z-samples=2000")
+    arguments = ("--samples=20", "--data-points=230", "--z-samples=2000")
     alone = command("scripts/evaluate.py", str(run), *arguments)
     (one,) = json.loads((run / "evaluation.json").read_text())
     results, outcome = processes("evaluate.py", str(run), *arguments, "--again")
