@@ -39,11 +39,13 @@ class Picture(NamedTuple):
     rows: str
 
 
-def progress_pictures(machine: HelmholtzMachine, data: Dataset, seed: int) -> dict[str, Picture]:
-    """Return pictures of generated images, and of validation images above their reconstructions."""
+def progress_pictures(
+    machine: HelmholtzMachine, data: Dataset, seed: int, count: int = IMAGES
+) -> dict[str, Picture]:
+    """Return pictures of generated images, and of half as many validation images, reconstructed."""
     rng = torch.Generator(data.valid.device).manual_seed(seed)
-    originals = data.valid.first(IMAGES // 2)
-    generated = image_grid(generate(machine, IMAGES, rng), data.shape)
+    originals = data.valid.first(count // 2)
+    generated = image_grid(generate(machine, count, rng), data.shape)
     parts, names = with_source(data.valid, originals, "validation images")
     parts.append(reconstruct(machine, originals, rng))
     return {
