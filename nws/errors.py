@@ -17,7 +17,7 @@ class Diverged(UserError):
 
 
 def positive_int(name: str, value: object, minimum: int = 1, maximum: float = math.inf) -> int:
-    """The value as an int, where it is a whole number from minimum to maximum: 3.0 is, True not.
+    """The value as an int, where it is a whole number (3.0 is, True is not) in range.
 
     Raises:
         UserError: For any other value, with its name.
@@ -41,7 +41,7 @@ def number(name: str, value: object, expected: str, holds: Callable[[float], boo
     Raises:
         UserError: For any other value, with its name.
 
-    Example:
+    Examples:
         >>> number("damping.factor", 0.5, "above 0 and below 1", lambda value: 0 < value < 1)
         0.5
     """

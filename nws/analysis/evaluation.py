@@ -86,33 +86,46 @@ def evaluate(
     asked = asdict(request) | {"data_points": len(images), "device": run.device.type}
     del asked["p_star"], asked["z_samples"]  # a row with log p* answers a request without
     key = asked | {"step": run.state["step"], "fingerprint": fingerprint(run.machine, images)}
-    for row in [] if again else rows:
-        there = not p_star or row.get("z_samples") == request.z_samples
-        if there and row.items() >= key.items() and "interval_95" in row:
-            return row, True
+    dreams = request.z_samples if p_star else 0
+    answer = next((row for row in rows if _answers(row, key, dreams)), None)
+    if answer and not again:
+        return answer, True
     file = run.directory.path / FILE
     if not os.access(file.parent, os.W_OK):
         raise UserError(f"{file} cannot be written; copy the run and try again")
-    row = figures(run.machine, images, request, p_star, show) | key
+    row = figures(run.machine, images, request, dreams, show) | key
     if not math.isfinite(row["log_likelihood"]):
         checkpoint = f"its {request.checkpoint} checkpoint"
         raise UserError(f"{file.parent}: the log-likelihood of {checkpoint} is not finite")
-    rows = [
-        other
-        for other in read_rows(file.parent)
-        if not other.items() >= asked.items()
-        or other.get("z_samples", 0) not in (0, row.get("z_samples", 0))
-    ]
     if distributed.is_first():  # of several processes, which all have the figures
-        write_atomically(file, json.dumps([*rows, row], indent=2).encode())
+        kept = [old for old in read_rows(file.parent) if not _replaces(row, old, asked)]
+        write_atomically(file, json.dumps([*kept, row], indent=2).encode())
     return row, False
 
 
+def _answers(row: Row, key: Row, dreams: int) -> bool:
+    """Whether a row is of this request, parameters and images."""
+    same = row.items() >= key.items() and "interval_95" in row
+    return same and dreams in (0, row.get("z_samples"))
+
+
+def _replaces(row: Row, old: Row, asked: Row) -> bool:
+    """Whether a row says all that an old one of the same request says."""
+    return old.items() >= asked.items() and old.get("z_samples", 0) in (0, row.get("z_samples", 0))
+
+
 def figures(
-    machine: HelmholtzMachine, images: Tensor, request: Request, p_star: bool, show: Show
+    machine: HelmholtzMachine, images: Tensor, request: Request, dreams: int, show: Show
 ) -> Row:
-    """The figures as JSON has them: null for an error that one value does not have."""
-    dreams = request.z_samples if p_star else 0
+    """The figures as JSON has them: null for an error that one value does not have.
+
+    Args:
+        machine: The machine.
+        images: (N, n_0).
+        request: For its samples and its seed.
+        dreams: M for log Z; 0 without log p*.
+        show: As of `evaluate`.
+    """
     sums = sums_of_images(machine, images, request.samples, request.seed, show)
     found = likelihood.summarise(sums[:2], request.samples)._asdict()
     row: Row = {"split": request.split, "log_likelihood": found.pop("mean"), **found}

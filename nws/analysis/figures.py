@@ -65,8 +65,8 @@ def draw(
         UserError: A logarithmic axis with values of at most 0, or wrong ends of the y axis.
     """
     runs = [run for group in groups.values() for run in group]
-    lowest = min(float(run.metrics[column].min()) for run in runs)
-    _check_axes(column, lowest, log, ymin, ymax)
+    floor = _floor(runs, column) if log else -np.inf
+    _check_ends(log, ymin, ymax)
     bands = {name: curve(group, "epoch", column) for name, group in groups.items()}
     found = Scale(None, None, {})
     if not log and ymin is None and ymax is None:
@@ -75,7 +75,6 @@ def draw(
     with matplotlib.rc_context(STYLE | {"axes.prop_cycle": LINES}):  # type: ignore[arg-type]
         figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
-        floor = lowest if log else -np.inf  # a band below 0 has no place on a logarithmic axis
         for name, text in labels(groups, found).items():
             _line(left, bands[name], floor, label=textwrap.fill(text, MAX_LABEL))
             _line(right, curve(groups[name], "seconds", column), floor)
@@ -156,13 +155,17 @@ def _add_legend(figure: Figure) -> None:
     figure.set_size_inches(width, height + max(0.0, extent.height / figure.dpi - ONE_LINE))
 
 
-def _check_axes(
-    column: str, lowest: float, log: bool, ymin: float | None, ymax: float | None
-) -> None:
-    """Raise `UserError` for axes that cannot be drawn."""
-    if log and lowest <= 0:
+def _floor(runs: Sequence[Run], column: str) -> float:
+    """The lowest value of any run: bands that go below 0 have no place on a logarithmic axis."""
+    lowest = float(pd.concat([run.metrics[column] for run in runs]).min())
+    if lowest <= 0:
         found = f"{column} goes down to {lowest:g}"
         raise UserError(f"a logarithmic axis needs values above 0, {found}; leave --log out")
+    return lowest
+
+
+def _check_ends(log: bool, ymin: float | None, ymax: float | None) -> None:
+    """Raise `UserError` for ends of the y axis that cannot be drawn."""
     for name, end in {"--ymin": ymin, "--ymax": ymax}.items():
         if end is not None and not abs(end) < FAR:
             raise UserError(f"{name} must be a number that can be drawn, got {end:g}")

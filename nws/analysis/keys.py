@@ -26,18 +26,12 @@ def differing_keys(runs: Sequence[Run]) -> list[str]:
     a rule from `algorithm.name`, the options of an optimizer from `optimizer._target_`, the metric
     from the algorithm that chose it. A key that was given on a command line follows from none.
     """
-    given = {
-        override_key(str(text)) for run in runs for text in run.provenance.get("overrides", ())
-    }
-    incidental = tuple(f"{name}." for name in INCIDENTAL)
+    texts = (text for run in runs for text in run.provenance.get("overrides", ()))
+    given = set(map(override_key, texts))
     kept: list[str] = []
-    for key in sorted(all_differences(runs), key=_rank):
-        if f"{key}.".startswith(incidental):
-            continue
-        group, typed = key.partition(".")[0], key in given
-        typed |= _is_name(key) and key.rpartition(".")[0] in given  # optimizer=adam
-        leaders = [name for name in kept if _is_name(name) and key.startswith(_group(name))]
-        leaders += ["algorithm.name"] * ("algorithm.name" in kept and group in CHOSEN_BY_ALGORITHM)
+    for key in sorted(filter(_tells, all_differences(runs)), key=_rank):
+        typed = key in given or (_is_name(key) and key.rpartition(".")[0] in given)  # metric=fisher
+        leaders = (name for name in kept if _may_lead(name, key))
         if typed or not any(_follows(runs, key, leader) for leader in leaders):
             kept.append(key)
     return kept
@@ -66,8 +60,15 @@ def _is_name(key: str) -> bool:
     return key.endswith((".name", "._target_"))
 
 
-def _group(key: str) -> str:
-    return key.rpartition(".")[0] + "."
+def _tells(key: str) -> bool:
+    """Whether a key says what a run computes."""
+    return not f"{key}.".startswith(tuple(f"{name}." for name in INCIDENTAL))
+
+
+def _may_lead(leader: str, key: str) -> bool:
+    """Whether a key's value may follow from that of a leader: an option of what it names."""
+    chosen = leader == "algorithm.name" and key.partition(".")[0] in CHOSEN_BY_ALGORITHM
+    return chosen or (_is_name(leader) and key.startswith(leader.rpartition(".")[0] + "."))
 
 
 def _rank(key: str) -> tuple[object, ...]:

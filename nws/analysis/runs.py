@@ -32,8 +32,8 @@ class Run:
 
     Examples:
         >>> import pandas as pd
-        >>> Run(Path("a/b"), "a", {"seed": 3}, pd.DataFrame({"step": [0, 2]})).last["step"]
-        2
+        >>> Run(Path("a/b"), "a", {"seed": 3}, pd.DataFrame({"step": [0, 7]})).steps
+        7
     """
 
     path: Path

@@ -87,23 +87,14 @@ def override_key(text: str) -> str:
     return text.split("=", 1)[0].lstrip("+~").split("@")[0].replace("/", ".")
 
 
-def targets(value: Any, prefix: str = "") -> dict[str, str]:
-    """Return every `_target_` of a configuration, by the key of its section."""
-    found = {}
-    for key, each in flatten_all(value, prefix):
-        if key.rpartition(".")[2] == "_target_" and each is not None:
-            found[key.rpartition(".")[0]] = str(each)
-    return found
-
-
-def flatten_all(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every leaf of dictionaries and lists, and its key."""
-    if isinstance(value, dict | list):
-        pairs = value.items() if isinstance(value, dict) else enumerate(value)
-        for name, each in pairs:
-            yield from flatten_all(each, f"{prefix}.{name}" if prefix else str(name))
-    else:
-        yield prefix, value
+def targets(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each `_target_` in dictionaries and lists, with the key of its section."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    for name, each in pairs:
+        if name == "_target_" and each is not None:
+            yield key, str(each)
+        elif isinstance(each, dict | list):
+            yield from targets(each, f"{key}.{name}".lstrip("."))
 
 
 def check_trust(config: DictConfig, trusted: Sequence[str], where: object) -> None:
@@ -117,7 +108,7 @@ def check_trust(config: DictConfig, trusted: Sequence[str], where: object) -> No
         trusted: Modules that the user names, for instance `["my_ideas"]`.
         where: The run, for the message.
     """
-    for key, target in targets(OmegaConf.to_container(config, resolve=False)).items():
+    for key, target in targets(OmegaConf.to_container(config, resolve=False)):
         if any(target == each or target.startswith(f"{each}.") for each in trusted):
             continue
         found = _safely_located(target)

@@ -59,29 +59,26 @@ def metric_text(trainer: Trainer, config: DictConfig) -> str:
     """Return the metric with its solver and damping."""
     if not trainer.learner.metrics:
         return "Euclidean: the plain gradient"
-    metric = trainer.learner.metrics[0].metric
-    solver = [_name(config.solver._target_)] if hasattr(metric, "solvers") else []
-    damping = f"damping {config.damping.value:g}" if "value" in config.damping else ""
-    schedule = config.damping.get("schedule") or {}
-    kind = _name(schedule.get("_target_") or config.damping.get("_target_", "Damping"))
-    damping += "" if kind == "Damping" else f" {kind}"
-    return ", ".join([type(metric).__name__, *solver, *filter(None, [damping.strip()])])
+    metric = trainer.learner.metrics[0]
+    parts = [type(metric.metric).__name__]
+    parts += [_name(config.solver._target_)] * hasattr(metric.metric, "solvers")
+    kind = _name((config.damping.get("schedule") or config.damping)._target_)
+    parts.append(f"damping {float(metric.damping.alpha):g} {kind}".removesuffix(" Damping"))
+    return ", ".join(parts)
 
 
 def optimizer_text(trainer: Trainer, config: DictConfig) -> str:
     """Return the optimizer, its rates at the start of the schedule, and the schedule."""
     groups = trainer.optimizer.param_groups
     rates = dict.fromkeys(f"{group.get('initial_lr', group['lr']):g}" for group in groups)
-    parts = [type(trainer.optimizer).__name__]
-    if groups[0].get("momentum"):
-        parts.append(f"momentum {groups[0]['momentum']:g}")
-    schedule = config.scheduler.get("lr_lambda") or config.scheduler
-    return ", ".join([*parts, f"rate {' and '.join(rates)}", _name(schedule.get("_target_"))])
+    momentum = f", momentum {groups[0]['momentum']:g}" if groups[0].get("momentum") else ""
+    schedule = _name((config.scheduler.get("lr_lambda") or config.scheduler)._target_)
+    return f"{type(trainer.optimizer).__name__}{momentum}, rate {' and '.join(rates)}, {schedule}"
 
 
 def _name(target: object) -> str:
     """Return the last word of a `_target_`."""
-    return str(target).rsplit(".", 1)[-1]
+    return str(target).rpartition(".")[2]
 
 
 def end_rows(trainer: Trainer, facts: Facts) -> PanelLines:

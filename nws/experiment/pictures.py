@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from PIL import Image, ImageDraw, ImageFont
+from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 from torch.nn.functional import interpolate
 
@@ -38,11 +39,13 @@ class Picture(NamedTuple):
     rows: str
 
 
-def progress_pictures(machine: HelmholtzMachine, data: Dataset, seed: int) -> dict[str, Picture]:
-    """Return pictures of generated images, and of validation images above their reconstructions."""
+def progress_pictures(
+    machine: HelmholtzMachine, data: Dataset, seed: int, count: int = IMAGES
+) -> dict[str, Picture]:
+    """Return pictures of generated images, and of half as many validation images, reconstructed."""
     rng = torch.Generator(data.valid.device).manual_seed(seed)
-    originals = data.valid.first(IMAGES // 2)
-    generated = image_grid(generate(machine, IMAGES, rng), data.shape)
+    originals = data.valid.first(count // 2)
+    generated = image_grid(generate(machine, count, rng), data.shape)
     parts, names = with_source(data.valid, originals, "validation images")
     parts.append(reconstruct(machine, originals, rng))
     return {
@@ -95,7 +98,7 @@ def stacked_grid(
     """Return a grid in which image i of the first part stands above image i of the next ones.
 
     Each of `parts` is (n, H W), for example originals and their reconstructions. Where they take
-    several lines, a white gap lies between one group of rows and the next.
+    several lines, a wide line lies between one group of rows and the next.
     """
     parts = [part.cpu() for part in parts]
     count = len(parts[0])
@@ -105,7 +108,7 @@ def stacked_grid(
     blank = parts[0].new_full((-count % columns, parts[0].shape[1]), BACKGROUND)
     rows = [torch.cat([part, blank]).split(columns) for part in parts]
     grids = [image_grid(torch.cat(group), shape, columns) for group in zip(*rows, strict=True)]
-    gap = grids[0].new_ones((3, GAP, grids[0].shape[2]))
+    gap = grids[0].new_full((3, GAP, grids[0].shape[2]), BACKGROUND)
     return torch.cat([piece for grid in grids for piece in (gap, grid)][1:], dim=1)
 
 
@@ -139,9 +142,15 @@ def captioned(grid: Tensor, caption: str) -> Image.Image:
 
 
 def save_png(grid: Tensor, path: Path, caption: str = "") -> None:
-    """Write a grid (3, height, width) with its caption as PNG, completely or not at all."""
-    buffer = io.BytesIO()
-    captioned(grid, caption).save(buffer, format="png")
+    """Write a grid (3, height, width) with its caption as PNG, completely or not at all.
+
+    The file says in words of its own, `caption` and `grid` (width x height), what is drawn in it,
+    so that a page can show the grid with the caption as text.
+    """
+    buffer, words = io.BytesIO(), PngInfo()
+    words.add_itxt("caption", caption)
+    words.add_text("grid", f"{grid.shape[2]}x{grid.shape[1]}")
+    captioned(grid, caption).save(buffer, format="png", pnginfo=words)
     write_atomically(path, buffer.getvalue())
 
 

@@ -1,18 +1,17 @@
 """What a run says while it goes on: panels, lines and bars on a terminal, plain lines elsewhere."""
 
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.panel import Panel
-from rich.progress import BarColumn, Progress, TextColumn
-from rich.table import Column, Table
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 from rich.text import Text
 
 from nws import distributed
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
     from nws.experiment.run import Row
     from nws.experiment.trainer import Trainer
 
-REDRAW_EVERY = 0.1  # seconds between two drawings of a bar
-READ_EVERY = 1.0  # seconds between two looks at the bound, each of which waits for the device
+LOOK_EVERY = 1.0  # seconds between two looks at the bound, each of which waits for the device
 SPEAK_EVERY = 60.0  # seconds without a line, at most, where there is no bar
 
 PanelLines = Sequence[tuple[str, str]]  # what each line of a panel is about, and what it says
@@ -72,7 +70,7 @@ def row_parts(row: "Row") -> list[str]:
 
 
 class Terminal:
-    """What one run shows. It draws between two steps and in no other thread.
+    """What one run shows.
 
     Args:
         progress: Whether there are bars, where the output is a terminal.
@@ -86,16 +84,12 @@ class Terminal:
         self.is_terminal = sys.stdout.isatty() and job is None
         self.name = "" if job is None else f"[{job}] "
         self.console = Console(highlight=False)
-        columns = (
-            TextColumn("{task.description}", table_column=Column(no_wrap=True)), BarColumn(None),
-            TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True)),
-        )  # fmt: skip
         self.bars = Progress(
-            *columns, console=self.console, auto_refresh=False, transient=True, expand=True,
+            TextColumn("{task.description}"), BarColumn(None), TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"), console=self.console, transient=True, expand=True,
             disable=not (self.speaks and progress and self.is_terminal),
         )  # fmt: skip
-        self._bar: Any = None
-        self._spoke = time.monotonic()
+        self._looked = self._spoke = time.monotonic()
 
     def line(self, text: str) -> None:
         """Write a line, above the bars where there are some."""
@@ -108,8 +102,7 @@ class Terminal:
     def row(self, row: "Row") -> None:
         """Write a row of metrics.csv, on a terminal the first parts that fit into its width."""
         shown = row_parts(row)
-        width = self.console.width - len(self.name) if sys.stdout.isatty() else math.inf
-        while len("  ".join(shown)) > width and len(shown) > 1:
+        while self.is_terminal and len("  ".join(shown)) > self.console.width and len(shown) > 1:
             shown.pop()
         self.line("  ".join(shown))
 
@@ -134,9 +127,6 @@ class Terminal:
     @contextmanager
     def training(self, trainer: "Trainer") -> Iterator[None]:
         """Show a bar while a run goes on."""
-        self._first, self._began = trainer.step, time.monotonic()
-        self._drawn = self._read = -math.inf
-        self._bound = ""
         with self.bars:
             self._bar = self.bars.add_task("training", total=trainer.total_steps, note="")
             self.bars.update(self._bar, completed=trainer.step)
@@ -144,48 +134,27 @@ class Terminal:
         self.bars.remove_task(self._bar)
 
     def step(self, trainer: "Trainer") -> None:
-        """Show that a step was taken."""
+        """Show that a step was taken; the bound is read from time to time."""
         now = time.monotonic()
-        epochs, first = trainer.settings.epochs, trainer.step == self._first + 1
-        if self.bars.disable:
-            if self.speaks and now - self._spoke > SPEAK_EVERY:
-                self._bound = f"  bound {trainer.bound():.2f} nats"
-                head = f"epoch {trainer.epoch:.2f} of {epochs:g}  {trainer.place}"
-                self.line(f"{head}  {self._pace(trainer, now)}")
-        elif first or now - self._drawn > REDRAW_EVERY:  # the first at once
-            if first or now - self._read > READ_EVERY:
-                self._bound, self._read = f"  bound {trainer.bound():.2f} nats", now
-            self.bars.update(
-                self._bar, completed=trainer.step, note=self._pace(trainer, now), refresh=True,
-                description=f"epoch {trainer.epoch:.2f}/{epochs:g}",
-            )  # fmt: skip
-            self._drawn = now
-
-    def _pace(self, trainer: "Trainer", now: float) -> str:
-        """Return the time that is left, the time of a step, and the bound as it was read last."""
-        each = (now - self._began) / max(1, trainer.step - self._first)
-        left = timedelta(seconds=round(each * (trainer.total_steps - trainer.step)))
-        return f"{left} left  {1000 * each:.1f} ms/step{self._bound}"
+        head = f"epoch {trainer.epoch:.2f} of {trainer.settings.epochs:g}"
+        if not self.bars.disable:
+            self.bars.update(self._bar, completed=trainer.step, description=head)
+            if now - self._looked > LOOK_EVERY:
+                self.bars.update(self._bar, note=f"bound {trainer.bound():.2f} nats")
+                self._looked = now
+        elif self.speaks and now - self._spoke > SPEAK_EVERY:
+            self.line(f"{head}  {trainer.place}  bound {trainer.bound():.2f} nats")
 
     @contextmanager
     def evaluation(self, what: str) -> Iterator[Callable[[int, int], None]]:
-        """Show a bar of an evaluation; the function takes the images done, and how many there are.
-
-        Its time is not counted as training.
-        """
-        began = drawn = time.monotonic()
-        bar = self.bars.add_task(what, total=1, note="")
-        self.bars.refresh()
+        """Show a bar of an evaluation; the function takes the images done, and how many."""
+        bar = self.bars.add_task(what, total=None, note="")
 
         def show(done: int, total: int) -> None:
-            nonlocal drawn
-            now, text = time.monotonic(), f"{done:,} of {total:,} images"
-            if self.bars.disable and self.speaks and now - self._spoke > SPEAK_EVERY:
-                self.line(f"{what}: {text}")
-            elif not self.bars.disable and now - drawn > REDRAW_EVERY:
-                self.bars.update(bar, completed=done, total=total, note=text, refresh=True)
-                drawn = now
+            note = f"{done:,} of {total:,} images"
+            self.bars.update(bar, completed=done, total=total, note=note)
+            if self.bars.disable and self.speaks and time.monotonic() - self._spoke > SPEAK_EVERY:
+                self.line(f"{what}: {note}")
 
         yield show
         self.bars.remove_task(bar)
-        self._began = getattr(self, "_began", began) + time.monotonic() - began

@@ -73,7 +73,7 @@ def gradient_noise(
         UserError: For less than 2 batches.
     """
     _check_count(len(batches))
-    learner = WakeSleep(copy.deepcopy(machine), rule, rng)
+    learner = WakeSleep(*copy.deepcopy((machine, rule)), rng)  # the weighting may have a state
     learner.start_step(step)
     found: dict[str, list[Tensor]] = {each.name: [] for each in learner.machine.networks}
     for x in batches:

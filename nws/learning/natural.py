@@ -6,10 +6,9 @@ Sources: Amari 1998 (natural gradient); Martens 2010 and Pascanu & Bengio 2014 (
 other data); Varady, Volpi, Malago & Ay 2022 (natural reweighted wake-sleep).
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -95,7 +94,9 @@ class NaturalMetric:
         self._layers: list[Layer] = list(network.layers)  # type: ignore[arg-type]
         self._alpha = self.damping.alpha.clone()  # of the last update
         self._step = 0
-        self._measured: _Step | None = None
+        # A step whose gain is to be measured: its terms, gradients (of minus the objective) and the
+        # parameters before it, (m, d) a layer.
+        self._measured: tuple[Sequence[Term], list[Tensor], list[Tensor]] | None = None
 
     @property
     def fishers(self) -> list[UnitFisher]:
@@ -147,7 +148,7 @@ class NaturalMetric:
         directions = self.metric.direction(gradients)
         self._check_shapes(directions, gradients)
         if measures:
-            self._measured = _Step(terms, gradients, self._parameters())
+            self._measured = terms, gradients, self._parameters()
         scale = self._bounded(1 + self._alpha, directions)
         for weight, bias, direction in zip(weights, biases, directions, strict=True):
             torch.mul(direction[:, :-1], scale, out=weight)
@@ -204,12 +205,7 @@ class NaturalMetric:
             change = after.layer_log_probs(self.network) - trace.layer_log_probs(self.network)
             actual += change.sum(0) @ row_weights
         sum_([actual])
-        numbers = torch.stack([predicted, actual, actual / predicted])
-        hoped, found, ratio = numbers.tolist()  # one synchronisation
-        if hoped > 0:
-            self.damping.adapt(ratio)
-        elif found < 0:  # too long a step for the model to say anything, and a bad one
-            self.damping.adapt(-math.inf)
+        self.damping.compare(*torch.stack([actual, predicted]).tolist())  # one synchronisation
         self._let_go()
 
     def check(self) -> None:
@@ -237,7 +233,11 @@ class NaturalMetric:
         }
         if self.options.refresh_every > 1:
             state["alpha"] = self._alpha
-            state["rows"] = [_contents(rows) for rows in self.rows]
+            state["rows"] = [
+                (each.inputs, each.curvature, each.squared_errors(), each.name, each.weights,
+                 list(each.means))
+                for each in self.rows
+            ]  # fmt: skip
         return state
 
     def load_state_dict(
@@ -257,18 +257,10 @@ class NaturalMetric:
             return
         if "rows" in state and self.options.refresh_every > 1:
             self._alpha.copy_(state["alpha"])
-            self.rows = [_restore(self._alpha, saved) for saved in state["rows"]]
+            self.rows = [_restore(*saved) for saved in _move(state["rows"], self._alpha)]
             if self.rows:
                 self.metric.update(self.rows, self._alpha)
         self.metric.load_state_dict(_move(state["metric"], self._alpha))
-
-
-class _Step(NamedTuple):
-    """A step whose gain is to be measured."""
-
-    terms: Sequence[Term]
-    gradients: list[Tensor]  # of minus the objective, (m, d) a layer
-    parameters: list[Tensor]  # before the step, (m, d) a layer
 
 
 def _join(weight: Tensor, bias: Tensor) -> Tensor:
@@ -276,15 +268,9 @@ def _join(weight: Tensor, bias: Tensor) -> Tensor:
     return torch.cat([weight, bias[:, None]], dim=1)
 
 
-def _contents(rows: Rows) -> tuple[Any, ...]:
-    """What `_restore` makes the same rows from."""
-    errors = rows.squared_errors()
-    return rows.inputs, rows.curvature, errors, rows.name, rows.weights, list(rows.means)
-
-
-def _restore(like: Tensor, saved: Sequence[Any]) -> Rows:
-    """Rows from `_contents`."""
-    inputs, curvature, errors, name, weights, means = _move(saved, like)
+def _restore(
+    inputs: Tensor, curvature: Tensor, errors: Tensor, name: str, weights: Tensor, means: Any
+) -> Rows:
     return Rows(inputs, curvature, lambda: errors, name, weights, lambda: means)
 
 

@@ -1,12 +1,16 @@
 """Learning rules: how the samples are weighed, and which phase trains which network."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from nws.errors import UserError, number, positive_int
 from nws.learning.weighting import Weighting, importance
+
+MOST = 10**6  # samples or dreams of a data point: more would not end
 
 
 @dataclass(frozen=True)
@@ -16,7 +20,9 @@ class Rule:
     Args:
         name: Of the rule, for the names of runs.
         samples: K, samples of each data point.
-        weighting: How the K samples are weighed (nws/learning/weighting.py).
+        weighting: How the K samples are weighed (nws/learning/weighting.py): a function, or an
+            object that is called. One with `state_dict` and `load_state_dict` may keep a state. Of
+            several processes each calls it with its own data points.
         generator_wake: Share of the wake phase in the generator's gradient.
         recognition_wake: Share of the wake phase in the recognition network's gradient.
         recognition_dream: Share of the sleep phase in it.
@@ -44,30 +50,32 @@ class Rule:
     samples_schedule: Callable[[int], float] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "samples", positive_int("algorithm.samples", self.samples))
+        checked = {"samples": positive_int("algorithm.samples", self.samples, maximum=MOST)}
         if self.dreams is not None:
-            object.__setattr__(self, "dreams", positive_int("algorithm.dreams", self.dreams))
-        if not callable(self.weighting):
-            raise UserError(
-                "algorithm.weighting must name a function of log p and log q by _target_, with"
-                f" _partial_: true, got {self.weighting!r}"
-            )
-        if self.samples_schedule is not None and not callable(self.samples_schedule):
-            raise UserError(
-                "algorithm.samples_schedule must be a function of the step by _target_, with"
-                f" _partial_: true, or null, got {self.samples_schedule!r}"
-            )
-        self._try_weighting(self.samples)
-        self.try_step(0)
+            checked["dreams"] = positive_int("algorithm.dreams", self.dreams, maximum=MOST)
         for name in ("generator_wake", "recognition_wake", "recognition_dream"):
             share = getattr(self, name)
-            share = number(f"algorithm.{name}", share, "of at least 0", lambda value: value >= 0)
-            object.__setattr__(self, name, share)
+            checked[name] = number(f"algorithm.{name}", share, "of at least 0", lambda x: x >= 0)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+        for name in ("baseline", "bidirectional"):
+            if not isinstance(found := getattr(self, name), bool):
+                raise UserError(f"algorithm.{name} must be true or false, got {found!r}")
         if self.recognition_wake + self.recognition_dream == 0:
             raise UserError(
                 "algorithm.recognition_wake and recognition_dream are both 0: nothing would train"
                 " recognition"
             )
+        if self.samples == 1 and self.baseline and self.recognition_dream == 0:
+            raise UserError(
+                "algorithm.samples=1 with algorithm.baseline=true weighs recognition's one sample"
+                " by 1 - 1/K = 0: nothing would train it; take algorithm.samples of at least 2"
+            )
+        _check_callable("weighting", self.weighting, "of log p and log q")
+        if self.samples_schedule is not None:
+            _check_callable("samples_schedule", self.samples_schedule, "of the step, or null,")
+        self._try_weighting(self.samples)
+        self.try_step(0)
 
     def samples_at(self, step: int) -> int:
         """Return the samples of each data point that a step draws: 1 to K.
@@ -96,10 +104,10 @@ class Rule:
             self._try_weighting(self.samples_at(step))
 
     def _try_weighting(self, samples: int) -> None:
-        """Find a wrong weighting before the first step."""
+        """Find a wrong weighting before the first step, on a copy: it may have a state."""
         shape = (1, samples)
         try:
-            found = self.weighting(torch.zeros(shape), torch.zeros(shape))
+            found = copy.deepcopy(self.weighting)(torch.zeros(shape), torch.zeros(shape))
             good = [tuple(weights.shape) for weights in found] == [shape, shape]
         except (AttributeError, TypeError) as error:
             raise UserError(
@@ -111,3 +119,20 @@ class Rule:
                 "algorithm.weighting must return the weights of p and of q, (B, K) each,"
                 f" got {found!r}"
             )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of a weighting that has one; else nothing."""
+        return dict(self.weighting.state_dict()) if hasattr(self.weighting, "state_dict") else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        if hasattr(self.weighting, "load_state_dict"):
+            self.weighting.load_state_dict(state)
+
+
+def _check_callable(name: str, found: object, what: str) -> None:
+    if not callable(found):
+        raise UserError(
+            f"algorithm.{name} must name a function {what} by _target_, with _partial_: true, or"
+            f" an object that is called, got {found!r}"
+        )

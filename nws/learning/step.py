@@ -6,7 +6,6 @@ Sources: Hinton et al. 1995 (wake-sleep); Bornschein & Bengio 2015 (reweighted w
 import copy
 import math
 from collections.abc import Sequence
-from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -16,14 +15,13 @@ from nws.learning.gradients import Term, write_gradients
 from nws.learning.natural import NaturalMetric
 from nws.learning.rules import Rule
 from nws.learning.together import own_points, sum_
+from nws.learning.weighting import Weighting
 from nws.models import BeliefNetwork, HelmholtzMachine, Trace
 from nws.models.likelihood import effective_sample_size
-from nws.models.noise import Part, Rng
+from nws.models.noise import Part
 
 STATISTICS = ("wake_loss", "dream_loss", "log_likelihood", "ess")
 AT_ONCE = 2**22  # about so many unit states of a phase a CPU works on: tensors of 16 MiB
-
-Terms = dict[BeliefNetwork, list[Term]]  # of the gradient of each network
 
 
 class StepResult(NamedTuple):
@@ -37,23 +35,23 @@ class StepResult(NamedTuple):
     layer_losses: Tensor
 
 
-class MetricRows(NamedTuple):
-    """For each choice of rows that a metric can take: the traces and row weights (n,) of a phase.
-
-    A phase that comes in parts has one for each.
-    """
-
-    recognition: list[Term]  # wake rows, all alike
-    model: list[Term]  # dreams, all alike; none where no metric takes them in this step
-    posterior: list[Term]  # wake rows by the rule's weights for p
-
-
 class Phases(NamedTuple):
-    """What the phases of a part of a batch give."""
+    """The phases of some of a batch's data points; weights are shares of the whole batch's."""
 
-    terms: Terms
-    rows: MetricRows
-    result: StepResult
+    wake: Trace
+    uniform: Tensor  # (n,) of wake rows, all alike
+    weights_p: Tensor  # (n,) of wake rows by the rule, for p
+    weights_q: Tensor  # (n,) for q
+    log_p: Tensor  # (layers, n) of wake rows
+    log_q: Tensor
+    dream: Term | None  # dreams, all alike; none where nothing needs them
+
+    def rows(self, metric: NaturalMetric) -> Term:
+        """The rows that a metric takes in, of those that are there."""
+        if metric.network.upward:
+            return self.wake, self.uniform
+        model = metric.options.generator_rows == "model"
+        return self.dream if model and self.dream else (self.wake, self.weights_p)
 
 
 def parts_of(states: int, weights: int) -> int:
@@ -120,22 +118,32 @@ class WakeSleep:
         Returns:
             Losses, the K-sample bound and the effective sample size.
         """
-        dreams = bool(self.rule.recognition_dream) or self._takes_dreams(other is None)
+        learns = bool(self.rule.recognition_dream)
+        dreams = learns or self._takes_dreams(own=other is None)
         results: list[StepResult] = []
-        kept: list[Phases] = []  # for the metrics
+        kept: list[tuple[Phases, dict[BeliefNetwork, list[Term]]]] = []  # for the metrics
         for part in x.chunk(self._parts(x)):
-            phases = self._phases(part, len(x), dreams)
-            for network, terms in phases.terms.items():
-                write_gradients(network, terms, add=bool(results))
-            results.append(phases.result)
+            phases = self._phases(part, len(x), dreams, self.rule.weighting, learns)
+            terms = self._terms(phases)
+            for network in self.machine.networks:
+                write_gradients(network, terms[network], add=bool(results))
+            results.append(self._result(phases, len(x)))
             if self.metrics:
-                kept.append(phases)
+                kept.append((phases, terms))
         statistics, layer_losses = zip(*results, strict=True)
         result = StepResult(torch.stack(statistics).sum(0), torch.stack(layer_losses).sum(0))
         gradients = [each.grad for each in self.machine.parameters() if each.grad is not None]
         sum_([*gradients, *result])
-        if self.metrics:
-            self._precondition(kept, other)
+        others = None
+        if other is not None and any(metric.refreshes for metric in self.metrics):
+            weighting = copy.deepcopy(self.rule.weighting)  # one with a state has seen this step
+            takes = not self._unlabeled and any(map(_takes_dreams, self.metrics))
+            others = self._phases(other, len(other), takes, weighting)
+        for metric in self.metrics:
+            rows = [phases.rows(metric) for phases, _ in kept]
+            if others is not None and (metric.network.upward or not self._unlabeled):
+                rows = [others.rows(metric)]
+            metric.precondition(rows, [term for _, each in kept for term in each[metric.network]])
         return result
 
     @torch.no_grad()
@@ -149,10 +157,14 @@ class WakeSleep:
         own = {"train/samples": float(self.samples)} if self.rule.samples_schedule else {}
         return own | {key: value for each in self.metrics for key, value in each.report().items()}
 
+    @property
+    def _unlabeled(self) -> bool:
+        """Whether another batch is for recognition alone."""
+        return any(metric.options.batch == "unlabeled" for metric in self.metrics)
+
     def _takes_dreams(self, own: bool) -> bool:
         """Whether a metric takes in dreams at this step: this batch's own, or those of another."""
-        own = own or any(metric.options.batch == "unlabeled" for metric in self.metrics)
-        return own and any(_takes_dreams(metric) for metric in self.metrics)
+        return (own or self._unlabeled) and any(map(_takes_dreams, self.metrics))
 
     def _parts(self, x: Tensor) -> int:
         """In how many parts a batch comes."""
@@ -161,70 +173,54 @@ class WakeSleep:
         rows = len(x) * max(self.samples, self.dreams)
         return parts_of(rows * sum(self.machine.sizes), self._weights)
 
-    def _phases(self, x: Tensor, points: int, dreams: bool) -> Phases:
-        """Run the phases of some of a batch's `points`: terms, rows, and their shares of the sums.
+    def _phases(
+        self, x: Tensor, points: int, dreams: bool, weighting: Weighting, evaluate: bool = False
+    ) -> Phases:
+        """Run the phases of some of a batch's `points`: of this process's share of them.
 
-        With `dreams`, dreams are drawn for the gradient or for a metric.
+        With `dreams`, dreams are drawn for the gradient or for a metric; with `evaluate` for
+        recognition to learn from.
         """
-        rule, (p, q) = self.rule, self.machine.networks
         x, rng = own_points(x, self.rng)
         wake = self.machine.wake(x, self.samples, rng)
-        wake_p, wake_q = (wake.layer_log_probs(network) for network in (p, q))
-        log_p, log_q = (part.sum(0).unflatten(0, (-1, self.samples)) for part in (wake_p, wake_q))
-        weights_p, weights_q = (part.flatten() / points for part in rule.weighting(log_p, log_q))
-        uniform = _uniform(wake, points * self.samples)
-        terms: Terms = {p: [(wake, rule.generator_wake * weights_p)], q: []}
-        if rule.recognition_wake:
-            centred = weights_q - uniform if rule.baseline else weights_q
-            terms[q].append((wake, rule.recognition_wake * centred))
-        dream, losses, dream_loss = None, -wake_q @ uniform, wake_p.new_full((), math.nan)
+        log_p, log_q = (wake.layer_log_probs(network) for network in self.machine.networks)
+        joint = (each.sum(0).unflatten(0, (-1, self.samples)) for each in (log_p, log_q))
+        weights_p, weights_q = (each.flatten() / points for each in weighting(*joint))
+        dream = None
         if dreams:
-            dream = self._dream(len(x), points, rng)
-        if dream is not None and rule.recognition_dream:
-            trace, shares = dream
-            terms[q].append((trace, rule.recognition_dream * shares))
-            losses = -trace.layer_log_probs(q) @ shares
-            dream_loss = losses.sum()
-        wake_losses = -wake_p @ weights_p
-        sums = torch.stack([wake_losses.sum(), dream_loss, *_bound_and_ess(log_p - log_q, points)])
-        result = StepResult(sums, torch.cat([wake_losses, losses]))
-        rows = MetricRows([(wake, uniform)], [dream] if dream else [], [(wake, weights_p)])
-        return Phases(terms, rows, result)
-
-    def _dream(self, count: int, points: int, rng: Rng, evaluate: bool | None = None) -> Term:
-        """Dreams of `count` of a batch's `points`, all alike."""
-        rng = rng.times(self.dreams) if isinstance(rng, Part) else rng
-        evaluate = bool(self.rule.recognition_dream) if evaluate is None else evaluate
-        trace = self.machine.dream(count * self.dreams, rng, evaluate)
-        return trace, _uniform(trace, points * self.dreams)
-
-    def _precondition(self, parts: Sequence[Phases], other: Tensor | None) -> None:
-        every = zip(*(part.rows for part in parts), strict=True)
-        rows = MetricRows(*([*chain(*each)] for each in every))
-        if other is not None and any(metric.refreshes for metric in self.metrics):
-            rows = self._other_rows(rows, other)
-        for metric in self.metrics:
-            terms = [term for part in parts for term in part.terms[metric.network]]
-            metric.precondition(_taken_in(metric, rows), terms)
-
-    def _other_rows(self, own: MetricRows, x: Tensor) -> MetricRows:
-        """Rows from another batch than the gradient's, `own` where they stay."""
-        weighting = copy.deepcopy(self.rule.weighting)  # one with a state has seen this step
-        points, (x, rng) = len(x), own_points(x, self.rng)
-        wake = self.machine.wake(x, self.samples, rng)
+            rng = rng.times(self.dreams) if isinstance(rng, Part) else rng
+            trace = self.machine.dream(len(x) * self.dreams, rng, evaluate)
+            dream = trace, _uniform(trace, points * self.dreams)
         uniform = _uniform(wake, points * self.samples)
-        if any(metric.options.batch == "unlabeled" for metric in self.metrics):
-            return own._replace(recognition=[(wake, uniform)])
-        dreams = []
-        if any(_takes_dreams(metric) for metric in self.metrics):
-            dreams = [self._dream(len(x), points, rng, evaluate=False)]
-        weights = weighting(*self._log_probs(wake))[0].flatten() / points
-        return MetricRows([(wake, uniform)], dreams, [(wake, weights)])
+        return Phases(wake, uniform, weights_p, weights_q, log_p, log_q, dream)
 
-    def _log_probs(self, wake: Trace) -> tuple[Tensor, Tensor]:
-        """log p(x, h_k) and log q(h_k | x), (B, K) each."""
-        p, q = (wake.layer_log_probs(network).sum(0) for network in self.machine.networks)
-        return p.unflatten(0, (-1, wake.samples)), q.unflatten(0, (-1, wake.samples))
+    def _terms(self, phases: Phases) -> dict[BeliefNetwork, list[Term]]:
+        """What the gradient of each network is made of."""
+        rule, (p, q) = self.rule, self.machine.networks
+        of_q: list[Term] = []
+        if rule.recognition_wake:
+            weights = phases.weights_q - phases.uniform if rule.baseline else phases.weights_q
+            of_q.append((phases.wake, rule.recognition_wake * weights))
+        if rule.recognition_dream and phases.dream is not None:
+            trace, shares = phases.dream
+            of_q.append((trace, rule.recognition_dream * shares))
+        return {p: [(phases.wake, rule.generator_wake * phases.weights_p)], q: of_q}
+
+    def _result(self, phases: Phases, points: int) -> StepResult:
+        """What is seen of a part of a batch's `points`."""
+        losses, dream_loss = -phases.log_q @ phases.uniform, phases.log_p.new_full((), math.nan)
+        if self.rule.recognition_dream and phases.dream is not None:
+            trace, shares = phases.dream
+            losses = -trace.layer_log_probs(self.machine.recognition) @ shares
+            dream_loss = losses.sum()
+        wake_losses = -phases.log_p @ phases.weights_p
+        log_p, log_q = (each.sum(0) for each in (phases.log_p, phases.log_q))
+        log_weights = (log_p - log_q).unflatten(0, (-1, phases.wake.samples))
+        bound = torch.logsumexp(log_weights, dim=1) - math.log(phases.wake.samples)
+        ess = effective_sample_size(log_weights)
+        means = bound.sum() / points, ess.sum() / points
+        statistics = torch.stack([wake_losses.sum(), dream_loss, *means])
+        return StepResult(statistics, torch.cat([wake_losses, losses]))
 
 
 def _takes_dreams(metric: NaturalMetric) -> bool:
@@ -233,25 +229,6 @@ def _takes_dreams(metric: NaturalMetric) -> bool:
     return dreams and metric.refreshes
 
 
-def _taken_in(metric: NaturalMetric, rows: MetricRows) -> list[Term]:
-    """The rows that a metric takes in, of those that are there."""
-    if metric.network.upward:
-        return rows.recognition
-    model = metric.options.generator_rows == "model"
-    return rows.model if model and rows.model else rows.posterior
-
-
 def _uniform(trace: Trace, rows: int) -> Tensor:
     """The same weight for each row of a trace: 1 / rows."""
     return trace.values.new_full((len(trace.values),), 1 / rows)
-
-
-def _bound_and_ess(log_weights: Tensor, points: int) -> tuple[Tensor, Tensor]:
-    """Sums over data points of the K-sample bound and the effective sample size, over `points`.
-
-    Args:
-        log_weights: (B, K).
-        points: What the sums are divided by.
-    """
-    bound = torch.logsumexp(log_weights, dim=1) - math.log(log_weights.shape[1])
-    return bound.sum() / points, effective_sample_size(log_weights).sum() / points

@@ -24,7 +24,7 @@ def tempered(log_p: Tensor, log_q: Tensor, exponent: float = 1.0) -> Weights:
     Raises:
         UserError: For an exponent that is not a number of at least 0.
 
-    Example:
+    Examples:
         >>> tempered(torch.zeros(1, 2), torch.zeros(1, 2))[0]
         tensor([[0.5000, 0.5000]])
     """

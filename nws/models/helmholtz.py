@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from nws.allocator import keep_freed_memory
-from nws.errors import UserError
+from nws.errors import UserError, number
 from nws.models.belief_network import BeliefNetwork, Edge, check_sizes
 from nws.models.noise import Part, Rng
 from nws.models.units import NAMED, Units, check_units, find_units
@@ -110,15 +110,16 @@ class HelmholtzMachine(nn.Module):
         sizes: n_0 (visible), n_1 .. n_L.
         units: The family of all layers: "binary" (states 0, 1), "bipolar" (-1, +1), or an object.
         visible: The family of the visible layer, where it is another one.
-        weight_scale: Factor on the weights' draws.
-        hidden_bias: First value of the hidden biases.
+        weight_scale: Factor on the weights' draws, 0 to 1e6.
+        hidden_bias: First value of the hidden biases, 1e6 at most.
         visible_bias: First value of the visible ones, a number or one for each unit (n_0,).
         rng: Generator of the draws.
 
     Raises:
-        UserError: For sizes that are not positive, no hidden layer, or unknown units.
+        UserError: For sizes that are not positive, no hidden layer, unknown units, or numbers that
+            are out of range.
 
-    Example:
+    Examples:
         >>> machine = HelmholtzMachine([4, 3, 2], rng=torch.Generator().manual_seed(0))
         >>> machine.wake(torch.ones(5, 4), samples=2).values.shape
         torch.Size([10, 9])
@@ -144,12 +145,15 @@ class HelmholtzMachine(nn.Module):
             check_units(family)
         self.generator = BeliefNetwork(self.sizes, upward=False, units=self.units)
         self.recognition = BeliefNetwork(self.sizes, upward=True, units=self.units)
+        weight_scale = number(
+            "model.weight_scale", weight_scale, "from 0 to 1e6", lambda value: 0 <= value <= 1e6
+        )
+        biases = [_bias("visible", visible_bias, self.sizes[0]), _bias("hidden", hidden_bias)]
         for edge in self.generator.edges + self.recognition.edges:
             std = weight_scale * (2 / sum(edge.layer.weight.shape)) ** 0.5
             nn.init.normal_(edge.layer.weight, std=std, generator=rng)
             with torch.no_grad():
-                bias = hidden_bias if edge.child > 0 else visible_bias
-                edge.layer.bias.copy_(torch.as_tensor(bias))
+                edge.layer.bias.copy_(torch.as_tensor(biases[edge.child > 0]))
 
     @property
     def networks(self) -> tuple[BeliefNetwork, BeliefNetwork]:
@@ -274,3 +278,11 @@ class HelmholtzMachine(nn.Module):
             else:  # K rows share x: one product for all of them
                 logits.unflatten(0, (-1, trace.samples)).copy_(edge.layer(inputs)[:, None])
             yield edge, logits
+
+
+def _bias(layers: str, value: object, units: int = 0) -> float | Tensor:
+    """First value of biases; `UserError` unless it is a number, or one for each of the units."""
+    if isinstance(value, Tensor) and value.shape == (units,):
+        return value
+    expected = "from -1e6 to 1e6"
+    return number(f"model.{layers}_bias", value, expected, lambda found: abs(found) <= 1e6)

@@ -113,7 +113,8 @@ class Binary(Units):
     def log_prob(self, values: Tensor, logits: Tensor, means: Tensor) -> Tensor:
         """y a - max(a, 0) + log max(p, 1 - p), at half the cost of log(1 + e^a).
 
-        The logarithm is of a number between 1/2 and 1, so it loses nothing where p saturates.
+        The logarithm is of a number between 1/2 and 1, so its error is some eps. Relative to a
+        log-probability near 0 that is more: 3 % in float32 where |a| = 11.
         """
         log_probs = (means - 0.5).abs_().add_(0.5).log_()  # max(p, 1 - p) = |p - 1/2| + 1/2
         return log_probs.sub_(torch.relu(logits)).addcmul_(values, logits)
@@ -138,12 +139,13 @@ class Scaled(Units):
         scale: Data of one unit of y.
 
     Raises:
-        UserError: Unless the scale is a number above 0.
+        UserError: Unless the scale is a number from 1e-6 to 1e6.
     """
 
     def __init__(self, scale: float = 1.0) -> None:
-        name = f"the scale of {type(self).__name__} units"
-        self.scale = number(name, scale, "above 0", lambda value: value > 0)
+        self.scale = number(
+            "model.visible.scale", scale, "from 1e-6 to 1e6", lambda value: 1e-6 <= value <= 1e6
+        )
 
     def encode(self, values: Tensor) -> Tensor:
         """h = scale y, the data."""

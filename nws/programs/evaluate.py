@@ -70,22 +70,22 @@ def main(given: argparse.Namespace) -> None:
             say_replaced(figure)
             save(draw_bound(runs, rows), figure)
         print(runs[best_place(pd.DataFrame(rows))].path)
-    if len(failures) == 1 and not runs:
-        raise failures[0][1]
+    elif len(failures) == 1:
+        raise next(iter(failures.values()))
     if failures:
         counts = f"{len(failures)} of {len({run.path for run in runs}) + len(failures)}"
-        lines = [f"  {path}: {error}" for path, error in failures]
+        lines = [f"  {path}: {error}" for path, error in failures.items()]
         raise UserError("\n".join([f"{counts} could not be evaluated", *lines]))
 
 
 def evaluate_all(
     given: argparse.Namespace, requests: Sequence[Request]
-) -> tuple[list[Run], list[Row], list[tuple[Path, Exception]]]:
+) -> tuple[list[Run], list[Row], dict[Path, Exception]]:
     """A run and a row for each evaluation, and the errors of what could not be evaluated."""
     paths = dict.fromkeys(path for folder in given.runs for path in find_runs(folder))
     runs: list[Run] = []
     rows: list[Row] = []
-    failures: list[tuple[Path, Exception]] = []
+    failures: dict[Path, Exception] = {}
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -103,7 +103,7 @@ def evaluate_all(
                     runs.append(run)
                     rows.append(row | {"there": there})
             except (UserError, OmegaConfBaseException) as error:
-                failures.append((path, error))
+                failures[path] = error
             bar.remove_task(task)
     return runs, rows, failures
 
@@ -117,15 +117,11 @@ def report(runs: Sequence[Run], rows: pd.DataFrame, given: argparse.Namespace) -
         print()
         show(averages)
         print()
-    spans = [
-        " to ".join(f"{each:,}" for each in sorted({rows[name].min(), rows[name].max()}))
-        for name in ("samples", "data_points")
-    ]
     print(
         "nats per data point, mean ± standard error over the data points, and its 95 % interval "
-        f"by bootstrap\n{given.split}, {spans[0]} importance samples, {spans[1]} data points, "
-        f"seed {given.seed}, {given.checkpoint} checkpoint"
-        f"{', averaged weights' * (given.weights == 'average')}"
+        f"by bootstrap\n{given.split}, {span(rows['samples'])} importance samples, "
+        f"{span(rows['data_points'])} data points, seed {given.seed}, {given.checkpoint} "
+        f"checkpoint{', averaged weights' * (given.weights == 'average')}"
     )
     if given.data_points and rows["data_points"].min() < given.data_points:
         few = f"{rows['data_points'].min():,} images"
@@ -140,6 +136,11 @@ def report(runs: Sequence[Run], rows: pd.DataFrame, given: argparse.Namespace) -
         name = label(runs[place], keys) or runs[place].path.name
         value = with_error(*rows.loc[place, ["log_likelihood", "standard_error"]])
         print(f"best: {name}: {value} nats")
+
+
+def span(values: "pd.Series[int]") -> str:
+    """A number that all share, or the least and the largest."""
+    return " to ".join(f"{each:,}" for each in sorted({values.min(), values.max()}))
 
 
 def best_place(rows: pd.DataFrame) -> int:

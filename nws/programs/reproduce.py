@@ -65,9 +65,14 @@ def commands(given: argparse.Namespace, folder: Path) -> list[list[str]]:
 def run() -> None:
     given = read_arguments()
     folder = given.output or Path("reproduce") / (given.what + "_quick" * given.quick)
+    steps = commands(given, folder.absolute())
+    typed = [command_line(*step) for step in steps]
     again = command_line("reproduce", *sys.argv[1:])
-    for number, (program, *arguments) in enumerate(steps := commands(given, folder.absolute()), 1):
-        print(f"[{number}/{len(steps)}] {command_line(program, *arguments)}", flush=True)
-        if not given.dry_run and subprocess.run(start_command(program, *arguments)).returncode:
+    if given.dry_run:
+        print(*typed, sep="\n")
+        return
+    for number, (program, *arguments) in enumerate(steps):
+        print(f"[{number + 1}/{len(steps)}] {typed[number]}", flush=True)
+        if subprocess.run(start_command(program, *arguments)).returncode:
             raise UserError(f"{program} failed, see above; go on with\n  {again}")
     print(folder)

@@ -68,12 +68,7 @@ def read_all(folders: Sequence[str]) -> tuple[list[Run], list[str]]:
 
 def in_order(runs: Sequence[Run], where: str | None, sort: str | None, reverse: bool) -> list[Run]:
     """The runs that a query of pandas chooses, sorted by a column; those without a value last."""
-    table = frame(runs)
-    table = table.map(lambda value: value_text("", value) if isinstance(value, list) else value)
-    keys = list(table)
-    for name in {part for key in keys for part in key.split(".")} - {*keys}:
-        with suppress(UserError):  # of a name that several keys have
-            table = table.assign(**{name: table[find_key(name, keys)]})
+    table = with_short_names(frame(runs))
     if where:
         table = table[true_of(table, where)]
         if table.empty:
@@ -86,6 +81,16 @@ def in_order(runs: Sequence[Run], where: str | None, sort: str | None, reverse: 
             runs[place] for place in column.sort_values(ascending=not downward, kind="stable").index
         ]
     return [runs[place] for place in (table.index[::-1] if reverse else table.index)]
+
+
+def with_short_names(table: pd.DataFrame) -> pd.DataFrame:
+    """A table with lists as texts, and with a column for each short name of one key alone."""
+    table = table.map(lambda value: value_text("", value) if isinstance(value, list) else value)
+    keys, short = list(table), {}
+    for name in {part for key in keys for part in key.split(".")} - {*keys}:
+        with suppress(UserError):  # of a name that several keys have
+            short[name] = table[find_key(name, keys)]
+    return table.assign(**short)
 
 
 def true_of(table: pd.DataFrame, where: str) -> "pd.Series[bool]":

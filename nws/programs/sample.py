@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nws.analysis.runs import is_bidirectional, read_run
 from nws.analysis.tables import console, with_error
-from nws.errors import UserError, positive_int
+from nws.errors import UserError, number, positive_int
 from nws.experiment.batches import check_seed
 from nws.experiment.loading import LoadedRun
 from nws.experiment.pictures import (
@@ -108,22 +108,25 @@ def file_name(given: argparse.Namespace) -> str:
     return f"{'_'.join(parts)}_seed_{given.seed}{'.gif' if what == 'chain' else '.png'}"
 
 
-def check_options(given: argparse.Namespace) -> None:
-    """Refuse options that WHAT does not take, fill in its defaults, and check the numbers."""
-    what, output = given.what, given.output
+def check_taken(given: argparse.Namespace) -> None:
+    """Refuse options that WHAT does not take."""
     for name, takers in TAKEN_BY.items():
-        idle = what == "generate" and not given.steps and name in ("chain", "samples")
-        if getattr(given, name) is not None and (what not in takers or idle):
-            reason = f"--{name} is for {', '.join(takers)}, and {what} does not take it"
+        idle = given.what == "generate" and not given.steps and name in ("chain", "samples")
+        if getattr(given, name) is not None and (given.what not in takers or idle):
+            reason = f"--{name} is for {', '.join(takers)}, and {given.what} does not take it"
             without = " without --steps" * idle
             raise UserError(f"{reason}{without}; leave it out, or name {takers[-1]} after the run")
+
+
+def fill_in(given: argparse.Namespace) -> None:
+    """Fill in the defaults of WHAT, and check the numbers and the file."""
+    what, output = given.what, given.output
     suffix = ".gif" if what == "chain" else ".png"
     if output is not None and output.suffix.lower() != suffix:
         raise UserError(f"--output must name a {suffix} file for {what}, got {output}")
-    noise = NOISE * (given.image is None)
     defaults = {
         "mask": "bottom", "split": "test", "samples": SAMPLES, "count": COUNTS[what],
-        "steps": STEPS.get(what, 0), "noise": noise,
+        "steps": STEPS.get(what, 0), "noise": NOISE * (given.image is None),
     }  # fmt: skip
     for name, value in defaults.items():
         if getattr(given, name) is None:
@@ -132,8 +135,7 @@ def check_options(given: argparse.Namespace) -> None:
         if getattr(given, name) is not None:
             positive_int(f"--{name}", getattr(given, name), int(name != "steps" or what in STEPS))
     check_seed("--seed", given.seed)
-    if not 0 <= given.noise <= 1:
-        raise UserError(f"--noise must be a number from 0 to 1, got {given.noise:g}")
+    number("--noise", given.noise, "from 0 to 1", lambda share: 0 <= share <= 1)
 
 
 @dataclass
@@ -305,7 +307,8 @@ def origin(loaded: LoadedRun, given: argparse.Namespace) -> str:
 def run() -> None:
     given = read_arguments()
     name = file_name(given)
-    check_options(given)
+    check_taken(given)
+    fill_in(given)
     loaded = open_machine(given.run, given)
     path = given.output or loaded.directory.images / name
     check_writable(path)

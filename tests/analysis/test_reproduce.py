@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ TINY = ("trainer.epochs=0.02", "trainer.evaluate_every=0.01", "trainer.evaluatio
 def test_every_method_is_composed_as_its_name_says(command: Command, what: str) -> None:
     for quick in ([], ["--quick"]):
         lines = command("nws", "reproduce", what, *quick, "--dry-run").out.splitlines()
-        words = [shlex.split(line.partition("] ")[2])[1:] for line in lines[:-1]]
+        words = [shlex.split(line)[1:] for line in lines]
         programs = ["train"] * 3 + ["evaluate"] + ["sample"] * 3 + ["plot", "report"]
         assert [each[0] for each in words] == programs
     metrics = [None, "nws.natural.metrics.Kronecker", "nws.natural.metrics.Fisher"]
@@ -43,9 +43,9 @@ def test_a_comparison_is_carried_out_and_goes_on(
         calls.append(line[3])
         program = failing.pop() if line[3] in failing else ""
         code = 1 if program else command("nws", *line[3:]).code
-        return subprocess.CompletedProcess(line, code)
+        return SimpleNamespace(returncode=code)
 
-    monkeypatch.setattr(reproduce.subprocess, "run", call)
+    monkeypatch.setattr(reproduce, "subprocess", SimpleNamespace(run=call))
     arguments = ("three_by_three", "--quick", "--methods", "kronecker", "--output", "an out", *TINY)
     message = command("nws", "reproduce", *arguments).message()
     assert message.splitlines()[0] == "error: sample failed, see above; go on with"

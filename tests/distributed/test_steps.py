@@ -25,7 +25,7 @@ from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker
 from nws.natural.metrics.mean import Mean
 from nws.natural.solvers import ConjugateGradient
 from nws.natural.solvers.choice import AutoSolver
-from nws.natural.solvers.direct import Cholesky, Woodbury, sherman_morrison
+from nws.natural.solvers.direct import Cholesky, ShermanMorrison, Woodbury
 from nws.natural.solvers.minres import MinRes
 
 SIZES = [11, 7, 5, 1]  # no width is a multiple of 2 or 3, and one is below both
@@ -77,13 +77,12 @@ CASES = {
     "nbihm": Case(BIHM, Fisher),
     "gaussian": Case(RWS, Fisher, machine={"visible": Gaussian(0.5)}),
     "bipolar": Case(RWS, Fisher, machine={"units": "bipolar"}),
-    "warm start": Case(RWS, fisher(ConjugateGradient, warm_start=True, iterations=3)),
     "tolerance": Case(RWS, fisher(ConjugateGradient, tolerance=1e-3)),
     "minres": Case(RWS, fisher(MinRes)),
     "cholesky": Case(RWS, fisher(Cholesky)),
     "woodbury": Case(RWS, fisher(Woodbury)),
-    "sherman_morrison": Case(RWS, fisher(sherman_morrison)),
-    "running inverses": Case(RWS, fisher(sherman_morrison, forgetting=0.9)),
+    "sherman_morrison": Case(RWS, fisher(ShermanMorrison)),
+    "running inverses": Case(RWS, fisher(ShermanMorrison, forgetting=0.9)),
     "auto": Case(RWS, fisher(AutoSolver)),
     "memory": Case(RWS, fisher(ConjugateGradient, memory=3)),
     "seldom": Case(RWS, Fisher, RowOptions(refresh_every=5)),
@@ -241,7 +240,7 @@ def saved(learner: WakeSleep) -> Any:
     return states, learner.rng.get_state(), learner.machine.state_dict()
 
 
-STATEFUL = ("warm start", "running inverses", "memory", "seldom", "nbihm", "auto")
+STATEFUL = ("running inverses", "memory", "seldom", "nbihm", "auto")
 
 
 def halves(given: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from nws.errors import UserError
 from nws.learning import NaturalMetric, WakeSleep
-from nws.natural import Damping, natural_direction
+from nws.natural import Damping, Metric, natural_direction
 from nws.natural.metrics import Fisher
 from nws.natural.metrics.mean import Mean
 from nws.natural.solvers import Cholesky, ConjugateGradient
@@ -302,7 +302,7 @@ def test_rows_that_are_not_finite_name_the_layer(which: int, layer: int, n: int,
     assert "damping 0.0625: its rows are not finite; lower optimizer.lr" in str(error.value)
 
 
-class Misshapen:
+class Misshapen(Metric):
     """A metric of a user's own that returns something else than one (m, d) a layer."""
 
     def __init__(self, spoil: Callable[[list[Tensor]], Any]) -> None:

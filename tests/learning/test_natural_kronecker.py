@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from nws.learning import WakeSleep
 from nws.learning.rows import Phase, layer_rows
 from nws.models import HelmholtzMachine
-from nws.natural import LevenbergMarquardt, Rows
+from nws.natural import LevenbergMarquardt, Metric, Rows
 from nws.natural.metrics import Kronecker
 
 EXACT_METRIC = partial(Kronecker, memory=1, rank="full", refresh_every=1)
@@ -49,11 +49,17 @@ def test_it_is_the_exact_metric_where_curvature_does_not_depend_on_parents(
         assert (far < SOLVED) if same else (far > 1e-3), far
 
 
-class ByDirection:
+class ByDirection(Metric):
     """The metric without its method in place."""
 
     def __init__(self, metric: Kronecker) -> None:
-        self.update, self.direction = metric.update, metric.direction
+        self.metric = metric
+
+    def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
+        self.metric.update(rows, alpha)
+
+    def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        return self.metric.direction(gradients)
 
 
 @pytest.mark.parametrize("options", [{}, {"max_kl": 1e9}], ids=["in place", "max_kl"])
@@ -97,11 +103,11 @@ def test_gradients_change_in_place_where_nothing_asks_for_directions(
     assert dict(calls) == expected
 
 
-class Halving:
+class Halving(Metric):
     """A metric by the documented form of the method in place: it halves the gradients."""
 
     def __init__(self) -> None:
-        self.longest: list[Tensor | None] = []
+        self.longest: list[Tensor | None] = []  # squared length: where `shorten` begins to shorten
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
         pass
@@ -111,13 +117,15 @@ class Halving:
 
     def precondition_(
         self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor,
-        longest: Tensor | None,
-    ) -> None:  # fmt: skip
-        self.longest.append(longest)
+        shorten: Callable[[Tensor], Tensor] | None = None,
+    ) -> bool:  # fmt: skip
+        long = scale.new_tensor(1e9)
+        self.longest.append(None if shorten is None else shorten(long).square() * long)
         for weight, bias in zip(weights, biases, strict=True):
             assert bias.shape == weight.shape[:1]
             for gradient in (weight, bias):
                 gradient.mul_(scale / 2)
+        return True
 
 
 @pytest.mark.parametrize("max_kl", [None, 0.3])

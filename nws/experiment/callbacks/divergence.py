@@ -18,15 +18,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 COINS = 1.5  # times the nats of a fair coin a pixel: far below
-LARGE = 1e4  # of a parameter: the units below it are certain, whatever else they see
 SMALL_ALPHA = 1e-4  # below it a Fisher block from few rows is close to singular
 
 
 class Divergence(Callback):
     """Finds the step and the layer where numbers stopped being finite, and ends the run there.
 
-    It warns once, each, of an alpha that is lost beside the curvature, of parameters that are too
-    large to mean anything, and of a bound far below a fair coin's.
+    It warns, once, of a bound far below a fair coin's.
 
     Args:
         every: Steps between looks at the losses; each of them waits for the device.
@@ -45,7 +43,7 @@ class Divergence(Callback):
         self._warned: set[str] = set()
 
     def start(self, trainer: "Trainer") -> None:
-        """Begin to look, first at the damping."""
+        """Begin to look."""
         machine = trainer.machine
         self._layers = [
             f"{network.name} layer {each}"
@@ -57,7 +55,6 @@ class Divergence(Callback):
         # For each layer the first step of a loss that is not finite.
         self._first_bad = torch.full((len(self._layers),), -1, device=device)
         self._coins = coins(machine)
-        self._check_damping(trainer)
 
     def before_step(self, trainer: "Trainer") -> None:
         """Take the next losses as those of this step."""
@@ -101,10 +98,6 @@ class Divergence(Callback):
             first, what = min(bad, key=lambda pair: pair[0])  # a loss before a parameter
             self._end(trainer, f"step {first}: {what} is not finite", bool(rest), first == 0)
             return
-        name, size = max(zip(names, sizes, strict=False), key=lambda pair: pair[1])
-        if size > LARGE:
-            certain = f"{name} has come to {size:.2g}, where a unit is certain whatever it sees"
-            self._warn("large", f"step {trainer.step}: {certain}, {cause(trainer)}")
         if trainer.count:
             self._check_likelihood(
                 trainer, f"step {trainer.step}: the training bound is", sizes[-1]
@@ -128,20 +121,6 @@ class Divergence(Callback):
         if self._coins is not None and (math.isnan(nats) or nats < COINS * self._coins):
             far = f"far below what a fair coin a pixel reaches ({self._coins:.1f})"
             self._warn("bound", f"{what} {nats:.4g} nats, {far}, {cause(trainer)}")
-
-    def _check_damping(self, trainer: "Trainer") -> None:
-        """Warn where alpha is lost beside the curvature in the precision of the machine."""
-        for metric in trainer.learner.metrics:
-            weight = next(metric.network.parameters())
-            parents = max(layer.weight.shape[1] for layer in metric.network.layers)  # type: ignore
-            alpha, lost = float(metric.damping.alpha), torch.finfo(weight.dtype).eps * parents
-            if alpha < lost:
-                self._warn(
-                    "damping",
-                    f"damping.value: alpha is {alpha:.2g}, and {weight.dtype} loses what is below"
-                    f" {lost:.1g} beside {parents} parents: a Fisher block from few rows is then"
-                    " singular, and its direction too long; 0.02 to 1 is usual",
-                )
 
     def _warn(self, kind: str, text: str) -> None:
         if kind not in self._warned:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from nws.errors import number
+from nws.errors import number, positive_int
 from nws.experiment.callbacks.callback import Callback
 from nws.experiment.evaluation import EVALUATION_SEED
 
@@ -15,18 +15,20 @@ class Images(Callback):
 
     Args:
         every: Epochs between image grids, which may be a fraction; null for none.
+        count: Images of a grid of generated ones; half as many are reconstructed.
 
     Raises:
-        UserError: For an interval that is not above 0.
+        UserError: For an interval that is not above 0, or less than 2 images.
     """
 
     shows = True
 
-    def __init__(self, every: float | None = 50) -> None:
+    def __init__(self, every: float | None = 50, count: int = 64) -> None:
         if every is not None:
             name = "callbacks.images.every"
             every = number(name, every, "of epochs above 0, or null", lambda value: value > 0)
         self.every = every
+        self.count = positive_int("callbacks.images.count", count, minimum=2, maximum=10_000)
 
     def due(self, trainer: "Trainer") -> None:
         """Draw the pictures, always from the same random numbers."""
@@ -37,7 +39,7 @@ class Images(Callback):
         if row:
             mean, error = row["valid/log_likelihood"], row["valid/standard_error"]
             likelihood = f", validation log p {mean:.2f} ± {error:.2f} nats"
-        pictures = progress_pictures(trainer.machine, trainer.data, EVALUATION_SEED)
+        pictures = progress_pictures(trainer.machine, trainer.data, EVALUATION_SEED, self.count)
         for name, picture in pictures.items():
             path = trainer.run.images / f"{name}_step_{trainer.step:07d}.png"
             where = f"{trainer.run.path.parent.name}/{trainer.run.path.name}"
