@@ -7,6 +7,7 @@ that make it this sweep, the command that started it, and the keys that it varie
 import logging
 import math
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from nws import distributed
 from nws.errors import Diverged, UserError
-from nws.experiment.boundary import end_program, explain
+from nws.experiment.boundary import end_program, errors_for_people, explain
 from nws.experiment.build import MORE, build_parts
 from nws.experiment.config import CONF, leave_out_others, override_key
 from nws.experiment.hardware import pick_device
@@ -89,22 +90,36 @@ class Sweep(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Write sweep.yaml, unless the sweep goes on."""
-        Sweep.directory = Path(config.hydra.sweep.dir).absolute()
+        with errors_for_people():  # Hydra would only warn
+            self._start(config, Path(config.hydra.sweep.dir).absolute())
         for name in CHATTY:
             logging.getLogger(name).setLevel(logging.WARNING)
         os.environ[PARENT] = str(os.getpid())
-        record = Sweep.directory / SWEEP
-        print(f"{'going on with the' if record.exists() else 'a new'} sweep in"
-              f" {short_path(Sweep.directory)}", flush=True)  # fmt: skip
-        if not record.exists():
+
+    def _start(self, config: DictConfig, directory: Path) -> None:
+        if distributed.size() > 1:
+            raise UserError(
+                "a sweep (-m) starts its runs by itself, and torchrun starts the processes of one"
+                " run; start run after run by torchrun, or the sweep without it, on SLURM with"
+                " hydra/launcher=slurm_nodes for several processes a run"
+            )
+        record, overrides = directory / SWEEP, sweep_command(config.hydra.overrides)
+        before = read_sweep(directory)
+        if before and (config.resume != "auto" or before["overrides"] != overrides):
+            raise UserError(
+                f"{directory} holds a sweep, nothing was changed; go on with it by its command and"
+                f" resume=auto, or give another hydra.sweep.dir:\n  {shlex.join(before['command'])}"
+            )
+        words = "going on with the" if before else "a new"
+        print(f"{words} sweep in {short_path(directory)}", flush=True)
+        if not before:
             # An experiment or a sweeper may have keys to vary too.
             params = config.hydra.sweeper.get("params") or {}
             listed = [f"{key}={params[key]}" for key in params]
-            content = {
-                "overrides": sweep_command(config.hydra.overrides), "command": Sweep.command,
-                "varies": [*dict.fromkeys(varied([*config.hydra.overrides.task, *listed]))],
-            }  # fmt: skip
+            varies = dict.fromkeys(varied([*config.hydra.overrides.task, *listed]))
+            content = {"overrides": overrides, "command": Sweep.command, "varies": [*varies]}
             write_atomically(record, OmegaConf.to_yaml(content).encode())
+        Sweep.directory = directory
 
 
 def varied(overrides: Sequence[str]) -> list[str]:
@@ -160,11 +175,6 @@ class Job:
         In a sweep an error is said at once, and the other jobs go on.
         """
         try:
-            if self.sweep and distributed.size() > 1 and not self.in_worker:
-                raise UserError(
-                    "a sweep (-m) starts its runs by itself, and torchrun starts the processes of"
-                    " one run; take one of the two, or on SLURM hydra/launcher=slurm_nodes"
-                )
             if self.sweep and self.config.resume not in (None, "auto"):
                 raise UserError("resume=RUN takes one run; resume=auto goes on with a sweep (-m)")
             with starting_point(self.config, self.hydra) as start, StopSignals() as stop:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nws.errors import UserError, number
+from nws.errors import Diverged, UserError, number
 from nws.natural.operators import CurvatureOperator, Rows, UnitFisher
 
 State = dict[str, Tensor]
@@ -128,11 +128,11 @@ def check_rows(rows: Sequence[Rows], damping: Tensor | float, waits: bool = Fals
     return damping
 
 
-def unfactorable(operator: CurvatureOperator, damping: Tensor, reason: str) -> UserError:
+def unfactorable(operator: CurvatureOperator, damping: Tensor, reason: str) -> Diverged:
     """The error that names the layer, its n and d, and alpha."""
     n, d = operator.rows, operator.shape[1]
     what = f"n={n} rows of d={d} parents with damping {float(damping):g}"
-    return UserError(f"{operator.name}: cannot factor a Fisher block from {what}: {reason}")
+    return Diverged(f"{operator.name}: cannot factor a Fisher block from {what}: {reason}")
 
 
 def damped(operator: CurvatureOperator, damping: Tensor, vectors: Tensor) -> Tensor:
