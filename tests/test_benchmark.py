@@ -6,8 +6,6 @@ No test checks the times themselves.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import json
 import os
 import subprocess
@@ -52,11 +50,6 @@ def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
     return run
 
 
-def error(bench: Bench, *options: str) -> float:
-    (row,) = bench("step", "--algorithms", "nrws", *options)
-    return float(row["direction_error"])
-
-
 def test_step(bench: Bench) -> None:
     rows = bench("step")
     assert [(row["algorithm"], row["metric"]) for row in rows] == [
@@ -78,12 +71,8 @@ def test_a_step_of_each_metric(bench: Bench) -> None:
     natural = [(name, metric) for name in ("nrws", "nbihm") for metric in metrics]
     expected = [("rws", None), ("bihm", None), *natural]
     assert [(row["algorithm"], row["metric"]) for row in rows] == expected
-
-
-@pytest.mark.parametrize("option", ["--metrics", "--algorithms"])
-def test_unknown_names_are_refused(bench: Bench, option: str) -> None:
-    with pytest.raises(UserError, match=f"{option} takes .*, got nope"):
-        bench("step", option, "nope")
+    with pytest.raises(UserError, match="--metrics takes .*, got nope"):
+        bench("step", "--metrics", "nope")
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam"])
@@ -98,10 +87,14 @@ def test_the_optimizer_takes_its_step_in_what_is_timed(name: str) -> None:
 
 
 def test_the_error_of_a_direction_follows_the_options_of_its_solver(bench: Bench) -> None:
-    assert error(bench, "--iterations", "1") > 10 * error(bench, "--iterations", "3") > 0
-    assert error(bench, "--accuracy", "0.3") > error(bench, "--accuracy", "1e-4")
-    assert error(bench, "--solver", "cholesky") < 1e-5
-    assert error(bench, "--solver", "cholesky", "--dtype", "float64") < 1e-12
+    def error(*options: str) -> float:
+        (row,) = bench("step", "--algorithms", "nrws", *options)
+        return float(row["direction_error"])
+
+    assert error("--iterations", "1") > 10 * error("--iterations", "3") > 0
+    assert error("--accuracy", "0.3") > error("--accuracy", "1e-4")
+    assert error("--solver", "cholesky") < 1e-5
+    assert error("--solver", "cholesky", "--dtype", "float64") < 1e-12
 
 
 def test_peers(bench: Bench) -> None:
@@ -220,11 +213,10 @@ def test_launches(bench: Bench) -> None:
     assert steps.count_launches(lambda: torch._foreach_add_([x, x.clone()], 1.0)) == 2
 
 
-def run_in_process(arguments: tuple[str, ...]) -> Any:
-    sys.argv = ["benchmark.py", *arguments, *TINY, "--json"]
-    with contextlib.redirect_stdout(io.StringIO()) as output:
-        benchmark.main()
-    return json.loads(output.getvalue() or "{}")
+def rows_in_process() -> list[dict[str, Any]]:
+    sys.argv = ["benchmark.py", "processes", "--max-rows", "3", *TINY]
+    rows: list[dict[str, Any]] = benchmark.benchmark_processes(benchmark.read_arguments())
+    return rows
 
 
 def test_several_processes(bench: Bench) -> None:
@@ -233,7 +225,7 @@ def test_several_processes(bench: Bench) -> None:
     """
     with pytest.raises(UserError, match="torchrun"):
         bench("processes")
-    rows = together(2, run_in_process, ("processes", "--max-rows", "3"))[0]["rows"]
+    rows = together(2, rows_in_process)[0]
     assert [row["metric"] for row in rows] == ["Euclidean", "kronecker", "fisher"]
     for row in rows:
         assert row["processes"] == 2 and row["calls"] >= 1

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import Command
+from sklearn.datasets import load_digits
 from supervised.methods import METHODS, Run, Settings, train
 from supervised.search import SEARCH_SEEDS, kept_run, score, search
 from supervised.tasks import TASKS
@@ -53,12 +54,7 @@ def test_a_run_is_its_settings(tmp_path: Path) -> None:
     assert [run["rows"][-1]["test_loss"] for run in made] == losses[1:]
 
 
-# --- data -----------------------------------------------------------------------------------------
-
-
-def test_parts_share_no_image(tmp_path: Path) -> None:
-    from sklearn.datasets import load_digits
-
+def test_digits_share_no_image(tmp_path: Path) -> None:
     task, official = TASKS["digits"](tmp_path), load_digits()
     parts = [task.train[0], task.unlabelled, task.valid[0], task.test[0]]
     assert [len(each) for each in parts] == [700, 597, 250, 250]
@@ -67,57 +63,38 @@ def test_parts_share_no_image(tmp_path: Path) -> None:
     assert labels.tolist() == [*official.target[:700], *official.target[-500:]]
 
 
-@pytest.fixture(scope="module")
-def numbered(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files of Fashion-MNIST's size whose images are their numbers, the test images from 60,000.
-
-    Image k has the three bytes of k as its pixels, and the label k // 7 % 10.
-    """
-    root = tmp_path_factory.mktemp("numbered")
-    folder = root / "FashionMNIST" / "raw"
-    folder.mkdir(parents=True)
-    for part, numbers in {"train": range(60_000), "t10k": range(60_000, 70_000)}.items():
-        pixels = b"".join(k.to_bytes(3, "big") for k in numbers)
-        content = struct.pack(">4I", 2051, len(numbers), 1, 3) + pixels
-        (folder / f"{part}-images-idx3-ubyte").write_bytes(content)
-        content = struct.pack(">2I", 2049, len(numbers)) + bytes(k // 7 % 10 for k in numbers)
-        (folder / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(content))
-    return root
-
-
 def numbers(inputs: Tensor) -> list[int]:
     """Which images these are."""
     pixels = (inputs * 255).round().long()
     return (pixels @ torch.tensor([65536, 256, 1])).tolist()
 
 
-def test_images_of_fashion_mnist_have_their_own_labels(numbered: Path) -> None:
-    task = TASKS["fashion"](numbered)
+def test_images_of_fashion_mnist_have_their_own_labels(tmp_path: Path) -> None:
+    """Image k has the three bytes of k as its pixels, the test images from 60,000, and the label
+    k // 7 % 10.
+    """
+    folder = tmp_path / "FashionMNIST" / "raw"
+    folder.mkdir(parents=True)
+    for part, span in {"train": range(60_000), "t10k": range(60_000, 70_000)}.items():
+        content = struct.pack(">4I", 2051, len(span), 1, 3)
+        content += b"".join(k.to_bytes(3, "big") for k in span)
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(content)
+        content = struct.pack(">2I", 2049, len(span)) + bytes(k // 7 % 10 for k in span)
+        (folder / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(content))
+    task = TASKS["fashion"](tmp_path)
     starts = {0: (task.train, 10_000), 50_000: (task.valid, 5_000), 60_000: (task.test, 10_000)}
     for first, ((inputs, labels), count) in starts.items():
         assert numbers(inputs) == [*range(first, first + count)]
         assert labels.tolist() == [k // 7 % 10 for k in numbers(inputs)]
     assert task.classifies and numbers(task.unlabelled) == [*range(10_000, 20_000)]
-
-
-def test_the_autoencoder_is_to_give_its_inputs(numbered: Path) -> None:
-    task = TASKS["autoencoder"](numbered)
+    task = TASKS["autoencoder"](tmp_path)
     for first, (inputs, targets) in {0: task.train, 50_000: task.valid, 60_000: task.test}.items():
         assert torch.equal(inputs, targets) and numbers(inputs) == [*range(first, first + 5_000)]
     assert not task.classifies and numbers(task.unlabelled) == [*range(10_000, 15_000)]
-
-
-def test_damaged_labels_are_reported(numbered: Path) -> None:
-    file = numbered / "FashionMNIST" / "raw" / "t10k-labels-idx1-ubyte.gz"
-    good = file.read_bytes()
-    for damaged in (good[:-9], gzip.compress(gzip.decompress(good)[:-1]), b"no file of labels"):
-        file.write_bytes(damaged)
+    for damaged in (gzip.compress(content[:-1]), b"no file of labels"):
+        (folder / "t10k-labels-idx1-ubyte.gz").write_bytes(damaged)
         with pytest.raises(UserError, match="good copy"):
-            TASKS["fashion"](numbered)
-    file.write_bytes(good)
-
-
-# --- the search -----------------------------------------------------------------------------------
+            TASKS["fashion"](tmp_path)
 
 
 def valley(settings: Settings) -> Run:
