@@ -7,9 +7,10 @@ from collections import Counter
 from typing import Any
 
 import torch
+from cases import random_machine
 from torch import Tensor
 
-from nws.models import Units
+from nws.models import HelmholtzMachine, Units
 
 
 class Gauss(Units):
@@ -107,6 +108,27 @@ class Counts(Units):
 
     def log_base(self, values: Tensor) -> Tensor:
         return -torch.lgamma(values + 1)
+
+
+MIXED: dict[str, tuple[Any, Any]] = {  # hidden units, visible units
+    "pairs": (Pair(), None),
+    "counts": (Counts(), None),
+    "gauss": (Gauss(), None),
+    "binary under gauss": ("binary", Gauss()),
+    "bipolar under counts": ("bipolar", Counts()),
+    "pairs under gauss": (Pair(), Gauss()),
+    "gauss under bipolar": (Gauss(), "bipolar"),
+}
+
+
+def small_machine(
+    units: tuple[Any, Any], sizes: tuple[int, ...] = (4, 3, 2), scale: float = 0.5
+) -> HelmholtzMachine:
+    """A machine of hidden and visible units whose counts stay small."""
+    machine = random_machine(sizes, units[0], visible=units[1])
+    for parameter in machine.parameters():
+        parameter.data.mul_(scale)
+    return machine
 
 
 def counted(base: Units, calls: Counter[str]) -> Units:

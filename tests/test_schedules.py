@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from nws.errors import UserError
 from nws.schedules import constant, cosine, exponential, linear, warmup_stable_decay
 
 Schedule = Callable[[int], float]
@@ -79,3 +80,18 @@ def test_a_decay_over_the_whole_run_is_a_straight_line() -> None:
     for step in (0, 1, 33, 99, 100, 101):
         whole = warmup_stable_decay(step, 100, decay=1.0, final=0.1, warmup_steps=5)
         assert whole == pytest.approx(linear(step, 100, final=0.1, warmup_steps=5))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        (partial(constant, warmup_steps=-1), "warmup_steps must be a number of at least 0, got -1"),
+        (partial(linear, total_steps=0), "total_steps must be a number above 0, got 0"),
+        (partial(cosine, total_steps=10, final="low"), "final must be a number of at least 0"),
+        (partial(exponential, half_life=-3), "half_life must be a number above 0, got -3"),
+        (partial(warmup_stable_decay, total_steps=9, decay=2), "decay must be a number from 0 to"),
+    ],
+)
+def test_numbers_that_are_out_of_range_are_refused(schedule: Schedule, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        schedule(0)

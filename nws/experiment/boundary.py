@@ -72,9 +72,8 @@ def explain(error: Exception) -> str:
     if isinstance(error, UserError):
         return str(error)
     if kinds & {"HydraException", "OmegaConfBaseException"}:
-        cause = error.__cause__
-        return " ".join(f"{error} {cause or ''}".split())
-    if isinstance(error, MemoryError) or "OutOfMemoryError" in kinds or "Allocator" in str(error):
+        return " ".join(f"{error} {error.__cause__ or ''}".split())
+    if kinds & {"MemoryError", "OutOfMemoryError"} or "Allocator" in str(error):
         return MEMORY
     if isinstance(error, OSError):
         what = f"{error.filename}: " if error.filename is not None else ""

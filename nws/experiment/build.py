@@ -311,14 +311,15 @@ def build_callbacks(config: DictConfig, total_steps: int) -> dict[str, Callback]
     Of several processes those that only show the run are the first one's.
     """
     sections = {f"callbacks.{name}": each for name, each in to_dict(config.callbacks).items()}
-    sections |= {name: to_dict(config[name] or {}) for name in ("average", "logger")}
+    sections |= {name: to_dict(config[name]) for name in ("average", "logger") if config[name]}
     made = {}
     for option, section in sections.items():
-        if section and section.get("_target_") is None and option.startswith("callbacks."):
-            raise UserError(f"{option} needs a _target_, as in conf/config.yaml")
-        if section and section.get("_target_") is not None:
-            callback: Callback = make(filled(section, total_steps), option)
-            _expected(callback, Callback, option, "a nws.experiment.callbacks.Callback")
-            if distributed.is_first() or not callback.shows:
-                made[option.rpartition(".")[2]] = callback
+        if section is None or (section.get("_target_") is None and option in config):
+            continue  # none
+        if section.get("_target_") is None:
+            raise UserError(f"{option} needs a _target_, as the callbacks in conf/config.yaml have")
+        callback: Callback = make(filled(section, total_steps), option)
+        _expected(callback, Callback, option, "a nws.experiment.callbacks.Callback")
+        if distributed.is_first() or not callback.shows:
+            made[option.rpartition(".")[2]] = callback
     return made

@@ -215,11 +215,31 @@ class Job:
     def _train(self, start: Start, stop: StopSignals) -> float:
         """Train one run to its end or to a signal."""
         number = str(self.hydra.job.num) if self.shares_output else None
-        terminal = Terminal(bool(start.config.progress), number)
-        if start.state is not None and start.state["finished"] and not start.changed - {"resume"}:
-            terminal.line(f"finished already: step {start.state['step']}")
-            start.run.write_views(start.state)
-            return float(start.state["best"])
+        terminal, state = Terminal(bool(start.config.progress), number), start.state
+        if state is not None and state["finished"] and not start.changed - {"resume"}:
+            terminal.line(f"finished already: step {state['step']}")
+            start.run.write_views(state)
+            return float(state["best"])
+        trainer = self._trainer(start, terminal)
+        if state is not None and trainer.ends:
+            terminal.line(f"nothing to do: {trainer.ends}")
+            return trainer.best
+        if state is not None:  # from here on files change
+            start.run.write_views(state)
+            start.run.keep_log()
+        given = self._origin() | identity(trainer) | surroundings(trainer.device)
+        record = Provenance(start.run, given, None if state is None else trainer.step)
+        trainer.callbacks = {"provenance": record, **trainer.callbacks}
+        title = str(start.config.name)
+        if self.sweep:
+            title += f", job {self.hydra.job.num}: {trainer.name}"
+        show_start(terminal, title, trainer, start.config, record.code)
+        self._fit(trainer, stop)
+        show_end(terminal, trainer, record.record, single=not self.sweep)
+        return trainer.best
+
+    def _trainer(self, start: Start, terminal: Terminal) -> Trainer:
+        """Build what a configuration names, and go on from the checkpoint, if there is one."""
         if start.state is None:
             self._warn_of_unused(start.config)
         sweep, keys = sweep_of(start.run.path)
@@ -229,23 +249,7 @@ class Job:
         trainer = Trainer(parts, start.config, start.run, terminal, name, group, choices)
         if start.state is not None:
             trainer.load_state_dict(start.state, start.changed)
-            if trainer.ends:
-                terminal.line(f"nothing to do: {trainer.ends}")
-                return trainer.best
-            start.run.write_views(start.state)
-        given = self._origin() | identity(trainer) | surroundings(trainer.device)
-        step = None if start.state is None else trainer.step
-        record = Provenance(start.run, given, step)
-        trainer.callbacks = {"provenance": record, **trainer.callbacks}
-        if start.state is not None:
-            start.run.keep_log()
-        title = str(start.config.name)
-        if self.sweep:
-            title += f", job {self.hydra.job.num}: {name}"
-        show_start(terminal, title, trainer, start.config, record.code)
-        self._fit(trainer, stop)
-        show_end(terminal, trainer, record.record, single=not self.sweep)
-        return trainer.best
+        return trainer
 
     def _fit(self, trainer: Trainer, stop: StopSignals) -> None:
         """Train, and tell the callbacks how that ended."""

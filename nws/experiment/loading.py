@@ -13,7 +13,7 @@ import hydra
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from nws.data import Dataset
+from nws.data import Dataset, load_arrays, load_dataset
 from nws.errors import UserError
 from nws.experiment.build import ROWS, SOURCE, build_data, build_machine, build_metrics, build_rule
 from nws.experiment.checkpoints import (
@@ -147,13 +147,16 @@ def _parameters(state: State, weights: str, file: Path) -> dict[str, torch.Tenso
     return parameters
 
 
-def load_data(name: str, device: str | torch.device = "auto", **options: Any) -> Dataset:
-    """Return a data set by its name on the command line.
+def load_data(data: Any, device: str | torch.device = "auto", **options: Any) -> Dataset:
+    """Return a data set by its name on the command line, or one of images in memory.
 
     Args:
-        name: A file of conf/data/: `digits`, `fashion_mnist`, `npz`, `folder` and others.
+        data: A file of conf/data/: `digits`, `fashion_mnist`, `npz`, `folder` and others. Or images
+            themselves, an array, tensor or data frame (N, D) or (N, H, W), as
+            `nws.data.load_arrays` takes them.
         device: Where the images are held: `auto` (CUDA where there is one), `cpu` or `cuda`.
-        **options: Those of the `data` group, for instance `binarize="threshold"` or `path=FILE`.
+        **options: Those of the `data` group, for instance `binarize="threshold"` or `path=FILE`; of
+            images in memory those of `nws.data.load_arrays`, such as `valid` and `test`.
 
     Raises:
         UserError: There is no such data set or option, or a file is missing or damaged.
@@ -162,10 +165,16 @@ def load_data(name: str, device: str | torch.device = "auto", **options: Any) ->
         >>> data = load_data("digits", device="cpu")
         >>> len(data.train), data.shape, data.valid.batch().shape
         (1297, (8, 8), torch.Size([250, 64]))
+        >>> load_data(torch.ones(40, 6), device="cpu").train.batch().shape
+        torch.Size([32, 6])
     """
-    config = _compose({"data": name}, {"data": options})
+    place = pick_device(device) if isinstance(device, str) else device
+    if not isinstance(data, str):
+        named = {"name": "arrays"} | options
+        return load_dataset(load_arrays, device=place, train=data, **named)
+    config = _compose({"data": data}, {"data": options})
     check_section("data", to_dict(config.data), SOURCE)
-    return build_data(config, pick_device(device) if isinstance(device, str) else device)
+    return build_data(config, place)
 
 
 def named_rule(name: str, **options: Any) -> Rule:

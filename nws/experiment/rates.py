@@ -42,11 +42,10 @@ def parameter_groups(
             options["lr"] = rates[0]
         return parameters
     above = set(map(id, machine.recognition.parameters()))
-    parts = [[each for each in parameters if (id(each) in above) == up] for up in (False, True)]
-    groups: list[dict[str, Any]] = [{"params": part} for part in parts]
-    for group, rate in zip(groups, rates, strict=True):
-        if rate is not None:  # else the optimizer's own
-            group["lr"] = rate
+    groups: list[dict[str, Any]] = []
+    for upward, rate in enumerate(rates):
+        part = [each for each in parameters if (id(each) in above) == bool(upward)]
+        groups.append({"params": part} | ({} if rate is None else {"lr": rate}))
     return groups
 
 

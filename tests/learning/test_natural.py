@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import pytest
 import reference
 import torch
-from cases import CASES, RULES, Case, assert_close, make_rule, random_machine, seeded, tolerance
+from cases import (
+    CASES,
+    EXACT,
+    RULES,
+    Case,
+    apart,
+    assert_close,
+    make_rule,
+    random_machine,
+    seeded,
+    tolerance,
+)
 from directions import (
     ALPHA,
     BOTH,
@@ -31,39 +43,134 @@ from directions import (
 from torch import Tensor
 
 from nws.errors import UserError
-from nws.learning import NaturalMetric, WakeSleep
-from nws.natural import Damping, Metric, natural_direction
-from nws.natural.metrics import Fisher
-from nws.natural.metrics.mean import Mean
+from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep
+from nws.models import HelmholtzMachine
+from nws.natural import Damping, natural_direction
+from nws.natural.metrics import Fisher, Mean, Metric
 from nws.natural.solvers import Cholesky, ConjugateGradient
 
-SETTINGS: dict[str, dict[str, Any]] = {
-    f"{kind}, {rows}": {"kind": kind, "generator_rows": rows}
-    for kind in KINDS
-    for rows in ("model", "posterior")
-}
+ROWS = ("model", "posterior")
+OTHER = Case(CASE.sizes, 1, 6, CASE.units).data(seed=5)  # of another size than the batch, too
+both_rows = pytest.mark.parametrize("rows", ROWS)
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+# --- the direction --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_direction_is_the_dense_one_for_every_unit(case: Case) -> None:
     machine, x = case.machine(), case.data(soft=True)
     learner(case, machine).step(x)
-    for actual, expected in zip(
-        directions(machine), expected_directions(case, machine, x), strict=True
-    ):
-        assert_close(actual, expected, 100 * tolerance(case.dtype))
+    expected = expected_directions(case, machine, x)
+    for actual, dense in zip(directions(machine), expected, strict=True):
+        assert_close(actual, dense, 100 * tolerance(case.dtype))
 
 
+@both_rows
+@each_kind
 @pytest.mark.parametrize("rule_name", RULES)
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_every_choice_of_matrix_and_rows_with_every_rule(
-    settings: dict[str, Any], rule_name: str
+    rule_name: str, kind: str, rows: str
 ) -> None:
-    machine, x = CASE.machine(), CASE.data()
-    learner(CASE, machine, rule_name, **settings).step(x)
-    expected = expected_directions(CASE, machine, x, rule_name=rule_name, **settings)
+    machine, x, options = CASE.machine(), CASE.data(), {"kind": kind, "generator_rows": rows}
+    learner(CASE, machine, rule_name, **options).step(x)
+    expected = expected_directions(CASE, machine, x, rule_name=rule_name, **options)
     for which in BOTH:
         assert_close(directions(machine)[which], expected[which], SOLVED)
+
+
+#: `max_rows`, the rows that are kept, and the images in recognition's first layer, where K are one.
+CAPS: list[tuple[int, Sequence[int], Sequence[int]]] = [
+    (11, [0, 2, 4, 6, 8, 10], range(4)),
+    (6, [0, 2, 4, 6, 8, 10], range(4)),
+    (5, [0, 3, 6, 9], range(4)),
+    (3, [0, 4, 8], [0, 2]),
+    (1, [0], [0]),
+]
+CHOSEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # options; what the reference is told
+    "another batch": ({"batch": "other"}, {"other": OTHER}),
+    **{f"{cap} rows": ({"max_rows": cap}, {"kept": k, "images": i}) for cap, k, i in CAPS},
+    **{f"3 rows, {kind}": ({"max_rows": 3, "kind": kind},
+                           {"kept": [0, 4, 8], "images": [0, 2], "kind": kind}) for kind in KINDS},
+}  # fmt: skip
+
+
+@both_rows
+@pytest.mark.parametrize(("options", "told"), CHOSEN.values(), ids=CHOSEN)
+def test_rows_that_are_chosen_make_the_matrix(
+    options: dict[str, Any], told: dict[str, Any], rows: str
+) -> None:
+    """Evenly spaced rows have weights that sum to 1 again."""
+    machine, x = CASE.machine(), CASE.data()
+    learner(CASE, machine, **options, generator_rows=rows).step(x, told.get("other"))
+    actual = directions(machine)
+    expected = expected_directions(CASE, machine, x, **told, generator_rows=rows)
+    every = expected_directions(
+        CASE, machine, x, kind=options.get("kind", "fisher"), generator_rows=rows
+    )
+    for which in BOTH:
+        assert_close(actual[which], expected[which], SOLVED)
+        assert relative_error(actual[which], every[which]) > 0.005  # the control: all rows
+
+
+@pytest.mark.parametrize("max_rows", [12, 100])
+def test_a_cap_above_the_rows_there_are_changes_nothing(max_rows: int) -> None:
+    machine, x, found = CASE.machine(), CASE.data(), []
+    for options in ({"max_rows": max_rows}, {}):
+        learner(CASE, machine, **options).step(x)
+        found.append(directions(machine))
+    assert all(map(torch.equal, *found))
+
+
+@both_rows
+@pytest.mark.parametrize("batch", ["same", "other"])
+def test_posterior_rows_have_the_weights_of_the_generator(batch: str, rows: str) -> None:
+    """A weighting with other weights for q: its gradient has them, and no row of a metric."""
+    machine, x, other = CASE.machine(), CASE.data(), OTHER if batch == "other" else None
+    metrics = natural_metrics(machine, generator_rows=rows, batch=batch)
+    rule, rng = Rule("apart", CASE.samples, apart), CASE.rng(SEED)
+    WakeSleep(machine, rule, CASE.rng(SEED), metrics).step(x, other)
+    own = StepRows.draw(machine, x, CASE.samples, rng)
+    p, q = reference.generator(machine), reference.recognition(machine)
+    ratio = (p.log_prob(own.wake) - q.log_prob(own.wake)).view(-1, CASE.samples)
+    weights = own.importance.view_as(ratio) * len(x), ratio.sin() + 0.3
+    gradients = reference.rule_gradients(machine, rule, own.wake, own.dream, weights)
+    if other is not None:
+        own = StepRows.draw(machine, other, CASE.samples, rng)
+    for which in BOTH:
+        network, found = network_of(machine, which), directions(machine)[which]
+        blocks = dense_blocks(network, *own.of_network(which, rows))
+        assert_close(found, natural(network, blocks, gradients[which]), SOLVED)
+        wrong = natural(network, blocks, gradients[which] * 1.01)  # the controls
+        assert relative_error(found, wrong) > 1e-3
+        alike = dense_blocks(network, own.wake, own.uniform)
+        changed = relative_error(found, natural(network, alike, gradients[which])) > 0.01
+        assert changed == (which == 0)
+
+
+@both_rows
+def test_recognition_alone_takes_its_rows_from_the_unlabelled_images(rows: str) -> None:
+    machine, x, found = CASE.machine(), CASE.data(), {}
+    for batch in ("unlabeled", "same", "other"):
+        other = None if batch == "same" else OTHER
+        learner(CASE, machine, batch=batch, generator_rows=rows).step(x, other)
+        found[batch] = directions(machine)
+    # by hand, from the same draws: the step's two phases, then the unlabelled images' states
+    rng, rule = CASE.rng(SEED), make_rule("rws", CASE.samples)
+    own = StepRows.draw(machine, x, CASE.samples, rng)
+    gradient = reference.rule_gradients(machine, rule, own.wake, own.dream)[1]
+    states = reference.bits_of(machine.wake(OTHER, CASE.samples, rng))
+    uniform = torch.full((len(states[0]),), 1 / len(states[0]), dtype=torch.float64)
+    network, (generator, recognition) = network_of(machine, 1), found["unlabeled"]
+    dense = natural(network, dense_blocks(network, states, uniform), gradient)
+    assert_close(recognition, dense, SOLVED)
+    assert torch.equal(generator, found["same"][0])
+    for changed, before in ((recognition, found["same"][1]), (generator, found["other"][0])):
+        assert relative_error(changed, before) > 0.01  # the control
+    learner(CASE, machine, batch="unlabeled", generator_rows=rows).step(x, 1 - OTHER)
+    assert torch.equal(directions(machine)[0], generator)
+    assert relative_error(directions(machine)[1], recognition) > 0.01
 
 
 WRONG: dict[str, Callable[..., list[Tensor]]] = {
@@ -71,73 +178,51 @@ WRONG: dict[str, Callable[..., list[Tensor]]] = {
     "another alpha": lambda *a: expected_directions(*a, alpha=0.07),
     "the other rows": lambda *a: expected_directions(*a, generator_rows="posterior"),
     "fewer rows": lambda *a: expected_directions(*a, kept=range(11)),
-    **{
-        kind: lambda *a, kind=kind: expected_directions(*a, kind=kind)
-        for kind in KINDS
-        if kind != "fisher"
-    },  # type: ignore[misc]
+    **{kind: partial(expected_directions, kind=kind) for kind in KINDS if kind != "fisher"},
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
-def test_another_direction_fails_the_same_comparison(wrong: Callable[..., list[Tensor]]) -> None:
+@pytest.mark.parametrize("wrong", WRONG)
+def test_another_direction_fails_the_same_comparison(wrong: str) -> None:
     machine, x = CASE.machine(), CASE.data()
     learner(CASE, machine).step(x)
-    difference = [
-        relative_error(*pair)
-        for pair in zip(directions(machine), wrong(CASE, machine, x), strict=True)
-    ]
+    pairs = zip(directions(machine), WRONG[wrong](CASE, machine, x), strict=True)
+    difference = [relative_error(*pair) for pair in pairs]
     assert difference[0] > 100 * SOLVED
     # the rows of recognition are wake rows for all of them but the fewer ones
-    assert difference[1] > 100 * SOLVED or wrong is WRONG["the other rows"]
+    assert difference[1] > 100 * SOLVED or wrong == "the other rows"
 
 
-def test_posterior_rows_count_by_their_importance() -> None:
-    """The control for `posterior`: all wake rows alike give another direction."""
-    machine, x = CASE.machine(), CASE.data()
-    learner(CASE, machine, generator_rows="posterior").step(x)
-    rng = CASE.rng(SEED)
-    rows = StepRows.draw(machine, x, CASE.samples, rng)
-    gradient, _ = reference.rule_gradients(
-        machine, make_rule("rws", CASE.samples), rows.wake, rows.dream
-    )
-    network = network_of(machine, 0)
-    alike = natural(network, dense_blocks(network, rows.wake, rows.uniform), gradient)
-    assert relative_error(directions(machine)[0], alike) > 0.01
-
-
-def mean_blocks(
-    network: reference.Network, bits: reference.Bits, row_weights: Tensor
-) -> list[list[Tensor]]:
-    """s_j c c^T of each unit: c is the weighted mean row, s_j the weighted mean curvature."""
-    layers = []
-    for inputs, logits in zip(network.parents(bits), network.logits(bits), strict=True):
-        p, mean = 1 / (1 + torch.exp(-logits)), row_weights @ inputs
-        layers.append([slope * mean.outer(mean) for slope in row_weights @ (p * (1 - p))])
-    return layers
-
-
-@pytest.mark.parametrize("rows", ["model", "posterior"])
+@both_rows
 def test_the_mean_metric_takes_the_step_of_its_dense_blocks(rows: str) -> None:
+    """s_j c c^T of each unit: c is the weighted mean row, s_j the weighted mean curvature."""
+
+    def mean_blocks(
+        network: reference.Network, bits: reference.Bits, weights: Tensor
+    ) -> list[list[Tensor]]:
+        layers = []
+        for inputs, logits in zip(network.parents(bits), network.logits(bits), strict=True):
+            p, mean = 1 / (1 + torch.exp(-logits)), weights @ inputs
+            layers.append([slope * mean.outer(mean) for slope in weights @ (p * (1 - p))])
+        return layers
+
     machine, x = CASE.machine(), CASE.data()
     learner(CASE, machine, make=Mean, generator_rows=rows).step(x)
     every = StepRows.draw(machine, x, CASE.samples, CASE.rng(SEED))
-    gradients = reference.rule_gradients(
-        machine, make_rule("rws", CASE.samples), every.wake, every.dream
-    )
+    rule = make_rule("rws", CASE.samples)
+    gradients = reference.rule_gradients(machine, rule, every.wake, every.dream)
     for which, actual, gradient in zip(BOTH, directions(machine), gradients, strict=True):
         network, (bits, weights) = network_of(machine, which), every.of_network(which, rows)
-        assert_close(
-            actual, natural(network, mean_blocks(network, bits, weights), gradient), SOLVED
-        )
+        expected = natural(network, mean_blocks(network, bits, weights), gradient)
+        assert_close(actual, expected, SOLVED)
         first = torch.zeros_like(weights)  # the control: the first row alone
         first[0] = 1
         other = natural(network, mean_blocks(network, bits, first), gradient)
         assert relative_error(actual, other) > 1e-2
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("rows", ["model", "posterior"])
+@each_kind
+@both_rows
 def test_a_step_in_parts_has_the_direction_of_all_of_its_rows(
     rows: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,43 +231,26 @@ def test_a_step_in_parts_has_the_direction_of_all_of_its_rows(
     monkeypatch.setattr("nws.learning.step.parts_of", lambda states, weights: 2)
     learner(CASE, machine, kind=kind, generator_rows=rows).step(x)
     parts = [StepRows.draw(machine, part, CASE.samples, rng) for part in x.chunk(2)]
-    every = StepRows.join(parts)
-    gradients = reference.rule_gradients(
-        machine, make_rule("rws", CASE.samples), every.wake, every.dream
-    )
+    every, rule = StepRows.join(parts), make_rule("rws", CASE.samples)
+    gradients = reference.rule_gradients(machine, rule, every.wake, every.dream)
     for which, actual, gradient in zip(BOTH, directions(machine), gradients, strict=True):
         network = network_of(machine, which)
-        expected = [
+        expected, first = (
             natural(network, dense_blocks(network, *of.of_network(which, rows), kind), gradient)
             for of in (every, parts[0])
-        ]
-        assert_close(actual, expected[0], SOLVED)
-        assert relative_error(actual, expected[1]) > 0.01  # the control: the first part alone
-
-
-def test_rows_that_share_x_are_one_row_in_the_first_recognition_layer() -> None:
-    machine, x = CASE.machine(), CASE.data()
-    learning = learner(CASE, machine, refresh_every=2)  # which keeps the rows
-    learning.step(x)
-    rows = [len(fisher.inputs) for fisher in learning.metrics[1].fishers]
-    assert rows == [CASE.batch, CASE.batch * CASE.samples, CASE.batch * CASE.samples]
-    every = StepRows.draw(machine, x, CASE.samples, CASE.rng(SEED))
-    expected = dense_blocks(network_of(machine, 1), every.wake, every.uniform)  # from all n rows
-    for fisher, blocks in zip(learning.metrics[1].fishers, expected, strict=True):
-        assert_close(fisher.blocks(), torch.stack(blocks))
+        )
+        assert_close(actual, expected, SOLVED)
+        assert relative_error(actual, first) > 0.01  # the control: the first part alone
 
 
 @pytest.mark.parametrize("kind", ["fisher", "diagonal", "kronecker"])
-@pytest.mark.parametrize("rows", ["model", "posterior"])
+@both_rows
 def test_the_deepest_generator_layer_is_exact_whatever_the_rows(rows: str, kind: str) -> None:
     machine, x = CASE.machine(), CASE.data()
     learner(CASE, machine, kind=kind, generator_rows=rows, max_rows=1).step(x)
-    top = machine.generator.layers[-1]
-    rng = CASE.rng(SEED)
-    every = StepRows.draw(machine, x, CASE.samples, rng)
-    gradient, _ = reference.rule_gradients(
-        machine, make_rule("rws", CASE.samples), every.wake, every.dream
-    )
+    top, every = machine.generator.layers[-1], StepRows.draw(machine, x, 3, CASE.rng(SEED))
+    rule = make_rule("rws", CASE.samples)
+    gradient, _ = reference.rule_gradients(machine, rule, every.wake, every.dream)
     p = torch.sigmoid(top.bias.detach())
     assert_close(top.bias.grad, (1 + ALPHA) * gradient[-len(p) :] / (p * (1 - p) + ALPHA))
 
@@ -194,8 +262,7 @@ def test_a_huge_alpha_gives_the_plain_gradient() -> None:
     """
     machine, x = CASE.machine(), CASE.data()
     WakeSleep(machine, make_rule("rws", CASE.samples), CASE.rng(SEED)).step(x)
-    plain = directions(machine)
-    parents = 1 + max(CASE.sizes)
+    plain, parents = directions(machine), 1 + max(CASE.sizes)
     for alpha, near in [(1e6, True), (1e3, True), (ALPHA, False)]:
         learner(CASE, machine, alpha=alpha).step(x)
         for which in BOTH:
@@ -207,23 +274,20 @@ def test_a_huge_alpha_gives_the_plain_gradient() -> None:
 def test_conjugate_gradient_goes_as_cholesky_over_batches_of_changing_size() -> None:
     machine, rule = random_machine((9, 7, 5, 2, 3)), make_rule("rws", CASE.samples)
     tight = partial(ConjugateGradient, 1000, tolerance=1e-13)
-    learning = {
-        name: WakeSleep(
-            machine, rule, seeded(SEED), natural_metrics(machine, make=partial(Fisher, solver))
-        )
-        for name, solver in [("cg", tight), ("cholesky", Cholesky)]
-    }
+    learning = [
+        WakeSleep(machine, rule, seeded(SEED), natural_metrics(machine, make=partial(Fisher, each)))
+        for each in (tight, Cholesky)
+    ]
     optimizer = torch.optim.SGD(machine.parameters(), lr=0.3)
     for step, batch in enumerate((4, 3, 4)):
-        x = (torch.rand(batch, 9, generator=seeded(step), dtype=torch.float64) < 0.4).double()
-        found = {}
-        for name, each in learning.items():
+        x, found = (torch.rand(batch, 9, generator=seeded(step)) < 0.4).double(), []
+        for each in learning:
             each.step(x)
-            found[name] = directions(machine)
-        for one, other in zip(found["cg"], found["cholesky"], strict=True):
+            found.append(directions(machine))
+        for one, other in zip(*found, strict=True):
             assert_close(one, other, SOLVED)
         optimizer.step()
-    report = learning["cg"].report()
+    report = learning[0].report()
     assert report["generator/iterations"] > 1 and report["recognition/residual"] < 1e-12
 
 
@@ -241,14 +305,10 @@ def test_the_plain_version_of_the_package_gives_the_same(which: int) -> None:
         assert_close(found, expected.detach(), SOLVED)
 
 
-# --- refreshed every K steps ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("refresh_every", [1, 3])
 def test_the_matrix_and_alpha_of_the_last_refresh_serve_until_the_next(refresh_every: int) -> None:
     """Parameters and alpha move at every step: a matrix of another step gives another direction."""
-    machine = CASE.machine()
-    schedule = lambda step: 0.9**step  # noqa: E731
+    machine, schedule = CASE.machine(), lambda step: 0.9**step
     learning = learner(CASE, machine, refresh_every=refresh_every, schedule=schedule)
     optimizer = torch.optim.SGD(machine.parameters(), lr=0.3)
     rule, rng = make_rule("rws", CASE.samples), seeded()
@@ -257,49 +317,87 @@ def test_the_matrix_and_alpha_of_the_last_refresh_serve_until_the_next(refresh_e
         rng.set_state(learning.rng.get_state())
         rows = StepRows.draw(machine, x, CASE.samples, rng)
         gradients = reference.rule_gradients(machine, rule, rows.wake, rows.dream)
-        fresh = [
-            dense_blocks(network_of(machine, which), *rows.of_network(which), kind="fisher")
-            for which in BOTH
-        ]
+        networks = [network_of(machine, which) for which in BOTH]
+        fresh = [dense_blocks(networks[which], *rows.of_network(which)) for which in BOTH]
         if step % refresh_every == 0:
             blocks, alpha = fresh, ALPHA * schedule(step)
         learning.step(x)
-        for which in BOTH:
-            network, actual = network_of(machine, which), directions(machine)[which]
-            assert_close(actual, natural(network, blocks[which], gradients[which], alpha), SOLVED)
+        for which, actual in enumerate(directions(machine)):
+            expected = natural(networks[which], blocks[which], gradients[which], alpha)
+            assert_close(actual, expected, SOLVED)
             if step % refresh_every:  # the control
-                assert (
-                    relative_error(actual, natural(network, fresh[which], gradients[which], alpha))
-                    > 1e-3
-                )
+                other = natural(networks[which], fresh[which], gradients[which], alpha)
+                assert relative_error(actual, other) > 1e-3
         optimizer.step()
+
+
+# --- the trust region -----------------------------------------------------------------------------
+
+RATE = 0.7
+
+
+def step_lengths(
+    machine: HelmholtzMachine, x: Tensor, moves: list[Tensor], kind: str
+) -> list[float]:
+    """Half the squared length of RATE times each network's direction, from dense blocks."""
+    rows, lengths = StepRows.draw(machine, x, CASE.samples, CASE.rng(SEED)), []
+    for which, move in enumerate(moves):
+        network = network_of(machine, which)
+        blocks = dense_blocks(network, *rows.of_network(which), kind)
+        pairs = zip(itertools.chain(*network.unit_ranges), itertools.chain(*blocks), strict=True)
+        squares = [float(move[unit] @ block @ move[unit]) for unit, block in pairs]
+        lengths.append(sum(squares) * RATE**2 / 2)
+    return lengths
+
+
+@each_kind
+def test_max_kl_bounds_the_length_of_the_step(kind: str) -> None:
+    """The length is the exact Fisher one; that of kronecker is by its own matrix."""
+    machine, x = CASE.machine(), CASE.data()
+
+    def bounded(max_kl: float | None) -> list[Tensor]:
+        learning = learner(CASE, machine, kind=kind, max_kl=max_kl)
+        for metric in learning.metrics:
+            metric.learning_rate.fill_(RATE)
+        learning.step(x)
+        return directions(machine)
+
+    own, free = "kronecker" if kind == "kronecker" else "fisher", bounded(None)
+    lengths = step_lengths(machine, x, free, own)
+    for factor, which in itertools.product((0.01, 0.999, 1.001, 100.0), BOTH):
+        moves = bounded(factor * lengths[which])
+        if factor > 1:
+            assert torch.equal(moves[which], free[which])
+        else:
+            length = step_lengths(machine, x, moves, own)[which]
+            assert length == pytest.approx(factor * lengths[which], rel=EXACT)
+            assert_close(moves[which], factor**0.5 * free[which])
+
+
+def test_max_kl_of_a_step_that_goes_nowhere() -> None:
+    machine = CASE.machine()
+    rule = make_rule("recognition only", CASE.samples)  # the generator's gradient is 0
+    WakeSleep(machine, rule, CASE.rng(), natural_metrics(machine, max_kl=0.1)).step(CASE.data())
+    assert [bool(each.any()) for each in directions(machine)] == [False, True]
+    assert all(each.isfinite().all() for each in directions(machine))
 
 
 # --- errors ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("which", "layer", "n"),
-    [(0, 0, 12), (0, 2, 12), (1, 0, 4), (1, 1, 12)],
-    ids=lambda number: str(number),
-)
+@each_kind
+@pytest.mark.parametrize(("which", "layer", "n"), [(0, 0, 12), (0, 2, 12), (1, 0, 4), (1, 1, 12)])
 def test_rows_that_are_not_finite_name_the_layer(which: int, layer: int, n: int, kind: str) -> None:
     machine = CASE.machine()
-    learning = learner(CASE, machine, kind=kind)
+    learning, broken = learner(CASE, machine, kind=kind), machine.networks[which].layers[layer]
     with torch.no_grad():
-        machine.networks[which].layers[layer].bias[0] = torch.nan
+        broken.bias[0] = torch.nan
     with pytest.raises(UserError) as error:
         learning.step(CASE.data())
-    name, parents = (
-        machine.networks[which].name,
-        machine.networks[which].layers[layer].weight.shape[1] + 1,
-    )
-    assert (
-        f"{name} layer {layer}: cannot factor a Fisher block from n={n} rows of d={parents} parents"
-        in str(error.value)
-    )
-    assert "damping 0.0625: its rows are not finite; lower optimizer.lr" in str(error.value)
+    what = f"n={n} rows of d={broken.weight.shape[1] + 1} parents with damping 0.0625"
+    name = f"{machine.networks[which].name} layer {layer}"
+    assert f"{name}: cannot factor a Fisher block from {what}" in str(error.value)
+    assert "its rows are not finite; lower optimizer.lr" in str(error.value)
 
 
 class Misshapen(Metric):
@@ -311,7 +409,7 @@ class Misshapen(Metric):
     def update(self, rows: Any, alpha: Tensor) -> None:
         pass
 
-    def direction(self, gradients: list[Tensor]) -> Any:
+    def direction(self, gradients: Sequence[Tensor]) -> Any:
         return self.spoil(list(gradients))
 
 
@@ -321,7 +419,6 @@ class Misshapen(Metric):
         lambda parts: parts[:-1],
         lambda parts: [part[:, :-1] for part in parts],
         lambda parts: [part.T for part in parts],
-        lambda parts: [part[:1] for part in parts],
     ],
 )
 def test_directions_of_another_shape_get_one_message(spoil: Callable[[list[Tensor]], Any]) -> None:
@@ -330,3 +427,21 @@ def test_directions_of_another_shape_get_one_message(spoil: Callable[[list[Tenso
     learner = WakeSleep(machine, make_rule("rws", 4), seeded(), metrics)
     with pytest.raises(UserError, match=r"Misshapen.direction must return a tensor \(m, d\) for"):
         learner.step(torch.zeros(3, 5))
+
+
+@pytest.mark.parametrize(
+    ("option", "values", "expected"),
+    [
+        ("generator_rows", ["dreams"], "one of model, posterior, got 'dreams'"),
+        ("batch", ["next"], "one of same, other, unlabeled, got 'next'"),
+        ("max_rows", [0, 2.5], "a whole number of at least 1, got"),
+        ("refresh_every", [0, None], "a whole number of at least 1, got"),
+        ("max_kl", [0, -0.1, float("nan"), "small", float("inf")], "a number of nats above 0 or"),
+    ],
+)
+def test_bad_options_are_errors_that_name_them(
+    option: str, values: list[Any], expected: str
+) -> None:
+    for value in values:
+        with pytest.raises(UserError, match=rf"metric\.{option} must be {expected}"):
+            RowOptions(**{option: value})

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from cases import assert_close, make_rule, row_weights
+from cases import assert_close, make_rule
 from directions import ALPHA, BOTH, CASE, SEED, SOLVED, directions, learner, relative_error
 from torch import Tensor
 
 from nws.learning import WakeSleep
-from nws.learning.rows import Phase, layer_rows
+from nws.learning.rows import Phase
 from nws.models import HelmholtzMachine
 from nws.natural import LevenbergMarquardt, Metric, Rows
 from nws.natural.metrics import Kronecker
@@ -167,46 +167,3 @@ def test_rows_are_copied_at_a_refresh_alone(monkeypatch: pytest.MonkeyPatch) -> 
         assert Counter(calls) == due, step
     learner(CASE, CASE.machine(), kind="fisher").step(CASE.data())
     assert Counter(calls)["curvature"] > 0  # the control: it sees what another metric makes
-
-
-# --- means of rows --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("max_rows", [None, 5, 1])
-def test_mean_rows_are_of_all_rows_and_mean_curvatures_of_those_that_are_kept(
-    max_rows: int | None,
-) -> None:
-    machine, stride = CASE.machine(), {None: 1, 5: 3, 1: 12}[max_rows]
-    trace, weights = machine.wake(CASE.data(), CASE.samples, CASE.rng()), row_weights(12)
-    kept = weights[::stride] / weights[::stride].sum()
-    for network in machine.networks:
-        found = layer_rows(network, [(trace, weights)], max_rows)
-        parts = trace.means(network)[::stride].split(network.widths, dim=1)
-        for edge in network.edges:
-            rows = found[edge.position]
-            mean, scale = rows.means
-            if edge.parent is None:
-                assert_close(mean, torch.ones(1))
-                assert_close(scale, rows.curvature[0])
-                continue
-            states = trace.state_blocks[edge.parent]
-            expected = [float(weights @ states[:, i]) for i in range(states.shape[1])]
-            assert_close(mean, torch.tensor([*expected, 1.0], dtype=torch.float64))
-            curvature = network.units[edge.child].curvature(parts[edge.position])
-            assert_close(scale, (kept[:, None] * curvature).sum(0))
-            assert float(rows.weights.sum()) == pytest.approx(1)
-            if edge.parent != 0:  # its rows are the same
-                assert_close(scale, rows.curvature.sum(0))
-            if max_rows is None:
-                assert_close(mean, rows.weights @ rows.inputs)
-
-
-def test_kept_rows_without_weight_count_as_none() -> None:
-    """Importance weights can be too small for the dtype in all rows that are kept."""
-    machine = CASE.machine()
-    trace, weights = machine.wake(CASE.data(), CASE.samples, CASE.rng()), torch.zeros(12).double()
-    weights[1] = 1  # max_rows=4 keeps rows 0, 3, 6, 9
-    for rows in layer_rows(machine.generator, [(trace, weights)], max_rows=4)[:-1]:
-        mean, scale = rows.means
-        assert all(bool((part == 0).all()) for part in (scale, rows.curvature, rows.weights))
-        assert mean.isfinite().all()

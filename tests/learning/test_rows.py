@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from typing import Any
 
 import pytest
 import reference
 import torch
-from cases import CASES, Case, assert_close, random_machine, row_weights, seeded
-from families import Counts, Gauss, Pair
+from cases import CASES, Case, assert_close, row_weights, seeded
+from families import Counts, Gauss, Pair, counted, small_machine
 from torch import Tensor
 
 from nws.learning.rows import layer_rows
-from nws.models import HelmholtzMachine, Trace
 from nws.natural import Rows
 
 CASE = Case((3, 4, 2, 3), 3, 4, "bipolar")  # B = 4, K = 3
@@ -57,11 +58,6 @@ def assert_rows(found: list[Rows], expected: list[tuple[Tensor, Tensor, Tensor]]
         assert_close(rows.squared_errors(), errors)
 
 
-def exact_top(machine: HelmholtzMachine, weights: Tensor) -> Tensor:
-    p = torch.sigmoid(machine.generator.layers[-1].bias.detach()).double().cpu()
-    return (weights.sum() * p * (1 - p))[None]
-
-
 @pytest.mark.parametrize("max_rows", [None, 100, 5, 3, 1])
 @pytest.mark.parametrize("case", [case for case in CASES if "float64_cpu" in case.id])
 def test_rows_are_the_loops_over_layers_samples_and_units(case: Case, max_rows: int | None) -> None:
@@ -71,39 +67,28 @@ def test_rows_are_the_loops_over_layers_samples_and_units(case: Case, max_rows: 
     slow = slow_rows(reference.recognition(machine), bits, weights, case.samples, max_rows)
     assert_rows(layer_rows(machine.recognition, [(wake, weights)], max_rows), slow)
     slow = slow_rows(reference.generator(machine), bits, weights, 1, max_rows)
-    assert_close(slow[-1][1], exact_top(machine, weights))  # as the deepest layer has no parents
+    p = torch.sigmoid(machine.generator.layers[-1].bias.detach()).double()
+    # the deepest layer has no parents
+    assert_close(slow[-1][1], (weights.sum() * p * (1 - p))[None])
     assert_rows(layer_rows(machine.generator, [(wake, weights)], max_rows), slow)
 
 
-def test_rows_have_the_sizes_and_names_that_messages_need() -> None:
-    machine = CASE.machine()
-    wake = machine.wake(CASE.data(), CASE.samples, CASE.rng())
-    weights = row_weights(12)
-    generator, recognition = (layer_rows(n, [(wake, weights)]) for n in machine.networks)
-    assert [tuple(rows.inputs.shape) for rows in generator] == [(12, 5), (12, 3), (12, 4), (1, 1)]
-    assert [tuple(rows.inputs.shape) for rows in recognition] == [(4, 4), (12, 5), (12, 3)]
-    assert [tuple(rows.curvature.shape) for rows in recognition] == [(4, 4), (12, 2), (12, 3)]
-    assert [rows.name for rows in recognition] == [f"recognition layer {i}" for i in range(3)]
-    assert generator[3].name == "generator layer 3"
-    for rows in [*generator, *recognition]:
-        assert (rows.inputs[:, -1] == 1).all()
-        assert rows.squared_errors().shape == rows.curvature.shape
-
-
 def test_other_weights_or_samples_fail_the_same_comparison() -> None:
-    """Negative controls."""
+    """Negative controls; and the names and sizes that messages need."""
     machine = CASE.machine()
     wake = machine.wake(CASE.data(), CASE.samples, CASE.rng())
     bits, weights, q = reference.bits_of(wake), row_weights(12), reference.recognition(machine)
     found = layer_rows(machine.recognition, [(wake, weights)])
-    assert_rows(found, slow_rows(q, bits, weights, CASE.samples, None))
+    assert [rows.name for rows in found] == [f"recognition layer {i}" for i in range(3)]
+    assert [tuple(rows.inputs.shape) for rows in found] == [(4, 4), (12, 5), (12, 3)]
+    right = slow_rows(q, bits, weights, CASE.samples, None)
+    assert_rows(found, right)
     for wrong in [
         slow_rows(q, bits, row_weights(12, seed=6), CASE.samples, None),
         slow_rows(q, bits, weights, CASE.samples, 6),
         slow_rows(q, [1 - bits[0], *bits[1:]], weights, CASE.samples, None),
-        [(inputs, errors, curvature) for inputs, curvature, errors in
-         slow_rows(q, bits, weights, CASE.samples, None)],
-    ]:  # fmt: skip
+        [(inputs, errors, curvature) for inputs, curvature, errors in right],
+    ]:
         with pytest.raises(AssertionError):
             assert_rows(found, wrong)
 
@@ -131,56 +116,27 @@ def test_rows_of_a_phase_in_parts_are_those_of_the_whole(
     assert not torch.equal(other[1].inputs, whole[1].inputs)
 
 
-def content(trace: Trace) -> list[Tensor]:
-    return [
-        trace.values.clone(),
-        trace.states.clone(),
-        trace.generator_means.clone(),
-        trace.recognition_means.clone(),
-    ]
+# hidden units, visible units
+OWN = [("binary", None), (Counts(), "binary"), (Counts(), Gauss()), (Pair(), "bipolar"),
+       (Pair(), None), (Gauss(), Gauss())]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("hidden", "visible"),
-    [("binary", None), (Counts(), None), (Counts(), "binary"), (Pair(), Gauss())],
-)
-def test_the_trace_stays_as_it_is(hidden: object, visible: object) -> None:
-    """Also for Poisson units, whose curvature is their mean, the same tensor."""
-    machine = random_machine((3, 2, 2), hidden, visible=visible)
-    for parameter in machine.parameters():
-        parameter.data.mul_(0.3)
-    trace = machine.wake(torch.full((2, 3), 0.5).double(), 3, seeded(1))
-    before = content(trace)
-    for network in machine.networks:
-        first = layer_rows(network, [(trace, row_weights(6))])
-        again = layer_rows(network, [(trace, row_weights(6))])
-        for one, two in zip(first, again, strict=True):
-            assert torch.equal(one.curvature, two.curvature)
-            assert torch.equal(one.squared_errors(), two.squared_errors())
-            assert torch.equal(one.squared_errors(), one.squared_errors())
-    assert all(torch.equal(a, b) for a, b in zip(before, content(trace), strict=True))
+@pytest.mark.parametrize("units", OWN, ids=str)
+def test_rows_of_any_family_hold_its_curvature_and_leave_the_trace_alone(units: Any) -> None:
+    """By autograd of A, twice, at the logits that the networks' layers give.
 
-
-@pytest.mark.parametrize("hidden", [Counts(), Pair(), Gauss()])
-@pytest.mark.parametrize("visible", [None, "bipolar", Gauss()])
-def test_rows_of_any_family_hold_its_curvature(hidden: object, visible: object) -> None:
-    """By autograd of A, twice, at the logits that the networks' layers give."""
-    machine = random_machine((3, 2, 2), hidden, visible=visible)
-    for parameter in machine.parameters():
-        parameter.data.mul_(0.3)
+    Also for Poisson units, whose curvature is their mean, the same tensor.
+    """
+    machine = small_machine(units, (3, 2, 2), scale=0.3)
     trace, weights = machine.dream(7, seeded(1)), row_weights(7)
+    tensors = (trace.values, trace.states, trace.generator_means, trace.recognition_means)
+    before = [each.clone() for each in tensors]
     for network in machine.networks:
-        families = machine.units[network.upward :]
-        logits = network.logits(trace.state_blocks)
-        for rows, units, a, edge in zip(
-            layer_rows(network, [(trace, weights)]),
-            families,
-            logits,
-            sorted(network.edges, key=lambda edge: edge.position),
-            strict=True,
-        ):
-            a = a.detach().requires_grad_()
-            (slope,) = torch.autograd.grad(units.log_partition(a).sum(), a, create_graph=True)
+        logits, found = network.logits(trace.state_blocks), layer_rows(network, [(trace, weights)])
+        for edge in network.edges:
+            rows, family = found[edge.position], machine.units[edge.child]
+            a = logits[edge.position].detach().requires_grad_()
+            (slope,) = torch.autograd.grad(family.log_partition(a).sum(), a, create_graph=True)
             (curvature,) = torch.autograd.grad(slope.sum(), a)
             expected = weights[:, None] * curvature
             errors = weights[:, None] * (trace.value_blocks[edge.child] - slope.detach()).square()
@@ -188,3 +144,58 @@ def test_rows_of_any_family_hold_its_curvature(hidden: object, visible: object) 
                 expected, errors = expected.sum(0, keepdim=True), errors.sum(0, keepdim=True)
             assert_close(rows.curvature, expected)
             assert_close(rows.squared_errors(), errors)
+            assert torch.equal(rows.squared_errors(), rows.squared_errors())
+    assert all(map(torch.equal, before, tensors))
+
+
+@pytest.mark.parametrize("visible", [None, Gauss()])
+def test_curvature_is_one_call_for_all_layers_of_a_family(visible: Any) -> None:
+    calls: Counter[str] = Counter()
+    machine = small_machine((counted(Pair(), calls), visible), (4, 3, 2, 2))
+    trace = machine.wake(torch.rand(5, 4, generator=seeded(2)).double(), 3, seeded(0))
+    for network in machine.networks:
+        calls.clear()
+        rows = layer_rows(network, [(trace, row_weights(15))])
+        assert calls["curvature"] == (not network.upward), "rows that nothing asks for are made"
+        assert all(len(layer.curvature) for layer in rows)
+        # the deepest generator layer's is that of its bias
+        assert calls["curvature"] == 1 + (not network.upward)
+
+
+@pytest.mark.parametrize(("max_rows", "stride"), [(None, 1), (5, 3), (1, 12)])
+def test_mean_rows_are_of_all_rows_and_mean_curvatures_of_those_that_are_kept(
+    max_rows: int | None, stride: int
+) -> None:
+    machine = CASE.machine()
+    trace, weights = machine.wake(CASE.data(), CASE.samples, CASE.rng()), row_weights(12)
+    kept = weights[::stride] / weights[::stride].sum()
+    for network in machine.networks:
+        found = layer_rows(network, [(trace, weights)], max_rows)
+        parts = trace.means(network)[::stride].split(network.widths, dim=1)
+        for edge in network.edges:
+            rows = found[edge.position]
+            mean, scale = rows.means
+            if edge.parent is None:
+                assert_close(mean, torch.ones(1))
+                assert_close(scale, rows.curvature[0])
+                continue
+            states = trace.state_blocks[edge.parent]
+            assert_close(mean, torch.cat([weights @ states, torch.ones(1)]))
+            curvature = network.units[edge.child].curvature(parts[edge.position])
+            assert_close(scale, (kept[:, None] * curvature).sum(0))
+            assert float(rows.weights.sum()) == pytest.approx(1)
+            if edge.parent != 0:  # its rows are the same
+                assert_close(scale, rows.curvature.sum(0))
+            if max_rows is None:
+                assert_close(mean, rows.weights @ rows.inputs)
+
+
+def test_kept_rows_without_weight_count_as_none() -> None:
+    """Importance weights can be too small for the dtype in all rows that are kept."""
+    machine = CASE.machine()
+    trace, weights = machine.wake(CASE.data(), CASE.samples, CASE.rng()), torch.zeros(12).double()
+    weights[1] = 1  # max_rows=4 keeps rows 0, 3, 6, 9
+    for rows in layer_rows(machine.generator, [(trace, weights)], max_rows=4)[:-1]:
+        mean, scale = rows.means
+        assert all(bool((part == 0).all()) for part in (scale, rows.curvature, rows.weights))
+        assert mean.isfinite().all()

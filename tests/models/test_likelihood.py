@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import reference
@@ -18,6 +19,7 @@ from cases import (
     random_machine,
     seeded,
 )
+from families import Gauss, Pair
 from torch import Tensor
 
 from nws.errors import UserError
@@ -25,11 +27,12 @@ from nws.models import (
     Bipolar,
     HelmholtzMachine,
     Trace,
+    Units,
     exact_log_likelihood,
     kl_divergence,
     log_likelihood,
 )
-from nws.models.likelihood import all_values
+from nws.models.likelihood import all_values, can_enumerate
 from nws.models.units import NAMED
 
 # --- exact ----------------------------------------------------------------------------------------
@@ -52,56 +55,27 @@ def test_exact_probabilities_of_all_images_sum_to_one(sizes: tuple[int, ...], un
     assert_close(exact_log_likelihood(machine, x).exp().sum(), torch.tensor(1.0))
 
 
-class Ternary(Bipolar):
-    """Values 0, 1 and 2; what enumeration and the check of a family read."""
-
-    support = (0.0, 1.0, 2.0)
-
-    def log_partition(self, logits: Tensor) -> Tensor:
-        return (1 + logits.exp() + (2 * logits).exp()).log()
-
-    def mean(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
-        z = logits.exp()
-        found = (z + 2 * z**2) / (1 + z + z**2)
-        return found if out is None else out.copy_(found)
-
-    def link(self, mean: Tensor) -> Tensor:
-        """e^a solves (2 - m) z^2 + (1 - m) z - m = 0."""
-        root = ((1 - mean) ** 2 + 4 * (2 - mean) * mean).sqrt()
-        return ((mean - 1 + root) / (2 * (2 - mean))).log()
-
-    def curvature(self, mean: Tensor) -> Tensor:
-        z = self.link(mean).exp()
-        return (z + 4 * z**2) / (1 + z + z**2) - mean**2
-
-
-@pytest.mark.parametrize("units", [Bipolar(), Ternary()])
+@pytest.mark.parametrize("units", [Bipolar(), Pair()])
 @pytest.mark.parametrize("count", [0, 1, 3, 7])
-def test_all_values_are_all_of_them_once(count: int, units: Bipolar) -> None:
+def test_all_values_are_all_of_them_once(count: int, units: Units) -> None:
+    assert units.support is not None
     values, number = all_values(units, count), len(units.support) ** count
     assert values.shape == (number, count)
     assert len({tuple(row) for row in values.tolist()}) == number
     assert set(values.flatten().tolist()) <= set(units.support)
 
 
-def test_enumeration_of_units_with_three_values() -> None:
+def test_enumeration_of_units_with_three_values_or_endless_ones() -> None:
     """Probabilities of all images sum to 1, and tables count 3^n states."""
-    machine = random_machine((3, 2, 2), Ternary(), visible="binary")
+    machine = random_machine((3, 2, 2), Pair(), visible="binary")
     x = all_values(NAMED["binary"], 3).double()
     assert_close(exact_log_likelihood(machine, x, 3**4).exp().sum(), torch.tensor(1.0))
     with pytest.raises(UserError, match=r"a table of 3\^4 states, the limit is 80;"):
         exact_log_likelihood(machine, x, 3**4 - 1)
     with pytest.raises(UserError, match=r"a table of 80 x 3\^2 states"):
         exact_log_likelihood(machine, x.repeat(10, 1), 3**4)
-
-
-def test_enumeration_needs_finitely_many_values() -> None:
-    class Endless(Bipolar):
-        support = None
-
-    machine = random_machine((3, 2), Endless())
     with pytest.raises(UserError, match="need hidden units with finitely many values"):
-        exact_log_likelihood(machine, torch.zeros(1, 3).double())
+        exact_log_likelihood(random_machine((3, 2), Gauss()), x)
 
 
 @pytest.mark.parametrize(
@@ -111,19 +85,12 @@ def test_enumeration_needs_finitely_many_values() -> None:
 def test_exact_log_likelihood_refuses_large_machines_and_names_the_count(
     sizes: tuple[int, ...], count: str
 ) -> None:
+    machine = HelmholtzMachine(sizes)
     with pytest.raises(UserError, match="use the importance-sampled") as refusal:
-        exact_log_likelihood(HelmholtzMachine(sizes), torch.zeros(4, 4))
-    assert f"a table of {count} states" in str(refusal.value) and str(list(sizes)) in str(
-        refusal.value
-    )
-
-
-def test_the_limit_on_states_is_inclusive() -> None:
-    machine = random_machine((3, 2, 4))
-    x = torch.zeros(2, 3).double()
-    assert exact_log_likelihood(machine, x, max_states=2**6).isfinite().all()
-    with pytest.raises(UserError, match=r"2\^6"):
-        exact_log_likelihood(machine, x, max_states=2**6 - 1)
+        exact_log_likelihood(machine, torch.zeros(4, 4))
+    for part in (f"a table of {count} states", str(list(sizes))):
+        assert part in str(refusal.value)
+    assert not can_enumerate(machine, 4) and can_enumerate(HelmholtzMachine((4, 3)), 4)
 
 
 # --- importance-sampled ---------------------------------------------------------------------------
@@ -210,29 +177,20 @@ def test_more_samples_give_a_higher_bound_below_the_exact_log_likelihood() -> No
     assert estimates[-1].mean < exact < estimates[-1].mean + 0.2
 
 
-def test_standard_error_is_the_standard_deviation_over_root_n() -> None:
-    """Of single data points' estimates, here one sample each from the same random numbers."""
-    machine, x = random_machine((4, 3)), torch.rand(50, 4, generator=seeded(3)).round().double()
-    values = machine.log_weights(machine.wake(x, 1, seeded(0)))[:, 0]
-    estimate = log_likelihood(machine, x, 1, seeded(0))
-    assert estimate.mean == pytest.approx(values.mean().item(), abs=EXACT)
-    assert estimate.standard_error == pytest.approx(values.std().item() / math.sqrt(50), abs=EXACT)
-    assert estimate.ess == pytest.approx(1)
-    # One point has no spread.
-    assert math.isnan(log_likelihood(machine, x[:1], 3, seeded(0)).standard_error)
-
-
-def test_one_chunk_is_the_plain_formula() -> None:
+@pytest.mark.parametrize("samples", [1, 8])
+def test_one_chunk_is_the_plain_formula(samples: int) -> None:
+    """Its standard error is the deviation of the data points' estimates over the root of N."""
     machine, x = (
         random_machine((4, 3, 2), "bipolar"),
-        torch.rand(6, 4, generator=seeded(3)).round().double(),
+        torch.rand(50, 4, generator=seeded(3)).round(),
     )
-    weights = machine.log_weights(machine.wake(x, 8, seeded(0))).exp()
-    estimate = log_likelihood(machine, x, 8, seeded(0))
-    assert estimate.mean == pytest.approx(weights.mean(1).log().mean().item(), abs=EXACT)
-    assert estimate.ess == pytest.approx(
-        (weights.sum(1) ** 2 / (weights**2).sum(1)).mean().item(), abs=EXACT
-    )
+    weights = machine.log_weights(machine.wake(x, samples, seeded(0))).exp()
+    values, estimate = weights.mean(1).log(), log_likelihood(machine, x, samples, seeded(0))
+    assert estimate.mean == pytest.approx(values.mean().item(), abs=EXACT)
+    assert estimate.standard_error == pytest.approx(values.std().item() / math.sqrt(50), abs=EXACT)
+    ess = weights.sum(1) ** 2 / (weights**2).sum(1)
+    assert estimate.ess == pytest.approx(ess.mean().item(), abs=EXACT)
+    assert math.isnan(log_likelihood(machine, x[:1], 3, seeded(0)).standard_error)  # no spread
 
 
 @pytest.mark.parametrize("max_rows", [1, 3, 17, 1000])
@@ -298,15 +256,22 @@ def test_extreme_log_weights_neither_overflow_nor_vanish() -> None:
     assert estimate.ess == pytest.approx(10, rel=1e-6)
 
 
-@pytest.mark.parametrize("samples", [0, -1, 1.5])
-def test_bad_sample_counts_are_refused(samples: int) -> None:
-    with pytest.raises(UserError, match=r"evaluation\.samples must be a whole number"):
-        log_likelihood(random_machine((3, 2)), torch.zeros(1, 3).double(), samples)
+SOME = torch.full((2, 4), 0.5)
 
 
-def test_no_data_is_refused() -> None:
-    with pytest.raises(UserError, match="at least one data point"):
-        log_likelihood(random_machine((3, 2)), torch.zeros(0, 3).double(), 3)
+@pytest.mark.parametrize(
+    ("x", "samples", "message"),
+    [
+        *((SOME, count, r"evaluation\.samples must be a whole number of at least 1 and at most")
+          for count in (0, -1, 1.5, 10**18)),
+        (SOME[:0], 3, "at least one data point"),
+        *((SOME.index_fill(1, torch.tensor(2), x), 3, "intensities in .*divide bytes by 255")
+          for x in (255.0, -1.0, float("nan"))),
+    ],
+)  # fmt: skip
+def test_bad_counts_and_data_are_refused(x: Tensor, samples: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        log_likelihood(HelmholtzMachine([4, 3], rng=seeded()), x, samples)
 
 
 # --- Kullback-Leibler divergence ------------------------------------------------------------------
@@ -342,12 +307,3 @@ def test_divergence_is_its_formula_and_not_negative(seed: int) -> None:
     expected = sum(p.item() * (math.log(p) - q.item()) for p, q in zip(p_data, log_p, strict=True))
     assert kl_divergence(machine, images, p_data) == pytest.approx(expected, abs=EXACT)
     assert expected > 0
-
-
-@pytest.mark.parametrize("value", [255.0, -1.0, float("nan")])
-def test_data_that_are_no_intensities_are_an_error(value: float) -> None:
-    machine = HelmholtzMachine([4, 3], rng=torch.Generator().manual_seed(0))
-    x = torch.full((2, 4), 0.5)
-    x[1, 2] = value
-    with pytest.raises(UserError, match=r"bits or intensities in \[0, 1\].*divide bytes by 255"):
-        log_likelihood(machine, x, 3)

@@ -1,4 +1,4 @@
-"""Units: every family against autograd of A, by sums or integrals, and by samples."""
+"""Units, one contract for every family: against autograd of A, sums or integrals, and samples."""
 
 from __future__ import annotations
 
@@ -6,39 +6,43 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from cases import EXACT, STANDARD_ERRORS, assert_close, seeded
+from conftest import Command, checkpoint
 from families import Counts, Gauss, Pair
+from scipy.stats import norm, poisson
 from torch import Tensor
 
 import nws.models
+from nws import HelmholtzMachine, exact_log_likelihood
 from nws.errors import UserError
+from nws.models import Gaussian, Poisson
+from nws.models.poisson import LARGE
 from nws.models.units import NAMED, Binary, Bipolar, Units, find_spans, find_units
 
 
 def shipped() -> list[Units]:
     """One of each class of units in nws/models/: a new family is tested once its file is there."""
-    modules = [
-        importlib.import_module(f"nws.models.{m.name}")
-        for m in pkgutil.iter_modules(nws.models.__path__)
-    ]
-    found = {each for module in modules for each in vars(module).values() if inspect.isclass(each)}
+    names = [f"nws.models.{module.name}" for module in pkgutil.iter_modules(nws.models.__path__)]
+    members = [vars(importlib.import_module(name)).values() for name in names]
+    found = {each for values in members for each in values if inspect.isclass(each)}
     kinds = [each for each in found if issubclass(each, Units) and not inspect.isabstract(each)]
     return [each() for each in sorted(kinds, key=lambda each: each.__name__)]
 
 
 FAMILIES: list[Units] = [*shipped(), Gauss(), Pair(), Counts()]
-
 LOGITS = torch.linspace(-4, 4, 33, dtype=torch.float64)
 DRAWS = 40_000
 families = pytest.mark.parametrize("units", FAMILIES, ids=lambda units: type(units).__name__)
 
 
-def cumulant(units: Units, order: int, logits: Tensor = LOGITS) -> Tensor:
+def cumulant(units: Units, order: int) -> Tensor:
     """The derivative of A of this order, by autograd."""
-    logits = logits.clone().requires_grad_()
+    logits = LOGITS.clone().requires_grad_()
     value = units.log_partition(logits)
     for _ in range(order):
         (value,) = torch.autograd.grad(value.sum(), logits, create_graph=True)
@@ -56,10 +60,7 @@ def draw(units: Units, means: Tensor, seed: int = 0) -> Tensor:
 
 
 def grid(units: Units, logit: float) -> tuple[Tensor, Tensor]:
-    """Values to sum over and their weights: the support, or all counts, or a fine grid.
-
-    Values between the whole numbers have a density where log_base is finite there.
-    """
+    """Values to sum over and their weights: the support, or all counts, or a fine grid."""
     if units.support is not None:
         values = torch.tensor(units.support, dtype=torch.float64)
         return values, torch.ones_like(values)
@@ -81,13 +82,9 @@ def test_mean_and_curvature_are_the_derivatives_of_the_log_partition(units: Unit
     assert_close(mean, cumulant(units, 1))
     assert_close(units.curvature(mean), cumulant(units, 2))
     assert (units.curvature(mean) > 0).all()
+    assert_close(units.link(mean), LOGITS)
     out = torch.empty_like(LOGITS)
     assert torch.equal(units.mean(LOGITS, out=out), mean) and torch.equal(out, mean)
-
-
-@families
-def test_link_is_the_inverse_of_mean(units: Units) -> None:
-    assert_close(units.link(units.mean(LOGITS)), LOGITS)
 
 
 @families
@@ -114,8 +111,7 @@ def test_log_prob_is_linear_in_the_value_and_its_gradient_is_value_minus_mean(un
     assert_close(gradient, values - units.mean(LOGITS))
     assert_close(log_prob(units, values, LOGITS), formula)
     one, other = (log_prob(units, values, each) for each in (LOGITS, LOGITS + 0.5))
-    # the control: another logit gives another probability
-    assert (one - other).abs().max() > 1e-3
+    assert (one - other).abs().max() > 1e-3  # the control: another logit
 
 
 @families
@@ -130,21 +126,19 @@ def test_extreme_logits_give_finite_numbers(units: Units, dtype: torch.dtype) ->
     assert log_prob(units, values, logits.flip(0)).isfinite().all()
 
 
-# --- samples --------------------------------------------------------------------------------------
+# --- samples, encodings ---------------------------------------------------------------------------
 
 
 @families
 @pytest.mark.parametrize("logit", [-2.0, 0.0, 0.7, 2.0])
 def test_samples_have_the_mean_and_the_variance(units: Units, logit: float) -> None:
     logits = torch.full((DRAWS,), logit, dtype=torch.float64)
-    samples = draw(units, units.mean(logits))
-    mean = units.mean(logits[0])
+    samples, mean = draw(units, units.mean(logits)), units.mean(logits[0])
     squares = (samples - mean).square()
     for found, expected in ((samples, mean), (squares, units.curvature(mean))):
         error = float(found.std()) / DRAWS**0.5 + EXACT
         assert abs(float(found.mean() - expected)) < STANDARD_ERRORS * error
-    # the control: the mean of a nearby logit does not pass
-    error = float(samples.std()) / DRAWS**0.5
+    error = float(samples.std()) / DRAWS**0.5  # the control: the mean of a nearby logit
     assert abs(float(samples.mean() - units.mean(logits[0] + 0.3))) > STANDARD_ERRORS * error
 
 
@@ -155,102 +149,52 @@ def test_the_same_noise_gives_the_same_sample_in_place(units: Units) -> None:
     assert torch.equal(one, two) and not torch.equal(one, other)
     noise = torch.empty_like(means)
     units.fill_noise(noise, seeded(1))
-    before = means.clone()
-    assert units.sample_(noise, means).data_ptr() == noise.data_ptr()
-    assert torch.equal(noise, one) and torch.equal(means, before)
-    if units.support is not None:
-        assert set(one.tolist()) <= set(units.support)
+    assert units.sample_(noise, means).data_ptr() == noise.data_ptr() and torch.equal(noise, one)
+    assert units.support is None or set(one.tolist()) <= set(units.support)
+    whole = torch.full((5, 6), 7.0)
+    units.fill_noise(whole[:, 2:4], seeded(1))
+    assert (whole[:, :2] == 7).all() and (whole[:, 4:] == 7).all() and (whole[:, 2:4] != 7).all()
 
 
 @families
-def test_noise_fills_a_part_of_a_tensor_and_no_more(units: Units) -> None:
-    noise = torch.full((5, 6), 7.0)
-    units.fill_noise(noise[:, 2:4], seeded(1))
-    assert (noise[:, :2] == 7).all() and (noise[:, 4:] == 7).all()
-    assert (noise[:, 2:4] != 7).all()
-
-
-# --- encodings ------------------------------------------------------------------------------------
-
-
-@families
-def test_states_and_data_have_inverses(units: Units) -> None:
-    values = draw(units, units.mean(LOGITS))
-    assert_close(units.decode(units.encode(values)), values)
-    x = torch.linspace(0, 1, 11, dtype=torch.float64)
-    assert_close(units.to_data(units.from_data(x)), x)
-
-
-@families
-def test_methods_leave_their_arguments_alone(units: Units) -> None:
+def test_encodings_have_inverses_and_methods_leave_their_arguments_alone(units: Units) -> None:
     logits, means = LOGITS.clone(), units.mean(LOGITS)
     values = draw(units, means)
     kept = [each.clone() for each in (logits, means, values)]
+    assert_close(units.decode(units.encode(values)), values)
+    x = torch.linspace(0, 1, 11, dtype=torch.float64)
+    assert_close(units.to_data(units.from_data(x)), x)
     units.log_prob(values, logits, means)
-    for method in (units.curvature, units.link, units.to_data):
-        method(means)
-    for method in (units.encode, units.decode, units.log_base):
-        method(values)
-    units.log_partition(logits)
-    for before, after in zip(kept, (logits, means, values), strict=True):
-        assert torch.equal(before, after)
+    for each in (units.curvature(means), units.link(means), units.to_data(means)):
+        assert each.shape == means.shape
+    for each in (units.encode(values), units.log_base(values), units.log_partition(logits)):
+        assert each.shape == values.shape
+    assert all(map(torch.equal, kept, (logits, means, values)))
 
 
 def test_states_of_bits_and_of_intensities() -> None:
     y = torch.tensor([0.0, 0.25, 1.0])
     assert Binary().encode(y) is y and Binary().decode(y) is y
     assert Bipolar().encode(y).tolist() == [-1, -0.5, 1]
-    assert Bipolar().decode(Bipolar().encode(y)).tolist() == y.tolist()
     assert Bipolar().from_data(y) is y and Bipolar().to_data(y) is y
 
 
 # --- Bernoulli units at any logit -----------------------------------------------------------------
 
-
-def by_formula(values: Tensor, logits: Tensor) -> Tensor:
-    """y a - A(a), which autograd goes through."""
-    return values * logits - Binary().log_partition(logits)
-
-
 LOG_PROBS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "by means": lambda y, a: log_prob(Binary(), y, a),
-    "by formula": by_formula,
+    "by formula": lambda y, a: y * a - Binary().log_partition(a),  # autograd goes through it
     "base class": lambda y, a: Units.log_prob(Binary(), y, a, torch.sigmoid(a)),
 }
-each_log_prob = pytest.mark.parametrize("function", LOG_PROBS.values(), ids=LOG_PROBS)
 
 
-@each_log_prob
+@pytest.mark.parametrize("function", LOG_PROBS.values(), ids=LOG_PROBS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(
-    ("bit", "logit", "expected"),
-    [
-        (1, 1e4, 0),
-        (0, -1e4, 0),
-        (1, -1e4, -1e4),
-        (0, 1e4, -1e4),
-        (0.25, 1e4, -7.5e3),
-        (0.25, -1e4, -2.5e3),
-    ],
-)
-def test_log_prob_of_extreme_logits_is_finite_and_right(
-    bit: float,
-    logit: float,
-    expected: float,
-    dtype: torch.dtype,
-    function: Callable[[Tensor, Tensor], Tensor],
-) -> None:
-    """Exact: log(1 + e^a) is 0 or a here."""
-    found = function(torch.tensor([bit], dtype=dtype), torch.tensor([logit], dtype=dtype))
-    assert found.tolist() == [expected]
-
-
-@each_log_prob
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_log_prob_near_saturation_keeps_absolute_precision(
-    dtype: torch.dtype, function: Callable[[Tensor, Tensor], Tensor]
-) -> None:
-    """Two roundings of numbers of up to 40, and the logarithm's."""
+def test_log_prob_is_right_at_any_logit(dtype: torch.dtype, function: Any) -> None:
+    """Exact where log(1 + e^a) is 0 or a; else two roundings of up to 40, and the logarithm's."""
+    bits = torch.tensor([1, 0, 1, 0, 0.25, 0.25], dtype=dtype)
+    logits = torch.tensor([1e4, -1e4, -1e4, 1e4, 1e4, -1e4], dtype=dtype)
+    assert function(bits, logits).tolist() == [0, 0, -1e4, -1e4, -7.5e3, -2.5e3]
     logits = torch.linspace(-40, 40, 801, dtype=torch.float64).to(dtype)
     for bit in (0.0, 1.0):
         expected = -torch.log1p(torch.exp(logits.double() * (1 - 2 * bit)))
@@ -258,7 +202,79 @@ def test_log_prob_near_saturation_keeps_absolute_precision(
         assert error <= 4 * 40 * torch.finfo(dtype).eps
 
 
-# --- by name, and in spans ------------------------------------------------------------------------
+# --- Gaussian and Poisson units, against scipy ----------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.2])
+def test_log_densities_of_gaussian_units_are_those_of_the_data(scale: float) -> None:
+    """x ~ N(scale a, scale^2): the density of x, not of x / scale."""
+    units, x = Gaussian(scale), torch.linspace(-1, 2, 31, dtype=torch.float64)
+    logits = torch.linspace(-3, 5, 31, dtype=torch.float64)
+    expected = norm.logpdf(x.numpy(), loc=scale * logits.numpy(), scale=scale)
+    assert_close(log_prob(units, units.from_data(x), logits), torch.from_numpy(expected))
+
+
+def test_the_exact_likelihood_under_gaussian_units_is_a_mixture_of_normals() -> None:
+    machine = HelmholtzMachine([3, 2], visible=Gaussian(0.3), rng=seeded()).double()
+    x = torch.tensor([[0.1, 0.9, 0.4]], dtype=torch.float64)
+    prior = torch.sigmoid(machine.generator.layers[1].bias).detach().numpy()
+    weight, bias = (p.detach().numpy() for p in machine.generator.layers[0].parameters())
+    total = 0.0
+    for h in np.ndindex(2, 2):
+        chance = np.prod(np.where(h, prior, 1 - prior))
+        total += chance * np.prod(norm.pdf(x.numpy()[0], 0.3 * (weight @ h + bias), 0.3))
+    assert float(exact_log_likelihood(machine, x)) == pytest.approx(np.log(total), abs=EXACT)
+
+
+def test_log_probabilities_of_poisson_units_are_those_of_counts() -> None:
+    units = Poisson(1 / 255)
+    counts = torch.arange(256, dtype=torch.float64)
+    logits = torch.linspace(-2, 6, 256, dtype=torch.float64)
+    expected = poisson.logpmf(counts.numpy(), logits.exp().numpy())
+    assert_close(log_prob(units, units.from_data(counts / 255), logits), torch.from_numpy(expected))
+
+
+@pytest.mark.parametrize("rate", [1e-3, 0.7, 12.0, 300.0, LARGE, 10 * LARGE])
+def test_counts_are_quantiles_of_their_noise(rate: float) -> None:
+    """The cumulative sums lose some eps, so the noise is kept a little off the steps.
+
+    Above `LARGE` the quantile is off by one count at most.
+    """
+    noise = torch.rand(2000, generator=seeded(), dtype=torch.float64)
+    steps = poisson.cdf(poisson.ppf(noise.numpy(), rate) - [[0], [1]], rate)
+    clear = (abs(steps - noise.numpy()) > 1e-9).all(0)
+    expected = torch.from_numpy(poisson.ppf(noise.numpy(), rate))
+    found = Poisson().sample_(noise.clone(), torch.full((2000,), rate, dtype=torch.float64))
+    assert (found - expected).abs().max() <= 1
+    assert rate > LARGE or (clear.mean() > 0.99 and torch.equal(found[clear], expected[clear]))
+
+
+def test_counting_ends() -> None:
+    """Also where rounding leaves all sums below the noise, and for means that are no numbers."""
+    noise = torch.full((1,), 1 - 2**-53, dtype=torch.float64)
+    found = Poisson().sample_(noise, torch.full((1,), 9000.0, dtype=torch.float64))
+    assert poisson.ppf(1 - 1e-9, 9000) < float(found) < poisson.ppf(1 - 1e-11, 9000)
+    means = torch.tensor([float("nan"), float("inf"), 1e30])
+    assert not Poisson().sample_(torch.full((3,), 0.5), means)[:2].isfinite().any()
+
+
+@pytest.mark.parametrize("family", [Gaussian, Poisson])
+@pytest.mark.parametrize("scale", [0.0, -1, 1e-7, 1e7, float("nan"), "wide", True])
+def test_a_wrong_scale_is_refused(family: type[Any], scale: Any) -> None:
+    with pytest.raises(UserError, match=r"model\.visible\.scale must be a number from 1e-6 to 1e6"):
+        family(scale)
+
+
+@pytest.mark.parametrize("visible", ["gaussian", "poisson"])
+def test_a_run_on_grey_images(train: Command, visible: str) -> None:
+    options = (f"model/visible={visible}", "model.visible.scale=0.2", "data.binarize=none")
+    outcome = train("algorithm=nrws", "optimizer.lr=0.001", *options)
+    assert outcome.code == 0 and outcome.err == "", outcome.err
+    state = checkpoint(outcome.run)["machine"]
+    assert all(value.isfinite().all() for value in state.values())
+
+
+# --- by name, in spans, and with mistakes ---------------------------------------------------------
 
 
 def test_families_are_found_by_name_or_given() -> None:
@@ -279,3 +295,38 @@ def test_spans_join_neighbours_of_one_family() -> None:
     assert [span.widths for span in found] == [[3, 2], [4], [1]]
     assert all(a is b for a, b in zip((s.units for s in found), (one, other, one), strict=True))
     assert find_spans([], []) == []
+
+
+def spoiled(base: type[Units], **methods: Callable[..., Any]) -> Units:
+    """A family with other methods."""
+    return type("Spoiled", (base,), methods)()
+
+
+WRONG: dict[str, Units] = {
+    # a negative binomial's: its logits must be below 0
+    "log_partition must be finite for every real logit": spoiled(
+        Gauss, log_partition=lambda self, a: -(1 - a.exp()).log()
+    ),
+    "mean must be the derivative of log_partition": spoiled(
+        Gauss, log_partition=lambda self, a: a.square()
+    ),
+    "mean must write its result to out": spoiled(
+        Binary, mean=lambda self, a, out=None: torch.sigmoid(a)
+    ),
+    "curvature must be the second derivative": spoiled(Binary, curvature=lambda self, mean: mean),
+    "curvature must be the second deriv": spoiled(Gauss, curvature=lambda *given: torch.ones(())),
+    "link must be the inverse of mean": spoiled(Binary, link=lambda self, mean: mean),
+    "decode must be the inverse of encode": spoiled(Binary, encode=lambda self, values: 3 * values),
+}
+
+
+@pytest.mark.parametrize(("message", "family"), WRONG.items(), ids=range(len(WRONG)))
+def test_a_mistake_in_a_family_is_found_where_the_machine_is_made(
+    message: str, family: Units
+) -> None:
+    for units in ((family, None), ("binary", family)):
+        with pytest.raises(UserError, match=f"units of the class Spoiled: {message}"):
+            HelmholtzMachine([4, 3], *units)
+    with torch.no_grad():
+        for right in (Gauss(), Pair(), Counts()):
+            HelmholtzMachine([4, 3], visible=right)

@@ -1,0 +1,354 @@
+"""Networks and phases: what is clamped, what is drawn from what, what both networks say of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import reference
+import torch
+from cases import (
+    CASES,
+    EACH_UNITS,
+    Case,
+    assert_close,
+    assert_frequencies,
+    encode_layers,
+    random_machine,
+    seeded,
+)
+from families import MIXED, Gauss, Pair, counted, small_machine
+from torch import Tensor
+
+from nws.models import BeliefNetwork, Binary, Bipolar, HelmholtzMachine, Trace, Units
+from nws.models.noise import Part
+
+PUBLIC = (
+    "values", "states", "generator_logits", "recognition_logits", "generator_means",
+    "recognition_means",
+)  # fmt: skip
+families = pytest.mark.parametrize("units", MIXED.values(), ids=MIXED)
+each_units = pytest.mark.parametrize("units", EACH_UNITS)
+each_case = pytest.mark.parametrize("case", CASES)
+
+
+def wake(case: Case, machine: HelmholtzMachine, seed: int = 1) -> Trace:
+    return machine.wake(case.data(), case.samples, case.rng(seed))
+
+
+def dream(case: Case, machine: HelmholtzMachine, seed: int = 1) -> Trace:
+    return machine.dream(case.batch * case.samples, case.rng(seed))
+
+
+PHASES = pytest.mark.parametrize("phase", [wake, dream])
+
+
+def content(trace: Trace) -> list[Tensor]:
+    return [getattr(trace, name).clone() for name in PUBLIC]
+
+
+def same(one: list[Tensor], other: list[Tensor]) -> bool:
+    return all(map(torch.equal, one, other))
+
+
+# --- networks -------------------------------------------------------------------------------------
+
+
+@each_case
+@pytest.mark.parametrize("upward", [False, True], ids=["generator", "recognition"])
+def test_log_prob_and_its_gradient_are_the_plain_bernoulli_formulas(
+    case: Case, upward: bool
+) -> None:
+    machine = case.machine()
+    bits = [torch.randint(2, (6, size), generator=seeded(3)).double() for size in case.sizes]
+    network = machine.networks[upward]
+    expected = (reference.recognition if upward else reference.generator)(machine)
+    states = encode_layers(machine, bits)
+    for logits, expected_logits in zip(network.logits(states), expected.logits(bits), strict=True):
+        assert_close(logits, expected_logits, case.tolerance)
+    log_prob = network.log_prob(states)
+    assert_close(log_prob, expected.log_prob(bits), case.tolerance)
+    log_prob.sum().backward()
+    gradient = expected.gradient(bits, torch.ones(len(bits[0]), dtype=torch.float64))
+    assert_close(reference.flatten(network.layers, gradients=True), gradient, case.tolerance)
+
+
+@each_units
+def test_probabilities_of_all_states_sum_to_one(units: str) -> None:
+    machine = random_machine((3, 2, 2), units)
+    states = encode_layers(machine, reference.every_state(machine.sizes))
+    assert_close(machine.generator.log_prob(states).exp().sum(), torch.tensor(1.0))
+    of_each_x = machine.recognition.log_prob(states).exp().sum() / 8
+    assert_close(of_each_x, torch.tensor(1.0))
+
+
+def test_shapes_are_those_of_linear_layers_and_edges_go_parents_first() -> None:
+    down, up = (BeliefNetwork((5, 3, 2), upward=upward) for upward in (False, True))
+    assert [tuple(layer.weight.shape) for layer in down.layers] == [(5, 3), (3, 2), (2, 0)]
+    assert [tuple(layer.weight.shape) for layer in up.layers] == [(3, 5), (2, 3)]
+    assert [(edge.parent, edge.child) for edge in down.edges] == [(None, 2), (2, 1), (1, 0)]
+    assert [(edge.parent, edge.child) for edge in up.edges] == [(0, 1), (1, 2)]
+    for network in (down, up):
+        assert all(network.layers[edge.position] is edge.layer for edge in network.edges)
+        assert network.widths == [layer.weight.shape[0] for layer in network.layers]
+        assert all(isinstance(units, Binary) for units in network.units)
+    assert (down.name, up.name) == ("generator", "recognition")
+    assert repr(up.layers[0]) == "Layer(parents=5, units=3)"
+
+
+def test_spans_are_the_neighbouring_layers_of_one_family() -> None:
+    one, other = Binary(), Bipolar()
+    down = BeliefNetwork((5, 3, 2), upward=False, units=(one, other, other))
+    up = BeliefNetwork((5, 3, 2), upward=True, units=(one, other, other))
+    assert down.spans == [(one, slice(0, 5), [5]), (other, slice(5, 10), [3, 2])]
+    assert up.spans == [(other, slice(0, 5), [3, 2])]  # the visible layer is none of its own
+
+
+@each_units
+@pytest.mark.parametrize("upward", [False, True], ids=["generator", "recognition"])
+def test_joint_fisher_matrix_has_one_block_for_each_unit(upward: bool, units: str) -> None:
+    """Ay 2002: cross-unit entries vanish; the block of unit j is E[sigma'(a_j) h h^T].
+
+    Of the reference, on which tests of the natural gradient stand.
+    """
+    machine = random_machine((3, 2, 2), units)
+    x = torch.tensor([[0.0, 1, 1], [1, 0, 1], [0.2, 0.7, 0.4]])
+    data = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64)
+    if upward:
+        network, arguments = reference.recognition(machine), (machine, x, data)
+        matrix: Callable[..., Any] = reference.recognition_fisher
+        states = [reference.every_hidden_state(machine, row) for row in x]
+        bits = [torch.cat(layer) for layer in zip(*states, strict=True)]
+        weights = data.repeat_interleave(len(states[0][0])) * network.log_prob(bits).exp()
+    else:
+        network, arguments = reference.generator(machine), (machine,)
+        matrix, bits = reference.generator_fisher, reference.every_state(machine.sizes)
+        weights = network.log_prob(bits).exp()
+    assert_close(weights.sum(), torch.tensor(1.0))
+    outer, hessian = (matrix(*arguments, form) for form in ("outer", "hessian"))
+    blocks = torch.zeros_like(outer.matrix)
+    for inputs, logits, units_of_layer in zip(
+        network.parents(bits), network.logits(bits), outer.units, strict=True
+    ):
+        for a, unit in zip(logits.T, units_of_layer, strict=True):
+            slope = torch.exp(-a) / (1 + torch.exp(-a)) ** 2
+            blocks[unit, unit] = inputs.T @ ((weights * slope)[:, None] * inputs)
+    assert_close(outer.matrix, blocks)
+    assert_close(hessian.matrix, blocks)
+    assert sum(unit.stop - unit.start for unit in itertools.chain(*outer.units)) == len(blocks)
+    # The control: gradients at other states than the model's own mix the units.
+    uniform = torch.full_like(weights, 1 / len(weights))
+    assert (reference.fisher_matrix(network, bits, uniform) - outer.matrix).abs().max() > 1e-2
+
+
+# --- what a trace says ----------------------------------------------------------------------------
+
+
+def assert_consistent(machine: HelmholtzMachine, trace: Trace, bound: float) -> None:
+    """States encode values; logits, means, errors and log-probabilities are the reference's."""
+    bits = reference.bits_of(trace)
+    assert [y.shape[1] for y in bits] == list(machine.sizes)
+    for state, expected in zip(trace.state_blocks, encode_layers(machine, bits), strict=True):
+        assert_close(state, expected, bound)
+    plain = (reference.generator(machine), reference.recognition(machine))
+    for network, expected_network in zip(machine.networks, plain, strict=True):
+        logits = torch.cat(expected_network.logits(bits), dim=1)
+        targets = torch.cat(bits[1:] if network.upward else bits, dim=1)
+        means = 1 / (1 + torch.exp(-logits))
+        assert_close(trace.logits(network), logits, bound)
+        assert_close(trace.means(network), means, bound)
+        assert_close(trace.targets(network), targets, bound)
+        assert_close(trace.errors(network), means - targets, bound)
+        log_probs = expected_network.layer_log_probs(bits)
+        assert_close(trace.layer_log_probs(network), log_probs, bound)
+    assert_close(trace.pixels, bits[0], bound)
+    assert_close(trace.pixel_means, 1 / (1 + torch.exp(-plain[0].logits(bits)[0])), bound)
+    log_weights = plain[0].log_prob(bits) - plain[1].log_prob(bits)
+    assert_close(machine.log_weights(trace), log_weights.view(-1, trace.samples), bound)
+
+
+@pytest.mark.parametrize("soft", [False, True], ids=["bits", "intensities"])
+@each_case
+def test_a_trace_is_clamped_or_drawn_and_both_networks_are_evaluated(
+    case: Case, soft: bool
+) -> None:
+    machine, x = case.machine(), case.data(soft)
+    clamped = machine.wake(x, case.samples, case.rng())
+    assert clamped.samples == case.samples and len(clamped.values) == case.batch * case.samples
+    assert torch.equal(clamped.value_blocks[0], x.repeat_interleave(case.samples, dim=0))
+    assert torch.equal(clamped.visible_states, machine.units[0].encode(x))
+    hidden = torch.cat(clamped.value_blocks[1:], dim=1)
+    assert ((hidden == 0) | (hidden == 1)).all()
+    drawn = machine.dream(7, case.rng())
+    assert drawn.samples == 1 and len(drawn.values) == 7
+    assert ((drawn.values == 0) | (drawn.values == 1)).all()
+    given = machine.evaluate([block.clone() for block in clamped.state_blocks], case.samples)
+    assert_close(given.values, clamped.values, case.tolerance)
+    for trace in (clamped, drawn, given):
+        assert_consistent(machine, trace, case.tolerance)
+        assert not any(getattr(trace, name).requires_grad for name in PUBLIC)
+
+
+@families
+def test_a_trace_of_any_family_says_what_its_networks_say(units: tuple[Any, Any]) -> None:
+    machine = small_machine(units)
+    x = torch.rand(5, 4, generator=seeded(3)).double()
+    clamped = machine.wake(x, 3, seeded(1))
+    for trace in (clamped, machine.dream(6, seeded(1))):
+        for network in machine.networks:
+            log_prob = network.log_prob(trace.state_blocks)
+            assert_close(trace.layer_log_probs(network).sum(0), log_prob)
+            logits = network.logits(trace.state_blocks)
+            assert_close(trace.logits(network), torch.cat(logits, dim=1))
+            pairs = zip(network.units[network.upward :], logits, strict=True)
+            means = torch.cat([family.mean(block) for family, block in pairs], dim=1)
+            assert_close(trace.means(network), means)
+            assert_close(trace.errors(network), means - trace.targets(network))
+    assert_close(clamped.pixels, x.repeat_interleave(3, dim=0))
+    assert_close(clamped.value_blocks[0][::3], machine.units[0].from_data(x))
+    again = machine.evaluate(clamped.state_blocks, 3)
+    assert_close(again.values, clamped.values)
+    assert_close(again.recognition_means, clamped.recognition_means)
+
+
+@pytest.mark.parametrize("visible", [None, Gauss()])
+def test_elementwise_work_is_one_call_for_all_layers_of_a_family(visible: Units | None) -> None:
+    calls: Counter[str] = Counter()
+    machine = random_machine((4, 3, 2, 2), counted(Pair(), calls), visible=visible)
+    calls.clear()  # of the check where the machine is made
+    trace = machine.wake(torch.zeros(2, 4).double(), 3, seeded(0))
+    # three hidden layers drawn one after the other, and evaluated at once
+    assert calls == {"fill_noise": 1, "mean": 3 + 1, "sample_": 3}
+    calls.clear()
+    for network in machine.networks:
+        trace.layer_log_probs(network)
+    machine.evaluate(trace.state_blocks, 3)
+    assert calls == {"log_prob": 2, "mean": 2}
+
+
+@each_units
+def test_saturated_units_are_certain_and_their_log_weights_finite(units: str) -> None:
+    machine = random_machine((3, 2, 2), units).float()
+    for network, sign in zip(machine.networks, (-1, 1), strict=True):  # p is sure of 0s, q of 1s
+        for layer in network.layers:
+            torch.nn.init.constant_(layer.weight, 0.0)
+            torch.nn.init.constant_(layer.bias, sign * 1e4)
+    trace = machine.wake(torch.zeros(2, 3), 3, seeded(1))
+    assert (torch.cat(trace.value_blocks[1:], dim=1) == 1).all()
+    assert (machine.log_weights(trace) == -4e4).all()
+    assert (machine.dream(4, seeded(1)).values == 0).all()
+    ones = [torch.ones(1, size) for size in machine.sizes]
+    assert machine.generator.log_prob(ones).item() == -7e4
+    assert machine.recognition.log_prob(ones).item() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_log_probs_of_a_trace_are_right_at_any_logits(dtype: torch.dtype) -> None:
+    """The bias of an unconnected pixel runs through all sizes; the error is in rounding units."""
+    extreme = torch.tensor([-1e4, -300, 300, 1e4])
+    machine = random_machine((1, 1)).to(dtype)
+    torch.nn.init.zeros_(machine.generator.layers[0].weight)
+    x = torch.tensor([[0.0], [0.3], [1.0]], dtype=dtype)
+    for logit in torch.cat([extreme, torch.linspace(-40, 40, 161)]).to(dtype):
+        torch.nn.init.constant_(machine.generator.layers[0].bias, logit.item())
+        log_p = machine.evaluate([x, torch.ones_like(x)]).layer_log_probs(machine.generator)[0]
+        a, y = logit.double(), x[:, 0].double()
+        expected = y * a - a.clamp(min=0) - torch.log1p(torch.exp(-a.abs()))
+        bound = 4 * max(1, abs(logit.item())) * torch.finfo(dtype).eps
+        assert (log_p.double() - expected).abs().max() <= bound
+
+
+# --- sampling: 20,000 rows on machines small enough to count every joint state --------------------
+
+
+def counts(values: Tensor, base: int = 2) -> Tensor:
+    """How often each joint state occurs, in the order of `itertools.product`."""
+    powers = base ** torch.arange(values.shape[1] - 1, -1, -1)
+    return torch.bincount(values.long() @ powers, minlength=base ** values.shape[1]).double()
+
+
+@each_units
+@pytest.mark.parametrize("sizes", [(3, 3), (2, 2, 2)])
+def test_frequencies_are_the_networks_probabilities(sizes: tuple[int, ...], units: str) -> None:
+    machine, rows = random_machine(sizes, units), 20_000
+    p = reference.generator(machine).log_prob(reference.every_state(sizes)).exp()
+    drawn = counts(machine.dream(rows, seeded(1)).values)
+    x = torch.tensor([[0.0, 1, 1], [1.0, 0, 0.3]], dtype=torch.float64)[:, : sizes[0]]
+    hidden = machine.wake(x, rows, seeded(1)).values[:, sizes[0] :].split(rows)
+    states = [reference.every_hidden_state(machine, image) for image in x]
+    of_x = [reference.recognition(machine).log_prob(each).exp() for each in states]
+    observed = [drawn, *map(counts, hidden)]
+    for found, expected in zip(observed, [p, *of_x], strict=True):
+        assert_frequencies(found, expected, rows)
+        with pytest.raises(AssertionError):  # the control: probabilities of other states
+            assert_frequencies(found, expected.flip(0), rows)
+
+
+def test_frequencies_of_pairs_are_those_of_their_formula() -> None:
+    machine, rows = random_machine((2, 1, 1), Pair()), 20_000
+    table = torch.tensor(list(itertools.product([-1.0, 0.0, 1.0], repeat=4))).double()
+    p = machine.generator.log_prob(list(table.split((2, 1, 1), dim=1))).exp().detach()
+    assert_close(p.sum(), torch.tensor(1.0))
+    assert_frequencies(counts(machine.dream(rows, seeded(1)).values, 3), p, rows)
+    x = torch.tensor([[0.5, 1.0]]).double()
+    states = [Pair().encode(2 * x).expand(9, -1), *table[:9, 2:].split(1, dim=1)]
+    q = machine.recognition.log_prob(states).exp().detach()
+    hidden = counts(machine.wake(x, rows, seeded(1)).values[:, 2:], 3)
+    assert_frequencies(hidden, q, rows)
+    with pytest.raises(AssertionError):  # the control
+        assert_frequencies(hidden, q.flip(0), rows)
+
+
+@PHASES
+def test_samples_of_one_data_point_and_successive_dreams_are_independent(phase: Any) -> None:
+    """Both rows of a pair are on with the square of the probability, if they are drawn apart."""
+    pairs, machine = 20_000, random_machine((2, 1))
+    if phase is dream:
+        trace = machine.dream(2 * pairs, seeded(1))
+        logits = machine.generator.layers[-1].bias.detach()
+    else:
+        trace = machine.wake(torch.ones(pairs, 2).double(), 2, seeded(1))
+        ones = [torch.ones(1, 2).double(), torch.ones(1, 1).double()]
+        logits = reference.recognition(machine).logits(ones)[0]
+    p, both = torch.sigmoid(logits).item(), trace.value_blocks[1].view(pairs, 2).prod(1).sum()
+    observed = torch.stack([both, pairs - both])
+    assert_frequencies(observed, torch.tensor([p**2, 1 - p**2]), pairs)
+    with pytest.raises(AssertionError):  # the control: rows that are copies of each other
+        assert_frequencies(observed, torch.tensor([p, 1 - p]), pairs)
+
+
+@PHASES
+@each_case
+def test_a_trace_is_of_its_seed_and_the_callers_to_keep(case: Case, phase: Any) -> None:
+    machine = case.machine()
+    trace = phase(case, machine)
+    kept = content(trace)
+    assert same(content(phase(case, machine)), kept) and same(content(trace), kept)
+    large = Case((6, 5), 5, 5, case.units)
+    one, other = (phase(large, large.machine(), seed) for seed in (1, 2))
+    assert not same(content(one), content(other))
+
+
+@PHASES
+@pytest.mark.parametrize("units", ["binary", "bipolar", Gauss(), Pair()])
+@pytest.mark.parametrize("rows", [(0, 2), (1, 3), (4, 5), (2, 2)])
+def test_a_part_of_a_phase_is_that_of_the_whole(rows: Any, units: Any, phase: Any) -> None:
+    """Rows start .. stop of 5 data points, of which there may be none, with 3 rows each."""
+    machine, x = random_machine((4, 3, 2), units), torch.rand(5, 4, generator=seeded(2)).double()
+    part, mine = Part(seeded(1), *rows, 5), slice(3 * rows[0], 3 * rows[1])
+    if phase is wake:
+        found, whole = machine.wake(x[slice(*rows)], 3, part), machine.wake(x, 3, seeded(1))
+    else:
+        found, whole = (
+            machine.dream(mine.stop - mine.start, part.times(3)),
+            machine.dream(15, seeded(1)),
+        )
+    assert found.part == part.times(3) and whole.part is None
+    expected = [each[mine] for each in content(whole)]
+    for one, other in zip(content(found), expected, strict=True):
+        assert_close(one, other)
+    if rows[0] > 0 and rows[1] > rows[0] and phase is wake:  # the control: draws of one's own
+        assert not same(content(machine.wake(x[slice(*rows)], 3, seeded(1))), expected)
