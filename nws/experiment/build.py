@@ -35,6 +35,7 @@ from nws.models.likelihood import can_enumerate
 from nws.models.units import find_units
 from nws.natural import Damping
 from nws.natural.metrics import Metric
+from nws.natural.solvers import Solver
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +122,7 @@ def build_parts(config: DictConfig, device: torch.device) -> Parts:
     collected, total = mistakes.collected, 1
     settings = data = machine = optimizer = None
     with collected():
-        settings = Settings(**to_dict(config.trainer))
+        settings = build_settings(config)
     with collected():
         data = build_data(config, device)
     with collected():
@@ -157,9 +158,6 @@ def check_options(config: DictConfig) -> Mistakes:
     mistakes = Mistakes()
     check_keys(config, mistakes)
     mistakes.say()  # what is missing cannot be resolved
-    with mistakes.collected():
-        names = [field.name for field in fields(Settings)]
-        check_names("trainer", list(to_dict(config.trainer)), names, "the trainer")
     for group in (
         "algorithm", "data", "model", "metric", "solver", "damping", "optimizer", "scheduler",
         "average", "logger", "callbacks",
@@ -169,6 +167,13 @@ def check_options(config: DictConfig) -> Mistakes:
                 raise UserError(f"the options of {group} are missing; leave ~{group} out")
             check_section(group, to_dict(config[group] or {}), MORE.get(group, ()))
     return mistakes
+
+
+def build_settings(config: DictConfig) -> Settings:
+    """Return the options of the `trainer` group."""
+    options, names = to_dict(config.trainer), [field.name for field in fields(Settings)]
+    check_names("trainer", list(options), names, "the trainer")
+    return Settings(**options)
 
 
 def build_data(config: DictConfig, device: torch.device) -> Dataset:
@@ -191,9 +196,10 @@ def build_machine(config: DictConfig, data: Dataset | int) -> HelmholtzMachine:
         if not isinstance(data, int):
             units = options.get("visible") or options.get("units", "binary")
             units = make(units, "model.visible") if isinstance(units, dict) else find_units(units)
+            _expected(units, Units, "model.visible", "a nws.models.units.Units")
             options["visible_bias"] = mean_image_bias(data, units)
     pixels = data if isinstance(data, int) else math.prod(data.shape)
-    rng = torch.Generator().manual_seed(derive_seed(config.seed, 0))
+    rng = torch.Generator().manual_seed(derive_seed(check_seed("seed", config.seed), 0))
     layers = options.pop("layers")
     if not isinstance(layers, list):
         raise UserError(f"model.layers must be a list of sizes such as [128,64], got {layers!r}")
@@ -263,7 +269,8 @@ def build_metrics(
     extra = {}
     if "solver" in taken:
         extra["solver"] = partial(make, to_dict(config.solver), "solver")
-        extra["solver"]()  # a wrong option is found here, not at the first step
+        # A wrong option is found here, not at the first step.
+        _expected(extra["solver"](), Solver, "solver", "a nws.natural.solvers.Solver")
     metrics = []
     for network in machine.networks:
         metric = make(options, "metric", **extra)
@@ -283,6 +290,8 @@ def build_optimizer(config: DictConfig, machine: HelmholtzMachine) -> Optimizer:
             options[name] = number(
                 f"optimizer.{name}", options[name], "of at least 0", lambda value: value >= 0
             )
+    if "lr" not in options and "lr" in parameters_of(locate(options["_target_"], "optimizer")):
+        raise UserError("optimizer.lr has no value; give optimizer.lr=VALUE")
     made = make(options, "optimizer", parameter_groups(machine, options))
     if isinstance(made, SparseAdam):
         raise UserError("optimizer: SparseAdam takes sparse gradients alone; take another")

@@ -82,6 +82,11 @@ def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def typed(overrides: Any) -> list[str]:
+    """Return a list of overrides that Hydra keeps, as they were typed."""
+    return [str(each) for each in OmegaConf.to_container(overrides, resolve=False)]
+
+
 def override_key(text: str) -> str:
     """Return the key of an override such as model.layers=[4]; of a group, as in optimizer=sgd."""
     return text.split("=", 1)[0].lstrip("+~").split("@")[0].replace("/", ".")
@@ -170,7 +175,11 @@ def check_names(option: str, given: Sequence[str], taken: Sequence[str], owner: 
     for name in given:
         if name not in taken:
             close = difflib.get_close_matches(name, taken, 1)
-            way = f"did you mean {prefix}{close[0]}?" if close else f"it takes {', '.join(taken)}"
+            way = (
+                f"did you mean {prefix}{close[0]}?"
+                if close
+                else f"it takes {', '.join(taken) or 'none'}"
+            )
             raise UserError(f"{prefix}{name} is no option of {owner}; {way}")
 
 
@@ -187,12 +196,13 @@ def check_section(option: str, section: Any, more: Sequence[str] = ()) -> None:
     """
     if not isinstance(section, dict):
         return
-    if section.get("_target_") is not None:
-        taken = parameters_of(locate(section["_target_"], option))
+    if "_target_" in section:
+        target = section["_target_"]
+        taken = {} if target is None else parameters_of(locate(target, option))
         if not any(each.kind is each.VAR_KEYWORD for each in taken.values()):
             names = [name for name in taken if taken[name].kind is not taken[name].VAR_POSITIONAL]
             given = [key for key in section if key not in HYDRAS]
-            check_names(option, given, [*names, *more], str(section["_target_"]))
+            check_names(option, given, [*names, *more], str(target or f"{option}=none"))
     for key, each in section.items():
         check_section(f"{option}.{key}", each)
 

@@ -26,7 +26,7 @@ from nws import distributed
 from nws.errors import Diverged, UserError
 from nws.experiment.boundary import end_program, errors_for_people, explain
 from nws.experiment.build import MORE, build_parts
-from nws.experiment.config import CONF, leave_out_others, override_key
+from nws.experiment.config import CONF, leave_out_others, override_key, typed
 from nws.experiment.hardware import pick_device
 from nws.experiment.invocation import command_line
 from nws.experiment.panels import identity, show_end, show_start
@@ -72,8 +72,9 @@ def sweep_directory(parent: str, resume: str | None, overrides: DictConfig) -> s
 
 def sweep_command(overrides: DictConfig) -> list[str]:
     """Return what makes two sweeps the same: the overrides of jobs and sweeper, no launcher."""
-    ways = [text for text in overrides.hydra if text.startswith(("hydra/sweeper", "hydra.sweeper"))]
-    return [text for text in overrides.task if override_key(text) != "resume"] + ways
+    sweepers = ("hydra/sweeper", "hydra.sweeper")
+    ways = [text for text in typed(overrides.hydra) if text.startswith(sweepers)]
+    return [text for text in typed(overrides.task) if override_key(text) != "resume"] + ways
 
 
 # Cached, so that all jobs of a sweep share the folder that was named at its start.
@@ -116,7 +117,7 @@ class Sweep(Callback):
             # An experiment or a sweeper may have keys to vary too.
             params = config.hydra.sweeper.get("params") or {}
             listed = [f"{key}={params[key]}" for key in params]
-            varies = dict.fromkeys(varied([*config.hydra.overrides.task, *listed]))
+            varies = dict.fromkeys(varied([*typed(config.hydra.overrides.task), *listed]))
             content = {"overrides": overrides, "command": Sweep.command, "varies": [*varies]}
             write_atomically(record, OmegaConf.to_yaml(content).encode())
         Sweep.directory = directory
@@ -154,7 +155,7 @@ class Job:
 
     def __init__(self, config: DictConfig) -> None:
         self.hydra, self.config = HydraConfig.get(), config
-        leave_out_others(config, self.hydra.overrides.task, MORE)
+        self.overrides = typed(self.hydra.overrides.task)
         self.sweep = self.hydra.mode == RunMode.MULTIRUN
         launcher = str(self.hydra.launcher._target_)
         self.in_worker = self.sweep and not launcher.endswith(".BasicLauncher")
@@ -177,7 +178,9 @@ class Job:
         try:
             if self.sweep and self.config.resume not in (None, "auto"):
                 raise UserError("resume=RUN takes one run; resume=auto goes on with a sweep (-m)")
-            with starting_point(self.config, self.hydra) as start, StopSignals() as stop:
+            leave_out_others(self.config, self.overrides, MORE)
+            place = Path(self.hydra.runtime.output_dir)
+            with starting_point(self.config, self.overrides, place) as start, StopSignals() as stop:
                 best = self._train(start, stop)
         except Exception as error:
             if not self.sweep:  # Hydra would name the overrides once more
@@ -272,8 +275,7 @@ class Job:
         if self.in_worker:  # another process than that of the command
             command = read_sweep(Path(self.hydra.sweep.dir)).get("command", [])
         experiment = self.hydra.runtime.choices.get("experiment")
-        overrides = [str(text) for text in self.hydra.overrides.task]
-        return {"command": command, "overrides": overrides, "experiment": experiment}
+        return {"command": command, "overrides": self.overrides, "experiment": experiment}
 
     def _warn_of_unused(self, config: DictConfig) -> None:
         """Warn of overrides of damping and solver where no metric reads them."""
@@ -281,10 +283,8 @@ class Job:
         solved = metric.rpartition(".")[2] in ("Fisher", "Empirical") or "nws." not in metric
         used = {"damping": bool(metric), "natural_metric": bool(metric)}
         used["solver"] = bool(metric) and solved
-        overrides = self.hydra.overrides.task
-        unused = [
-            text for text in overrides if not used.get(override_key(text).split(".")[0], True)
-        ]
+        groups = {text: override_key(text).split(".")[0] for text in self.overrides}
+        unused = [text for text, group in groups.items() if not used.get(group, True)]
         if unused:
             named = self.choices.get("metric")
             log.warning("without effect with metric=%s: %s", named, ", ".join(unused))

@@ -1,12 +1,12 @@
 """Where a run starts: new, or from what a checkpoint has; and what may change then."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hydra.conf import HydraConf
 from omegaconf import DictConfig, OmegaConf
 
 from nws import distributed
@@ -70,7 +70,7 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def starting_point(config: DictConfig, hydra_config: HydraConf) -> Iterator[Start]:
+def starting_point(config: DictConfig, overrides: Sequence[str], output: Path) -> Iterator[Start]:
     """Give what the option `resume` of a composed configuration stands for.
 
     This process is the owner of the run's directory meanwhile. Of several processes the first one
@@ -84,7 +84,7 @@ def starting_point(config: DictConfig, hydra_config: HydraConf) -> Iterator[Star
         path, content, state, changed = distributed.send(None)
         yield Start(RunDirectory(path, writes=False), OmegaConf.create(content), state, changed)
         return
-    output = Path(hydra_config.runtime.output_dir).absolute()
+    output = output.absolute()
     try:
         path, patience = output, 0.0
         if config.resume == "auto":
@@ -95,7 +95,7 @@ def starting_point(config: DictConfig, hydra_config: HydraConf) -> Iterator[Star
             remove_empty(output)
         run = RunDirectory(path)
         with run.owned(patience):
-            start = _start(run, config, hydra_config)
+            start = _start(run, config, overrides)
             resolved = to_dict(start.config)
             distributed.send((run.path, resolved, start.state, start.changed))
             yield replace(start, config=OmegaConf.create(resolved))
@@ -103,7 +103,7 @@ def starting_point(config: DictConfig, hydra_config: HydraConf) -> Iterator[Star
         remove_empty(output)
 
 
-def _start(run: RunDirectory, config: DictConfig, hydra_config: HydraConf) -> Start:
+def _start(run: RunDirectory, config: DictConfig, overrides: Sequence[str]) -> Start:
     """Return where a run starts whose directory is this process's."""
     resolve_paths(config)
     state = load_checkpoint(run.last) if run.last.exists() and config.resume else None
@@ -123,7 +123,7 @@ def _start(run: RunDirectory, config: DictConfig, hydra_config: HydraConf) -> St
         _check_identity(run, saved)
     check_trust(saved, list(config.trust), run.path)
     as_before = {f"{name}={choice}" for name, choice in state.get("choices", {}).items()}
-    overrides = [text for text in hydra_config.overrides.task if text not in as_before]
+    overrides = [text for text in overrides if text not in as_before]
     resumed = override(saved, config, overrides)
     changed = {override_key(text).split(".")[0] for text in overrides}
     return Start(run, resumed, state, changed)
@@ -145,7 +145,7 @@ def resolve_paths(config: DictConfig) -> None:
     """Make the paths of the data absolute, so that a run works from any working directory."""
     for key in ("root", "path"):
         if config.data.get(key) is not None:
-            config.data[key] = str(Path(str(config.data[key])).expanduser().absolute())
+            config.data[key] = os.path.abspath(os.path.expanduser(str(config.data[key])))
 
 
 def left_run(output: Path, config: DictConfig) -> Path:

@@ -200,10 +200,10 @@ def open_run(path: str | Path) -> tuple[RunDirectory, DictConfig]:
 
     `pretrained/NAME` is copied from nws to the working directory first, where it is not there.
     """
-    place = Path(path).expanduser().absolute()
+    place = Path(os.path.abspath(os.path.expanduser(path)))
     if place.parent.name == PRETRAINED.name and not place.exists():
         lay_out(place)
-    run = RunDirectory(place.resolve())
+    run = RunDirectory(Path(os.path.realpath(place)))
     if not run.path.is_dir():
         raise UserError(f"{run.path} does not exist; a run prints its directory at start and end")
     if run.config.exists():
@@ -237,7 +237,7 @@ def is_run(path: Path) -> bool:
 
 def find_runs(folder: str | Path) -> list[Path]:
     """Return the run at a path, or all runs below it, 2 before 10; `UserError` for none."""
-    top = Path(folder).expanduser().resolve()
+    top = Path(os.path.realpath(os.path.expanduser(folder)))
     if is_run(top) or not top.is_dir():
         return [open_run(top)[0].path]
     runs = []

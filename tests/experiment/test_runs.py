@@ -144,7 +144,16 @@ CHOICES += [
 ]  # fmt: skip
 CHOICES += [
     f"optimizer._target_=torch.optim.{name} ~optimizer.betas ~optimizer.fused"
-    for name in ("Adadelta", "Adagrad", "Adamax", "RMSprop optimizer.lr=0.001", "Rprop", "ASGD", "LBFGS", "RAdam")
+    for name in (
+        "Adadelta",
+        "Adagrad",
+        "Adamax",
+        "RMSprop optimizer.lr=0.001",
+        "Rprop",
+        "ASGD",
+        "LBFGS",
+        "RAdam",
+    )
 ]
 
 

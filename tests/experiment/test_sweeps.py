@@ -176,9 +176,7 @@ def test_jobs_side_by_side_stop_and_go_on(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("launcher", "tasks"), [("slurm", 1), ("slurm_nodes", 2)]
-)
+@pytest.mark.parametrize(("launcher", "tasks"), [("slurm", 1), ("slurm_nodes", 2)])
 def test_a_cluster(
     sweep: Command, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     launcher: str, tasks: int,
