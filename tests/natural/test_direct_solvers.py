@@ -196,14 +196,3 @@ def test_a_running_inverse_that_does_not_fit_names_the_layer_and_the_way_out() -
     message = str(raised.value)
     for part in ("generator.2", "12", "solver.max_bytes", "solver.forgetting=0"):
         assert part in message
-
-
-def test_one_state_serves_two_running_inverses() -> None:
-    case, solver = SolverCase(20, 12, 4, 0.1), ShermanMorrison(forgetting=0.8)
-    state = factored(solver, case).state_dict()
-    solutions = []
-    for _ in range(2):
-        again = ShermanMorrison(forgetting=0.8)
-        again.load_state_dict(state)
-        solutions.append(factored(again, case, seed=1).solve(case.gradient()))
-    assert torch.equal(*solutions)

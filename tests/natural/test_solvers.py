@@ -264,23 +264,6 @@ def test_a_fixed_number_of_iterations_reads_nothing_from_the_device(
         until.solve(case.gradient())  # the check sees what it is there for
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_fixed_count_does_not_synchronise_on_cuda() -> None:
-    """Nor does taking in the next Fisher matrix while the basis is not due."""
-    case = SolverCase(320, 101, 60, 0.2, dtype=torch.float32, device="cuda")
-    solver = factored(pcg(4), case)
-    fisher, damping, gradient = case.fisher(1), case.damping, case.gradient()
-    solver.solve(gradient)
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        solver.factor(fisher, damping)
-        solution = solver.solve(gradient)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert solution.isfinite().all()
-
-
 # --- the choice of a solver -----------------------------------------------------------------------
 
 
