@@ -24,7 +24,7 @@ from nws.natural.solvers.solver import IterativeSolver
 
 USUAL = 20  # iterations of conjugate gradient that `auto` reckons with
 LIMIT = 500  # iterations of "cg" at most
-#: Relative residual at which "cg" stops: about half of the relative error that it promises.
+#: Relative residual at which "cg" stops: the relative error is at most some two or three times it.
 RESIDUAL = 0.04
 
 
