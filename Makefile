@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # What no device can change: texts, the layout, files; and the worlds, which stay on the CPU.
-ON_CPU := tests/worlds $(addprefix tests/, test_layout.py test_document_names.py test_errors.py test_files.py \
+ON_CPU := tests/geometry tests/examples $(addprefix tests/, test_layout.py test_errors.py test_files.py \
 	test_schedules.py test_wheel.py experiment/test_git.py experiment/test_metrics_file.py)
 
 .DEFAULT_GOAL := help

@@ -3,7 +3,7 @@
 `python train.py --help` lists the groups. The program is nws/programs/train.py.
 """
 
-from nws.experiment.process.boundary import launch
+from nws.experiment.boundary import launch
 
 if __name__ == "__main__":
     launch("nws.programs.train")

@@ -1,4 +1,4 @@
-r"""What `make docs` adds to MkDocs: formulas as MathML, and the modules of each package.
+r"""What `make docs` adds to MkDocs: formulas as MathML, the modules of each package, and conf/.
 
 Formulas become MathML at build time, so that pages need no script and no network. They are written
 as GitHub reads them: $a = w \cdot h$ in a line, and fenced blocks of the language `math`.
@@ -64,12 +64,27 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
-    """Give each page of docs/api/ the docstrings of all modules of its package."""
+    """Give pages of docs/api/ their docstrings, and docs/configuration.md the files of conf/."""
+    root = Path(config.config_file_path).parent
     folder, _, name = page.file.src_uri.rpartition("/")
+    if page.file.src_uri == "configuration.md":
+        link = r"^- \[`(conf/\S+)`\]\(\S+\): (.+)$"
+        return re.sub(link, lambda found: options(root, *found.groups()), markdown, flags=re.M)
     if folder != "api":
         return markdown
-    root = Path(config.config_file_path).parent
     files = sorted((root / "nws" / name.removesuffix(".md")).rglob("*.py"))
     modules = [file.relative_to(root).with_suffix("").parts for file in files]
     named = [".".join(parts) for parts in modules if parts[-1] != "__init__"]
     return "\n\n".join([markdown, *(f"::: {module}" for module in named)])
+
+
+def options(root: Path, name: str, meaning: str) -> str:
+    """Return a section with a file of conf/, or with all files of one of its folders."""
+    path = root / name
+    files = [path] if path.is_file() else sorted(path.rglob("*.yaml"))
+    blocks = [
+        f'```yaml title="{file.relative_to(root)}"\n{file.read_text().strip()}\n```'
+        for file in files
+    ]
+    heading = f"\n### {path.stem}\n\n{meaning[0].upper()}{meaning[1:]}."
+    return "\n\n".join([heading, *blocks])

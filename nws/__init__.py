@@ -5,8 +5,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nws.experiment.trained.library import load_data, named_rule, natural_metrics
-    from nws.experiment.trained.loading import LoadedRun, load_run
+    from nws.experiment.loading import LoadedRun, load_data, load_run, named_rule, natural_metrics
     from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep
     from nws.models import (
         BeliefNetwork,
@@ -43,8 +42,9 @@ __all__ = [
 
 # Imported when they are first used: torch takes a second, and `nws --help` needs none of it.
 _LATER = {
-    "nws.experiment.trained.library": ("load_data", "named_rule", "natural_metrics"),
-    "nws.experiment.trained.loading": ("LoadedRun", "load_run"),
+    "nws.experiment.loading": (
+        "LoadedRun", "load_data", "load_run", "named_rule", "natural_metrics",
+    ),
     "nws.learning": ("NaturalMetric", "RowOptions", "Rule", "WakeSleep"),
     "nws.models": (
         "BeliefNetwork", "HelmholtzMachine", "Layer", "Trace", "exact_log_likelihood",

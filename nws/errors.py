@@ -13,7 +13,7 @@ class UserError(ValueError):
 
 
 class Diverged(UserError):
-    """A run whose loss or parameters are not finite any more."""
+    """A run whose numbers are not finite any more, or too large or small to go on with."""
 
 
 def positive_int(name: str, value: object, minimum: int = 1, maximum: float = math.inf) -> int:

@@ -1,28 +1,14 @@
-"""Files that are written whole or not at all, and what a killed process leaves of them."""
+"""Files that are written whole or not at all, and read only where they are files of a sane size."""
 
 import contextlib
 import os
-import re
-import shutil
-import socket
-import time
+import stat
 from pathlib import Path
 
 from nws.errors import UserError
 
 PACKAGE = Path(__file__).resolve().parent  # the folder nws
-ABANDONED_AFTER = 86_400  # seconds after which a file of another host's process counts as left
-_ASIDE = re.compile(r"\..+\.(?P<pid>\d+)(@(?P<host>.+))?\.tmp")  # before 0.2 without the host
-
-
-def aside(path: Path) -> Path:
-    """Return where this process writes a file or folder before it takes its place.
-
-    Example:
-        >>> aside(Path("run/last.pt")).name.startswith(".last.pt.")
-        True
-    """
-    return path.with_name(f".{path.name}.{os.getpid()}@{socket.gethostname()}.tmp")
+TEXT_LIMIT = 64 * 2**20  # bytes of a text that is read
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -31,9 +17,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         UserError: Where the disk or the folder does not allow it. A file that was there stays.
     """
-    if not path.name or path.is_dir():
-        raise UserError(f"expected the name of a file to write, got {_shown(path)}; add a name")
-    temporary = aside(path)
+    _check_name(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb") as file:
@@ -42,11 +27,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        kept = (
-            "the file that stood there is untouched"
-            if path.exists()
-            else "nothing was left in its place"
-        )
+        kept = "the file that stood there is untouched" if path.exists() else "nothing was left"
         raise UserError(
             f"could not write {path} ({len(content):,} bytes): {error.strerror or error}; {kept}. "
             "Make room or choose another folder, then go on from the last checkpoint"
@@ -56,53 +37,45 @@ def write_atomically(path: Path, content: bytes) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder and those above it, where there is none; `UserError` where it cannot be."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"could not make the folder {path}: {reason}; choose another") from error
+def read_text(path: Path, limit: int = TEXT_LIMIT) -> str:
+    """Return the text of a file, as `read_bytes` does; what is no UTF-8 becomes a sign for it."""
+    return read_bytes(path, limit).decode(errors="replace")
 
 
-def process_lives(host: object, pid: object) -> bool:
-    """Return whether a process may be alive; True where it is of another host."""
-    if host != socket.gethostname() or not isinstance(pid, int):
-        return True
-    try:
-        os.kill(pid, 0)  # the signal 0 only asks
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:  # of another user
-        return True
-    return True
+def read_bytes(path: Path, limit: int = TEXT_LIMIT) -> bytes:
+    """Return what a regular file holds. A pipe or a device in its place would never end.
 
+    Args:
+        path: The file.
+        limit: The most bytes that it may have.
 
-def remove_abandoned(folder: Path, below: bool = False) -> None:
-    """Remove what killed processes wrote aside in a folder; `below`, in those below it too.
-
-    Files of living processes stay, but for those of this one: call it before this one writes. A
-    file of another host stays for a day.
+    Raises:
+        UserError: There is no such file, it is no regular one, or it is larger.
     """
-    for here, folders, files in os.walk(folder):
-        for name in [*folders, *files]:
-            found = _ASIDE.fullmatch(name)
-            if found and _is_abandoned(Path(here, name), int(found["pid"]), found["host"]):
-                with contextlib.suppress(OSError):
-                    (shutil.rmtree if name in folders else os.unlink)(Path(here, name))
-        if not below:
-            return
-
-
-def _is_abandoned(path: Path, pid: int, host: str | None) -> bool:
-    """Return whether nobody will finish what was written aside."""
-    here = socket.gethostname()
-    if host in (here, None):
-        return pid == os.getpid() or not process_lives(here, pid)
+    check_file(path, limit)
     try:
-        return time.time() - path.lstat().st_mtime > ABANDONED_AFTER
-    except OSError:  # gone meanwhile
-        return False
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def check_file(path: Path, limit: float = float("inf")) -> None:
+    """Raise `UserError` unless there is a regular file of at most so many bytes at a path."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise UserError(f"{path} is no regular file, so it is not opened")
+    if found.st_size > limit:
+        raise UserError(f"{path} has {found.st_size:,} bytes, expected at most {limit:,}")
+
+
+def remove_temporary(folder: Path) -> None:
+    """Remove what killed processes left of `write_atomically` below a folder of this process."""
+    for path in folder.rglob(".*.tmp"):
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def check_writable(path: Path) -> None:
@@ -110,8 +83,7 @@ def check_writable(path: Path) -> None:
 
     Folders that are missing are none: they are made when the file is written.
     """
-    if not path.name or path.is_dir():
-        raise UserError(f"expected the name of a file to write, got {_shown(path)}; add a name")
+    _check_name(path)
     check_folder(path.parent)
 
 
@@ -124,5 +96,7 @@ def check_folder(path: Path) -> None:
         raise UserError(f"the folder {there} cannot be written to; choose another place")
 
 
-def _shown(path: Path) -> str:
-    return "an empty name" if not path.name else f"the folder {path}"
+def _check_name(path: Path) -> None:
+    if not path.name or path.is_dir():
+        found = f"the folder {path}" if path.name else "an empty name"
+        raise UserError(f"expected the name of a file to write, got {found}; add a name")

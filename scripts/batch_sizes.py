@@ -1,6 +1,6 @@
 """How far a larger batch helps: `python scripts/batch_sizes.py RUN... --target NATS`."""
 
-from nws.experiment.process.boundary import launch
+from nws.experiment.boundary import launch
 
 if __name__ == "__main__":
     launch("nws.programs.batch_sizes")

@@ -1,6 +1,6 @@
 """Draw images from a run: `python scripts/sample.py RUN [generate | inpaint | ...]`."""
 
-from nws.experiment.process.boundary import launch
+from nws.experiment.boundary import launch
 
 if __name__ == "__main__":
     launch("nws.programs.sample")

@@ -7,9 +7,9 @@ from __future__ import annotations
 import csv
 import gzip
 import importlib.util
-import inspect
 import logging
 import os
+import re
 import runpy
 import signal
 import struct
@@ -45,7 +45,7 @@ SMALL = (
     "trainer.batch_size=200",
     "trainer.epochs=2",
     "trainer.evaluate_every=1",
-    "trainer.images_every=100",
+    "callbacks.images.every=100",
     "trainer.evaluation_samples=5",
     "trainer.evaluation_points=20",
     "logger=none",
@@ -117,9 +117,7 @@ def command(
     command("nws", "train", "seed=1", ...) is the installed command.
     """
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(
-        "WANDB_MODE", "offline"
-    )  # never the network, whatever the code under test asks for
+    monkeypatch.setenv("WANDB_MODE", "offline")  # never the network, whatever is asked for
     before = logging.getLogger().handlers[:]
 
     def run(script: str, *arguments: str) -> Outcome:
@@ -142,29 +140,25 @@ def command(
                 print(code, file=sys.stderr)
                 code = 1
         captured = capfd.readouterr()
-        assert {number: signal.getsignal(number) for number in handlers} == handlers, (
-            "a signal handler was left behind"
-        )
+        for number, handler in handlers.items():  # SIGTERM ends a program as Ctrl-C does
+            left = signal.signal(number, handler)
+            assert left in (handler, signal.default_int_handler), "a handler was left behind"
         return Outcome(code or 0, captured.out, captured.err)
 
     yield run
     GlobalHydra.instance().clear()
-    for handler in logging.getLogger().handlers[
-        :
-    ]:  # a run's log; the folder may be gone, as that of a failed run is
-        if isinstance(handler, logging.FileHandler) and handler not in before:
-            logging.getLogger().removeHandler(handler)
-            handler.close()
+    left = [each for each in logging.getLogger().handlers if each not in before]
+    assert not [each for each in left if isinstance(each, logging.FileHandler)], "a run's log"
 
 
 @pytest.fixture
 def train(command: Command) -> Command:
-    """train("seed=1", ...): train.py on the digits with the SMALL settings; arguments win over
-    these.
+    """train("seed=1", ...): train.py on the digits with the SMALL settings, which arguments win
+    over; train("resume=RUN", ...) without them.
     """
 
     def run(*arguments: str) -> Outcome:
-        resumed = any(text.startswith("resume=") for text in arguments)
+        resumed = any(re.match("resume=(?!auto)", text) for text in arguments)
         flags = [text for text in arguments if text == "-m"]
         rest = [text for text in arguments if text != "-m"]
         return command("train.py", *flags, *(() if resumed else SMALL), *rest)
@@ -197,7 +191,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int | BaseExcep
             nonlocal count
             count += 1
             if count == steps and isinstance(what, BaseException):
-                raise_in_nws(what)
+                raise what
             if count == steps:
                 os.kill(os.getpid(), what)  # type: ignore[arg-type]
             return original(self, *batches)
@@ -234,13 +228,6 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # unlabelled, train, valid, test
     savemat(root / "TFD" / "TFD_48x48.mat", {"images": faces, "folds": folds})
     return root
-
-
-def raise_in_nws(error: BaseException) -> None:
-    """Raise an error as if in a file of nws: one in a test's file is that of a user's own."""
-    from nws.learning import WakeSleep
-
-    exec(compile("raise error", inspect.getfile(WakeSleep), "exec"), {"error": error})
 
 
 def count_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -280,10 +267,13 @@ def metrics(run: Path, start: bool = False) -> list[dict[str, str]]:
 
 
 def checkpoint(run: Path, name: str = "last.pt") -> dict[str, Any]:
+    """A checkpoint without what no two runs share: the seconds, which are in the rows too, and
+    whether the option `resume` was given.
+    """
     state = torch.load(run / "checkpoints" / name, map_location="cpu", weights_only=True)
-    # No two runs share the seconds, which are in the rows too; a resumed run had a configuration.
-    unlike = ("seconds", "rows", "wandb_id", "configuration")
-    return {key: value for key, value in state.items() if key not in unlike}
+    lines = state["configuration"].splitlines()
+    state["configuration"] = "\n".join(each for each in lines if not each.startswith("resume:"))
+    return {key: value for key, value in state.items() if key not in ("seconds", "rows")}
 
 
 def complete(run: Path) -> bool:
@@ -312,7 +302,8 @@ def assert_same_run(one: Path, other: Path) -> None:
     Both checkpoints are compared: the last one, and the best one, which programs load. The best
     one may have been written when the run was to be shorter, so it alone may differ in its end.
     """
-    for name, may_differ in (("last.pt", set()), ("best.pt", {"/total_steps", "/finished"})):
+    shorter = {"/total_steps", "/finished", "/configuration"}
+    for name, may_differ in (("last.pt", set()), ("best.pt", shorter)):
         first, second = (flatten(checkpoint(run, name)) for run in (one, other))
         assert first.keys() == second.keys(), name
         assert {key for key in first if first[key] != second[key]} <= may_differ, name
@@ -325,6 +316,9 @@ def only(folder: Path) -> Path:
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
-    """Every file under a folder and its bytes, the log aside."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix != ".log")
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+    """Every file under a folder and its bytes, every folder; log and lock aside."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b"a folder"
+        for path in sorted(folder.rglob("*"))
+        if path.suffix != ".log" and path.name != ".lock"
+    }

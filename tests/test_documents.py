@@ -1,412 +1,314 @@
-"""README.md and docs/ as a stranger meets them.
-
-Their commands and examples run, and the site builds.
-"""
+"""README.md and docs/ hold what they promise: commands, examples, names, links and length."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
+import runpy
 import shlex
-import shutil
 import subprocess
 import sys
-from importlib.metadata import entry_points
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 import wandb.cli.cli
 import yaml
-from conftest import CONF, ROOT, TWO_STEPS, Command, checkpoint, load_script
-from documents import (
-    GROUPS,
-    PAGES,
-    README,
-    SCRIPTS,
-    TEXT,
-    arguments,
-    blocks,
-    commands,
-    my_ideas,
-    of,
-    spans,
-)
-from slurm import JOB, put_commands
+from conftest import CONF, ROOT, TWO_STEPS, Command, composed
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from torch.distributed.run import get_args_parser
+
+from nws.natural.reference import natural_direction
+
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+}
+DOCUMENTS = PAGES | {
+    name: (ROOT / name).read_text()
+    for name in ("CONTRIBUTING.md", "CHANGELOG.md", "data/README.md")
+}
+TEXT = "\n".join(PAGES.values())
+GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "hydra")
+FENCED = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LARGEST_IMAGE = 150_000  # bytes, so that a page opens at once
+MOST_WORDS, MOST_WORDS_OF_README = 28_000, 1_800
+
+
+def blocks(language: str, text: str) -> list[str]:
+    return [block for name, block in FENCED.findall(text) if name == language]
+
+
+def commands(text: str) -> list[str]:
+    lines = (line.strip() for block in blocks("bash", text) for line in block.splitlines())
+    return list(dict.fromkeys(line for line in lines if line))  # each once
+
+
+COMMANDS = commands(TEXT)
+SPANS = re.findall(r"`([^`\n]+)`", FENCED.sub("", TEXT))
+NAMED = "\n".join([*SPANS, *COMMANDS])
+
 
 # --- commands -------------------------------------------------------------------------------------
 
 
-def test_every_command_is_of_a_kind_that_is_checked_here() -> None:
-    known = (
-        ". .venv/bin/activate",
-        "export NWS_DATA_ROOT=",
-        "make ",
-        "wandb ",
-        "nws ",
-        "pip install ",
-        "torchrun ",  # tests/distributed/test_training.py
-    )
-    known += tuple(f"python {script} " for script in ("train.py", *SCRIPTS))
-    assert [command for command in commands() if not command.startswith(known)] == []
-    assert all(of(program) for program in known if "scripts/" not in program)
-
-
-def test_make_targets_exist() -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    targets = set(re.findall(r"^([a-z]+):.*## ", makefile, re.MULTILINE))
-    named = re.findall(
-        r"\bmake (?:PYTHON=\S+ )?([a-z]+)", "\n".join(re.findall(r"`(make [^`]*)`", TEXT))
-    )
-    named += [word for command in of("make") for word in command.split()[1:]]
-    named += [
-        word
-        for command in commands((ROOT / "CONTRIBUTING.md").read_text())
-        for word in command.split()[1:]
-    ]
-    assert {"train", "test", "docs"} <= set(named) <= targets
+class Parsed(SystemExit):
+    """A program has read its command line, and is not to go on."""
 
 
 @pytest.fixture
-def tiny(data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Overrides that make any command short.
+def parse_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let programs end once their command line is read."""
 
-    An epoch has two steps, there is little to evaluate, and files take the place of downloads.
-    """
-    from nws.experiment.training.trainer import TrainerSettings
+    def end_after(parse: Callable[..., Any]) -> Callable[..., Any]:
+        def parse_args(*arguments: Any, **options: Any) -> Any:
+            parse(*arguments, **options)  # ends with status 2 where it does not fit
+            raise Parsed(0)
 
-    monkeypatch.setattr(TrainerSettings, "steps_per_epoch", lambda self, images, kind="training": 2)
-    monkeypatch.chdir(tmp_path)
-    for own_images in blocks("python", PAGES["docs/data.md"]):
-        exec(own_images, {})
-    (tmp_path / "my_ideas.py").write_text(my_ideas())
-    monkeypatch.delitem(sys.modules, "my_ideas", raising=False)
-    monkeypatch.syspath_prepend(tmp_path)
-    return [
-        *TWO_STEPS[1:],
-        "trainer.epochs=1",
-        "trainer.evaluate_every=1",
-        f"data.root={data_root}",
-    ]
+        return parse_args
+
+    for name in ("parse_args", "parse_intermixed_args"):
+        method = getattr(argparse.ArgumentParser, name)
+        monkeypatch.setattr(argparse.ArgumentParser, name, end_after(method))
 
 
-@pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand-ins for SLURM's commands; this process stands in for its nodes.
-
-    tests/experiment/test_launchers.py checks the script that SLURM gets.
-    """
-    import submitit
-
-    put_commands(monkeypatch, tmp_path / "slurm")
-    for key, value in (JOB | {"SUBMITIT_EXECUTOR": "slurm"}).items():
-        monkeypatch.setenv(key, value)
-
-    def results(job: Any) -> list[Any]:
-        return [submitit.core.utils.DelayedSubmission.load(job.paths.submitted_pickle).result()]
-
-    monkeypatch.setattr(submitit.Job, "results", results)
+def compose_overrides(words: list[str]) -> None:
+    """Compose a command of train.py; of a sweep the first value of each list."""
+    flags = {"-m", "--resolve", "--help", "--cfg", "job"}
+    words = [word for word in words if word not in flags]
+    given = []
+    for override in OverridesParser.create().parse_overrides(words):
+        text = str(override.input_line)
+        if override.is_sweep_override() and not override.is_hydra_override():
+            text = f"{override.get_key_element()}={next(iter(first_values(override)))}"
+        given.append(text)
+    composed(*given)
 
 
-def shortened(text: str, tiny: list[str]) -> tuple[list[str], int]:
-    """The arguments of a short form of a command, and its number of jobs.
+def first_values(override: Any) -> Iterator[str]:
+    """Yield the values that a sweep has for a key; of an interval its start."""
+    if override.is_discrete_sweep():
+        yield from override.sweep_string_iterator()
+    else:
+        yield str(override.value().start)
 
-    The tiny overrides win over the command's own. A sweep keeps two values of each key.
-    """
-    given, swept = [], {}
-    for override in arguments(text):
-        key, _, value = override.partition("=")
-        if re.fullmatch(r"range\(\d+\)|[^\[{]*,.*", value):
-            values = ["0", "1"] if "range" in value else value.split(",")
-            swept[key] = values[: 1 if swept else 2]  # of a second key one value
-            override = f"{key}={','.join(swept[key])}"
-        given.append(override)
-    preset = re.search(r"experiment=(fashion_mnist_sweep/\w+)", text)
-    if preset and "hydra.mode=RUN" not in text:  # else one run with one rate
-        config = yaml.safe_load((CONF / "experiment" / f"{preset[1]}.yaml").read_text())
-        ((key, values),) = config["hydra"]["sweeper"]["params"].items()
-        swept[key] = values.split(",")[:2]
-        given.append(f"hydra.sweeper.params={{{key}:'{','.join(swept[key])}'}}")
-    jobs = 2 if swept else 1
-    if "sweeper=optuna" in text:
-        jobs = 2
-        given += [
-            "hydra.sweeper.n_trials=2",
-            *(shlex.split(span)[0] for span in spans() if "=tag(" in span),
-        ]
-    # This process knows the overrides that keep a command short.
-    given += ["hydra.launcher.n_jobs=1"] * ("launcher=joblib" in text)
-    return [*given, *(override for override in tiny if override.split("=")[0] not in swept)], jobs
+
+def read_command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read a command line as its program would; an error where it does not fit."""
+    if words[0] == "torchrun":
+        read = get_args_parser().parse_known_args(words[1:])[0]
+        words = ["python", read.training_script, *read.training_script_args]
+    if words[:2] in (["python", "train.py"], ["nws", "train"]):
+        compose_overrides(words[2:])
+        return
+    with pytest.raises(Parsed):
+        start_program(words, monkeypatch)
+
+
+def start_program(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start a script of the repository, or the installed command, in this process."""
+    if words[0] == "nws":
+        monkeypatch.setattr(sys, "argv", words)
+        runpy.run_module("nws", run_name="__main__")
+    else:
+        script = ROOT / words[1]
+        monkeypatch.setattr(sys, "argv", words[1:])
+        monkeypatch.setattr(sys, "path", [str(script.parent), *sys.path])
+        runpy.run_path(str(script), run_name="__main__")
+
+
+PROGRAMS = ("python ", "nws ", "torchrun ")
+
+
+@pytest.mark.parametrize("text", [each for each in COMMANDS if each.startswith(PROGRAMS)])
+def test_every_command_composes_or_parses(
+    text: str, parse_alone: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_command(shlex.split(text), monkeypatch)
 
 
 @pytest.mark.parametrize(
-    "text", [each for each in of("python train.py") if "resume=RUN" not in each]
+    ("text", "error"),
+    [
+        ("python train.py algorithm=nope", HydraException),
+        ("python train.py trainer.nope=1", HydraException),
+        ("python scripts/sample.py RUN --nope", SystemExit),
+    ],
 )
-def test_training(
-    command: Command, tmp_path: Path, tiny: list[str], text: str, request: pytest.FixtureRequest
+def test_a_wrong_command_does_not(
+    text: str, error: type[BaseException], parse_alone: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "launcher=s" in text:  # SLURM's two
-        request.getfixturevalue("cluster")
-    given, jobs = shortened(text, tiny)
-    outcome = command("train.py", *given)
-    assert outcome.code == 0 and "Traceback" not in outcome.err, outcome.err
-    if "--help" in text:
-        assert all(f"\n{group}=" in outcome.out for group in GROUPS)
-        return
-    runs = [path.parents[1] for path in tmp_path.rglob("checkpoints/last.pt")]
-    assert len(runs) == jobs and (
-        outcome.run in runs or list(tmp_path.rglob("optimization_results.yaml"))
-    )
-    assert all(
-        run.relative_to(tmp_path).parts[0] == ("outputs" if jobs == 1 else "multirun")
-        for run in runs
-    )
-    assert all(checkpoint(run)["step"] == 2 or "debug" in text for run in runs)
-    if "launcher=s" in text:
-        asked = {
-            "partition=": "partition=NAME",
-            "slurm_nodes": "gpus-per-node=4",
-            "gpus_per_node=1": "gpus-per-node=1",
-            "timeout_min=1440": "time=1440",
-        }
-        script = (tmp_path / "slurm" / "script").read_text()
-        for option, line in asked.items():
-            assert (f"#SBATCH --{line}\n" in script) == (option in text), line
+    """The control of the test above."""
+    with pytest.raises(error) as found:
+        read_command(shlex.split(text), monkeypatch)
+    assert not isinstance(found.value, Parsed)
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("kept")
+def test_every_other_command_is_known() -> None:
+    targets = set(re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"`make ([a-z]+)", "\n".join(DOCUMENTS.values())))
+    allowed = (". .venv/bin/activate", "export NWS_DATA_ROOT=", "pip install ")
+    for text in COMMANDS + commands(DOCUMENTS["CONTRIBUTING.md"]):
+        word, second = [*text.split(), ""][:2]
+        if word == "make":
+            named.add(second)
+        elif word == "wandb":
+            assert second in wandb.cli.cli.cli.commands, text
+        else:
+            assert text.startswith(PROGRAMS + allowed), text
+    assert {"train", "test", "docs"} <= named <= targets
 
 
-@pytest.fixture
-def finished(train: Command, kept: Path, tmp_path: Path) -> Path:
-    """A run of one epoch, trained once and copied for each test."""
-    if not (kept / "run").exists():
-        options = ("trainer.epochs=1", "logger=wandb_offline", "average=exponential")
-        assert train(f"hydra.run.dir={kept / 'run'}", *options).code == 0
-    return shutil.copytree(kept / "run", tmp_path / "run", symlinks=True)
-
-
-@pytest.mark.parametrize("text", [each for each in of("python train.py") if "resume=RUN" in each])
-def test_resuming(command: Command, finished: Path, text: str) -> None:
-    given = [each.replace("RUN", str(finished)) for each in arguments(text)]
-    longer = [f"trainer.epochs={2 if 'trainer.epochs' in text else 1}", "logger=none"]
-    outcome = command("train.py", *given, *longer)
-    assert outcome.code == 0 and outcome.run == finished, outcome.err
-    rows = (finished / "metrics.csv").read_text().splitlines()[1:]
-    assert len(rows) == (3 if "trainer.epochs" in text else 2)  # with that of step 0
-
-
-@pytest.mark.parametrize("text", of("python scripts/sample.py") + of("python scripts/evaluate.py"))
-def test_scripts(command: Command, finished: Path, text: str) -> None:
-    chain = any(word in text for word in ("inpaint", "chain", "--steps"))
-    few = ["--samples", "3"] if chain or "evaluate" in text else []
-    few += ["--data-points", "20"] if "evaluate" in text else []
-    before = {path for path in finished.rglob("*") if path.is_file()}
-    outcome = command(
-        text.split()[1], *(each.replace("RUN", str(finished)) for each in arguments(text)), *few
-    )
-    assert outcome.code == 0 and outcome.run == finished and outcome.err == ""
-    (made,) = {path for path in finished.rglob("*") if path.is_file()} - before
-    assert made.name == "evaluation.json" if "evaluate" in text else made.suffix in (".png", ".gif")
-
-
-@pytest.mark.parametrize("text", of("nws "))
-def test_the_installed_command(
-    command: Command, finished: Path, tiny: list[str], text: str
-) -> None:
-    given = [each.replace("RUN", str(finished)) for each in shlex.split(text)]
-    given += tiny if text.startswith("nws train") else []
-    outcome = command(*given)
-    assert outcome.code == 0 and outcome.err == "", outcome.err
-
-
-@pytest.mark.parametrize("text", of("python scripts/runs.py") + of("python scripts/diff.py"))
-def test_lists_of_runs(command: Command, finished: Path, tmp_path: Path, text: str) -> None:
-    for folder in ("outputs", "multirun"):
-        copy = Path(shutil.copytree(finished, tmp_path / folder / "0"))
-        config = copy / ".hydra" / "config.yaml"
-        config.write_text(re.sub("name: rws", "name: nrws", config.read_text()))
-    given = [each.replace("RUN", str(finished)) for each in arguments(text)]
-    given = [each.replace("best>-26", "best>-1e9") for each in given]
-    outcome = command(text.split()[1], *given)
-    assert outcome.code == 0 and outcome.err == "", outcome.err
-
-
-@pytest.mark.parametrize("text", of("python scripts/plot_curves.py"))
-def test_curves(
-    command: Command, finished: Path, tiny: list[str], tmp_path: Path, text: str
-) -> None:
-    given = [each.replace("RUN", str(finished)) for each in arguments(text)]
-    if given[0] != str(finished):
-        run = f"hydra.run.dir={given[0]}/2026-01-01_00-00-00/0"
-        assert command("train.py", *tiny, run, "data=three_by_three", "model=toy").code == 0
-    outcome = command("scripts/plot_curves.py", *given)
-    assert outcome.code == 0 and outcome.err == "", outcome.err
-    drawn = [Path(line) for line in outcome.out.splitlines()[-2:]]
-    assert [path.suffix for path in drawn] == [".png", ".svg"] and all(
-        (tmp_path / path).is_file() for path in drawn
-    )
-
-
-@pytest.mark.parametrize("text", of("python scripts/batch_sizes.py"))
-def test_batch_sizes(command: Command, tiny: list[str], text: str) -> None:
-    given = [
-        each.replace("-260", "-1000000").replace("-255", "-1000000") for each in arguments(text)
-    ]
-    for batch in (2, 4):
-        options = (f"hydra.run.dir={given[0]}/{batch}", f"trainer.batch_size={batch}")
-        assert command("train.py", *tiny, *options, "average=exponential").code == 0
-    outcome = command("scripts/batch_sizes.py", *given)
-    assert outcome.code == 0 and outcome.err == "", outcome.err
-
-
-@pytest.mark.parametrize("text", of("python scripts/reproduce.py"))
-def test_reproducing(
-    command: Command,
-    tiny: list[str],
-    data_root: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    text: str,
-) -> None:
-    """The command prints what it would do, and the test runs the first training.
-
-    tests/analysis/test_reproduce.py carries out all of it.
-    """
-    monkeypatch.setenv("NWS_DATA_ROOT", str(data_root))
-    outcome = command("scripts/reproduce.py", *arguments(text), "--dry-run")
-    stand_in = " tfd" in text  # the file of the test is not the official one
-    assert outcome.code == 0 and outcome.err.startswith("warning: stand-in for TFD") == stand_in
-    assert len(outcome.err.splitlines()) == stand_in
-    lines = outcome.out.splitlines()
-    programs = [line.split()[1].removeprefix(f"{ROOT}/") for line in lines]
-    assert len(lines) >= 9 and set(programs) == {
-        "train.py",
-        "scripts/evaluate.py",
-        "scripts/sample.py",
-    }
-    assert "/path/to/folder" not in text or "data.root=/path/to/folder" in lines[0]
-    done = command("train.py", *shlex.split(lines[0])[2:], *tiny, "seed=0")
-    assert done.code == 0 and done.run.is_relative_to(tmp_path / "reproduce"), done.err
-    assert checkpoint(done.run)["step"] == 2
-
-
-@pytest.mark.parametrize("text", of("python scripts/benchmark.py"))
-def test_benchmarks(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str
-) -> None:
-    benchmark = load_script("benchmark")
-    monkeypatch.setattr(sys.modules["benchmarks.solvers"], "SHAPES", [(8, 5, 3)])
-    small = ["--layers", "12,6,3", "--batch", "4", "--repeats", "2"]
-    small += ["--visible", "12,16"] if "scale" in text else []
-    monkeypatch.setattr(sys, "argv", ["benchmark.py", *arguments(text), *small])
-    benchmark.main()
-    # The machine, the columns, two rows or more.
-    assert len(capsys.readouterr().out.splitlines()) >= 4
-
-
-@pytest.mark.parametrize("text", of("python scripts/worlds.py"))
-def test_worlds(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
-    """The command line, with numbers and figures that take no time.
-
-    tests/worlds/ computes and draws each world.
-    """
-    from nws.programs import worlds
-
-    monkeypatch.setattr(worlds, "facts", lambda name: {"a number": 1.5})
-    monkeypatch.setattr(worlds, "render", lambda name: name.encode())
-    outcome = command("scripts/worlds.py", *arguments(text))
-    assert outcome.code == 0 and outcome.err == ""
-    drawn = [Path(line) for line in outcome.out.splitlines() if line.endswith(".png")]
-    assert [path.stem for path in drawn] == worlds.find_worlds(arguments(text)[0])
-    assert all((tmp_path / path).read_bytes() == path.stem.encode() for path in drawn)
-
-
-@pytest.mark.parametrize("text", of("python scripts/natural_gradient.py"))
-def test_comparing_optimizers(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """Their arguments; tests/analysis/test_supervised.py carries a comparison out."""
-    from nws.analysis.supervised.tasks import TASKS
-    from nws.programs.natural_gradient import read_arguments
-
-    monkeypatch.setattr(sys, "argv", ["natural_gradient.py", *arguments(text)])
-    assert read_arguments().task in TASKS
-
-
-def test_weights_and_biases_commands(finished: Path) -> None:
-    assert "wandb" in entry_points(group="console_scripts").names
-    texts = [*of("wandb "), *(span for span in spans() if re.match("wandb (sync|leet) ", span))]
-    assert len(texts) == 5
-    shutil.copytree(finished / "wandb", finished.parent / "wandb")  # as a sweep's links
-    for text in texts:  # of a run, or of a sweep, a folder of runs
-        assert shlex.split(text)[1] in wandb.cli.cli.cli.commands
-        folder, _, pattern = shlex.split(text)[-1].partition("/")
-        assert list((finished if folder == "RUN" else finished.parent).glob(pattern)), text
-
-
-@pytest.mark.parametrize("text", of("python scripts/report.py"))
-def test_reporting(command: Command, finished: Path, text: str) -> None:
-    given = [each.replace("RUN", str(finished)) for each in arguments(text)]
-    outcome = command("scripts/report.py", *given)
-    assert outcome.code == 0 and outcome.run.name == "report.html" and outcome.run.is_file()
-
-
-def test_the_library_needs_torch_alone(tmp_path: Path) -> None:
-    (snippet,) = [block for block in blocks("python") if "from nws import Damping" in block]
-    unwanted = {"hydra", "omegaconf", "wandb", "torchvision", "sklearn", "scipy", "matplotlib"}
-    code = (
-        f"{snippet}\nimport sys\n"
-        f"print(sorted({unwanted} & {{name.partition('.')[0] for name in sys.modules}}))"
-    )
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment
-    )
-    assert result.returncode == 0, result.stderr
-    first, last = result.stdout.splitlines()
-    mean = float(re.match(r"LogLikelihood\(mean=(-[\d.]+)", first)[1])  # type: ignore[index]
-    # The mean lies between its start, near -64 log 2 = -44.4,
-    # and minus the entropy of these independent pixels, -34.2.
-    assert -40 < mean < -34 and last == "[]"
+# --- examples -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("page", [name for name, text in PAGES.items() if blocks("python", text)])
-def test_python_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for block in blocks("python", PAGES[page]):
-        if "from nws import Damping" not in block:  # the library's has a test of its own
-            exec(compile(block, page, "exec"), {"__name__": "my_ideas"})
+        exec(compile(block, page, "exec"), {"__name__": "my_ideas"})
+
+
+@pytest.mark.parametrize(
+    "text", [each for each in COMMANDS if "my_ideas." in each and each.startswith("python train")]
+)
+def test_a_readers_own_idea_trains(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    page = PAGES["docs/extending.md"]
+    (tmp_path / "my_ideas.py").write_text("\n".join(blocks("python", page)))
+    monkeypatch.delitem(sys.modules, "my_ideas", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    quiet = [each for each in TWO_STEPS if not ("logger" in text and "logger" in each)]
+    outcome = command("train.py", *shlex.split(text)[2:], *quiet, "trainer.evaluate_every=1")
+    assert outcome.code == 0 and (outcome.run / "checkpoints" / "last.pt").is_file(), outcome.err
+
+
+def test_the_core_needs_torch_alone(tmp_path: Path) -> None:
+    (snippet,) = (
+        block
+        for block in blocks("python", PAGES["docs/library.md"])
+        if "from nws import Damping" in block
+    )
+    unwanted = {"hydra", "omegaconf", "wandb", "torchvision", "sklearn", "scipy", "matplotlib"}
+    loaded = f"sorted({unwanted} & {{name.partition('.')[0] for name in sys.modules}})"
+    result = subprocess.run(
+        [sys.executable, "-c", f"{snippet}\nimport sys\nprint({loaded})"],
+        capture_output=True, text=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert result.returncode == 0 and result.stdout.splitlines()[-1] == "[]", result.stderr
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/natural_step.md"])
 def test_the_natural_step_shown_is_the_reference(page: str) -> None:
-    from nws.natural.reference import natural_direction
-
-    (block,) = [each for each in blocks("python", PAGES[page]) if "def natural_direction" in each]
+    (block,) = (each for each in blocks("python", PAGES[page]) if "def natural_direction" in each)
     body = block[block.index("    identity = ") :]
     assert body in (ROOT / "nws" / "natural" / "reference.py").read_text()
     shown: dict[str, Any] = {}
     exec(block, shown)
     rng = torch.Generator().manual_seed(0)
-    sizes = (7, 3), (7, 2), (2, 3)
-    given = *(torch.rand(size, generator=rng) for size in sizes), 0.2
+    given = *(torch.rand(size, generator=rng) for size in ((7, 3), (7, 2), (2, 3))), 0.2
     assert torch.equal(shown["natural_direction"](*given), natural_direction(*given))
 
 
 def test_the_idea_in_readme_is_that_of_extending() -> None:
-    (idea,) = [block for block in blocks("python", README) if "class MeanDirection" in block]
-    assert idea in my_ideas()
+    (idea,) = (each for each in blocks("python", PAGES["README.md"]) if "MeanDirection" in each)
+    assert idea in PAGES["docs/extending.md"]
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def keys(value: Any, prefix: str = "") -> set[str]:
+    if not isinstance(value, dict):
+        return {prefix}
+    return {prefix}.union(
+        *(keys(each, f"{prefix}.{name}" if prefix else str(name)) for name, each in value.items())
+    )
+
+
+def options() -> set[str]:
+    """Every key of the files of conf/, from the root of the configuration."""
+    known = keys(yaml.safe_load((CONF / "config.yaml").read_text()))
+    for path in CONF.rglob("*.yaml"):
+        folder = str(path.parent.relative_to(CONF)).replace("/", ".")  # model.visible
+        everywhere = path.read_text().startswith("# @package _global_")
+        known |= keys(yaml.safe_load(path.read_text()), "" if everywhere else folder)
+    return known
+
+
+def test_every_option_named_exists() -> None:
+    sections = "|".join([*GROUPS, "trainer", "callbacks"])
+    named = set(re.findall(rf"(?<![\w./+])((?:{sections})(?:\.[a-z_]+)+)", NAMED))
+    own = {"callbacks.mine", "callbacks.mine._target_"}
+    assert {"metric.max_rows", "damping.schedule.final", "trainer.epochs"} <= named
+    assert sorted(named - own - options()) == [] and "metric.nope" not in options()
+
+
+def test_every_choice_named_exists() -> None:
+    found = re.findall(rf"(?<![\w./])({'|'.join(GROUPS)}|model/visible)=([\w/,]+)", NAMED)
+    choices = {(group, choice) for group, listed in found for choice in listed.split(",")}
+    choices = {each for each in choices if not re.search("[A-Z]|/$", each[1])}  # NAME is any
+    missing = {each for each in choices if not (CONF / each[0] / f"{each[1]}.yaml").is_file()}
+    # The reader's own is all that is not there.
+    assert len(choices) > 15 and missing == {("metric", "my_metric")}
+
+
+def test_the_reference_has_every_group() -> None:
+    listed = set(re.findall(r"^- \[`conf/([\w.]+)`\]", PAGES["docs/configuration.md"], re.M))
+    assert listed == {path.name for path in CONF.iterdir()}
+
+
+def broken(name: str, text: str) -> list[str]:
+    """Return links to files that do not exist, and such files named in backticks."""
+    links = [link for link in re.findall(r"\]\(([^)#]+)", text) if not link.startswith("https://")]
+    files = re.findall(r"`((?:nws|conf|scripts|examples|tests|docs)/[a-z_/.]*)`", text)
+    folder = (ROOT / name).parent
+    lost = [link for link in links if not (folder / link).exists()]
+    return lost + [path for path in files if not (ROOT / path).exists()]
+
+
+def anchors(text: str) -> set[str]:
+    """Return those of the headings of a page, as GitHub and MkDocs make them."""
+    headings = re.findall(r"^#+ (.+)$", FENCED.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\s-]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links_lead_somewhere(name: str) -> None:
+    text = DOCUMENTS[name]
+    assert broken(name, text) == []
+    for image in re.findall(r"!\[[^]]*\]\(([^)]+)", text):
+        assert ((ROOT / name).parent / image).stat().st_size < LARGEST_IMAGE, image
+    for link, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", text):
+        page = os.path.normpath(Path(name).parent / link) if link else name
+        assert anchor in anchors(DOCUMENTS[page]), (link, anchor)
+
+
+def test_broken_links_are_found() -> None:
+    """The control of the test above."""
+    assert broken("docs/index.md", "[a](nowhere.md) `nws/nope.py`") == ["nowhere.md", "nws/nope.py"]
+    assert anchors("# A & b: `c`\n```bash\n# no heading\n```\n") == {"a--b-c"}
+
+
+def test_every_list_of_trials_is_linked_and_can_be_read() -> None:
+    for path in sorted((ROOT / "docs" / "results" / "trials").glob("*.csv")):
+        assert f"trials/{path.name})" in TEXT, path.name
+        assert len(pd.read_csv(path)) > 5, path.name
 
 
 # --- form -----------------------------------------------------------------------------------------
 
 
-def test_readme_is_short() -> None:
-    assert len(README.splitlines()) <= 200 and len(README.split()) <= 1800
+def test_the_documents_are_short() -> None:
+    words = {name: len(text.split()) for name, text in PAGES.items()}
+    assert words.pop("README.md") <= MOST_WORDS_OF_README
+    assert sum(words.values()) <= MOST_WORDS
 
 
 def build_site(folder: Path, site: Path) -> subprocess.CompletedProcess[str]:
@@ -415,24 +317,16 @@ def build_site(folder: Path, site: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
 
 
+@pytest.mark.slow
 def test_the_site_builds_and_needs_no_network(tmp_path: Path) -> None:
     built = build_site(ROOT, tmp_path / "site")
     assert built.returncode == 0, built.stderr
     pages = {path: path.read_text() for path in (tmp_path / "site").rglob("*.html")}
-    assert len(pages) > 20
     loaded = r"""<(?:script|img|iframe)[^>]*\ssrc=["']?https?:|<link[^>]*stylesheet[^>]*https?:"""
     assert [path for path, text in pages.items() if re.search(loaded, text)] == []
-    theory = pages[tmp_path / "site" / "theory" / "index.html"]
+    theory = pages[tmp_path / "site" / "theory.html"]
     assert theory.count("<math") > 20 and "$" not in re.sub(r"<math.*?</math>", "", theory)
-    assert "Rule" in pages[tmp_path / "site" / "api" / "learning" / "index.html"]
-
-
-def test_the_site_does_not_build_with_a_broken_link(tmp_path: Path) -> None:
-    """The control of the test above."""
-    shutil.copytree(ROOT / "docs", tmp_path / "docs")
-    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
-    (tmp_path / "nws").symlink_to(ROOT / "nws")
-    with (tmp_path / "docs" / "index.md").open("a") as page:
-        page.write("\n[nowhere](nowhere.md)\n")
-    built = build_site(tmp_path, tmp_path / "site")
-    assert built.returncode != 0 and "nowhere.md" in built.stderr
+    assert "Rule" in pages[tmp_path / "site" / "api" / "learning.html"]
+    reference = pages[tmp_path / "site" / "configuration.html"]
+    assert "conf/algorithm/nrws.yaml" in reference and "evaluation_samples" in reference
+    assert (tmp_path / "site" / "search" / "search_index.js").is_file()  # search from disk

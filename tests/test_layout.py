@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT
 
 PACKAGES = (
-    "models", "natural", "learning", "data", "experiment", "analysis", "worlds", "programs",
+    "models", "natural", "learning", "data", "experiment", "analysis", "geometry", "programs",
 )  # fmt: skip
 BASE = ("nws.allocator", "nws.errors", "nws.files", "nws.schedules", "nws.style")
 TOGETHER = "nws.distributed"  # what all packages may import beside the base; it imports torch
@@ -20,18 +20,17 @@ CORE: dict[str, tuple[set[str], set[str]]] = {
     "models": (set(), {"torch"}),
     "natural": (set(), {"torch"}),
     "learning": ({"models", "natural"}, {"torch"}),
-    "worlds": ({"models", "natural"}, {"torch", "numpy", "scipy"}),
+    "geometry": ({"models"}, {"torch", "numpy", "scipy"}),
 }
-DRAWING = {"nws.worlds.figures": {"matplotlib", "PIL"}}  # these modules may import more
 # What a package never imports, at any distance.
 NEVER = {
-    "models": {"natural", "learning", "data", "experiment", "analysis", "worlds", "programs"},
-    "natural": {"models", "learning", "data", "experiment", "analysis", "worlds", "programs"},
-    "learning": {"data", "experiment", "analysis", "worlds", "programs"},
-    "data": {"models", "natural", "learning", "experiment", "analysis", "worlds", "programs"},
-    "experiment": {"analysis", "worlds", "programs"},
-    "analysis": {"worlds", "programs"},
-    "worlds": {"learning", "data", "experiment", "analysis", "programs"},
+    "models": {"natural", "learning", "data", "experiment", "analysis", "geometry", "programs"},
+    "natural": {"models", "learning", "data", "experiment", "analysis", "geometry", "programs"},
+    "learning": {"data", "experiment", "analysis", "geometry", "programs"},
+    "data": {"models", "natural", "learning", "experiment", "analysis", "geometry", "programs"},
+    "experiment": {"analysis", "geometry", "programs"},
+    "analysis": {"geometry", "programs"},
+    "geometry": {"natural", "learning", "data", "experiment", "analysis", "programs"},
 }
 # The packages of nws.experiment: each imports itself and those before it alone.
 EXPERIMENT = ("process", "options", "storage", "training", "trained", "launch")
@@ -117,18 +116,17 @@ def test_processes_stand_on_torch_and_the_base() -> None:
 
 
 @pytest.mark.parametrize("name", CORE)
-def test_the_core_and_the_worlds_import_little(name: str) -> None:
+def test_the_core_and_the_geometry_import_little(name: str) -> None:
     packages, libraries = CORE[name]
     modules = modules_of(name)
     assert len(modules) > 3
     for module in modules:
-        more = DRAWING.get(module.rsplit(".", 1)[0], set())
         for each in imports(module):
             top = each.split(".")[0]
             if top == "nws":
                 allowed = each in (*BASE, TOGETHER) or package(each) in packages | {name}
             else:
-                allowed = top in sys.stdlib_module_names or top in libraries | more
+                allowed = top in sys.stdlib_module_names or top in libraries
             assert allowed, f"{module} imports {each}"
 
 
@@ -261,6 +259,7 @@ def measured() -> dict[str, list[Path]]:
         "base": [FILES[module] for module in modules_of("")],
         "train.py": [ROOT / "train.py"],
         "scripts": sorted((ROOT / "scripts").rglob("*.py")),
+        "examples": sorted((ROOT / "examples").rglob("*.py")),
     }
 
 

@@ -15,7 +15,7 @@ import torch
 from conftest import CONF, ROOT, SMALL, TWO_STEPS, Command, Interrupt, complete
 
 import nws
-from nws.experiment.process.invocation import PROGRAMS, SCRIPTS, command_line, start_command
+from nws.experiment.invocation import PROGRAMS, SCRIPTS, command_line, start_command
 from nws.experiment.storage import pretrained
 from nws.programs.command import module_of
 
@@ -61,11 +61,11 @@ def test_the_wheel_has_what_is_no_code(wheel: Path) -> None:
     assert wheel.name.startswith(f"nws-{nws.__version__}-")
     conf = {f"nws/{path.relative_to(ROOT)}" for path in CONF.rglob("*.yaml")}
     assert len(conf) > 60 and conf <= names
-    assert {"nws/py.typed", "nws/programs/comparisons.yaml"} <= names
+    assert {"nws/py.typed", "nws/analysis/page.html", "nws/analysis/page.css"} <= names
     for name in pretrained.names():
         assert f"nws/pretrained/{name}/checkpoints/best.pt" in names
         assert f"nws/pretrained/{name}/.hydra/config.yaml" in names
-    assert not [name for name in names if name.startswith(("tests", "scripts", "conf"))]
+    assert not [name for name in names if name.startswith(("tests", "scripts", "examples", "conf"))]
 
 
 def test_the_installed_command_trains_and_samples_from_any_folder(
@@ -135,7 +135,10 @@ def test_a_stopped_run_says_how_the_installed_command_goes_on(
 def test_a_comparison_starts_the_programs_as_it_was_started(command: Command) -> None:
     shown = command("nws", "reproduce", "three_by_three", "--quick", "--dry-run").out
     lines = [line.split()[:2] for line in shown.splitlines()]
-    assert lines == 7 * [["nws", "train"], ["nws", "evaluate"], ["nws", "sample"]]
+    programs = ["train", "evaluate", "sample", "plot", "report"]
+    assert [list(each) for each in dict.fromkeys(map(tuple, lines))] == [
+        ["nws", program] for program in programs
+    ]
     assert start_command("sample", "RUN") == [sys.executable, "-m", "nws", "sample", "RUN"]
 
 

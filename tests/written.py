@@ -1,17 +1,20 @@
-"""Run directories that tests write themselves."""
+"""Run directories that tests write themselves, and two that are trained once for all tests."""
 
 from __future__ import annotations
 
 import csv
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 LL = "valid/log_likelihood"
+TEST, VALID = 12, 7  # images of `trained`
 Make = Callable[..., Path]
 
 
@@ -45,3 +48,24 @@ def write_run(
 def make(tmp_path: Path) -> Make:
     """make("a/0", [(epoch, seconds, value), ...], seed=1, ...): a run directory."""
     return partial(write_run, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("trained")
+
+
+@pytest.fixture
+def trained(train: Callable[..., Any], home: Path, tmp_path: Path) -> Path:
+    """A folder with two runs, rws and bihm, on images of 2 x 3 pixels; of every test its own."""
+    if not (home / "sweep").is_dir():
+        rng = np.random.default_rng(0)
+        parts = {"train": 60, "valid": VALID, "test": TEST}
+        images = {name: rng.integers(0, 2, (n, 2, 3), np.uint8) for name, n in parts.items()}
+        np.savez(home / "mine.npz", **images)
+        data = ("data=npz", f"data.path={home / 'mine.npz'}", "trainer.batch_size=20")
+        for algorithm in ("rws", "bihm"):
+            place = f"hydra.run.dir={home / 'sweep' / algorithm}"
+            outcome = train(*data, "model.layers=[3,2]", f"algorithm={algorithm}", place)
+            assert outcome.code == 0, outcome.err
+    return Path(shutil.copytree(home / "sweep", tmp_path / "sweep"))

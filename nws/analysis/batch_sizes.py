@@ -6,11 +6,10 @@ batch size a method needs the same number of images; beyond it the same number o
 
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
@@ -19,18 +18,6 @@ from nws.analysis.figures import DASHES, render
 from nws.analysis.runs import Run
 from nws.errors import UserError
 from nws.style import COLOURS, STYLE
-
-
-class Reached(NamedTuple):
-    """Where the best run of a method and batch size first stood at the target."""
-
-    method: str
-    target: float
-    batch_size: int
-    run: Run
-    steps: float
-    images: float
-    tried: int  # runs of this method and batch size
 
 
 def crossing(run: Run, column: str, target: float) -> float:
@@ -47,13 +34,11 @@ def crossing(run: Run, column: str, target: float) -> float:
     if not len(above):
         return float("inf")
     first = int(above[0])
-    if first == 0:
-        return float(steps[0])
-    share = (target - values[first - 1]) / (values[first] - values[first - 1])
-    return float(steps[first - 1] + share * (steps[first] - steps[first - 1]))
+    around = slice(max(first - 1, 0), first + 1)  # values before and after the target
+    return float(np.interp(target, values[around], steps[around]))
 
 
-def reach(runs: Sequence[Run], by: str, column: str, targets: Sequence[float]) -> list[Reached]:
+def reach(runs: Sequence[Run], by: str, column: str, targets: Sequence[float]) -> pd.DataFrame:
     """The run of each method and batch size that needs the fewest steps, for each target.
 
     Args:
@@ -63,7 +48,9 @@ def reach(runs: Sequence[Run], by: str, column: str, targets: Sequence[float]) -
         targets: Values of the column.
 
     Returns:
-        Methods in their order, then targets, then batch sizes; without those that never got there.
+        Columns method, target, batch, steps, images, rate (of the fastest run), tried (runs of this
+        method and batch size), run (its path). Methods in their order, then targets, then batch
+        sizes; without those that never got there.
 
     Raises:
         UserError: Where a run has no such column, or no run reaches any target.
@@ -71,50 +58,46 @@ def reach(runs: Sequence[Run], by: str, column: str, targets: Sequence[float]) -
     for run in runs:
         if column not in run.metrics:
             raise UserError(f"{run.path} has no column {column!r}; there are {list(run.metrics)}")
-    found = []
-    for method, group in group_runs(runs, by).items():
-        by_batch: dict[int, list[Run]] = {}
-        for run in group:
-            by_batch.setdefault(int(run.config["trainer.batch_size"]), []).append(run)
-        for target in targets:
-            for batch, tried in sorted(by_batch.items()):
-                steps, _, best = min(
-                    (crossing(run, column, target), n, run) for n, run in enumerate(tried)
-                )
-                if np.isfinite(steps):
-                    row = Reached(method, target, batch, best, steps, steps * batch, len(tried))
-                    found.append(row)
-    if not found:
+    batch = "trainer.batch_size"
+    tried = pd.DataFrame(
+        {
+            "method": method, "target": target, "batch": int(run.config[batch]),
+            "steps": crossing(run, column, target), "rate": run.config.get("optimizer.lr"),
+            "run": run.path,
+        }
+        for method, group in group_runs(runs, by).items()
+        for target in targets
+        for run in sorted(group, key=lambda run: int(run.config[batch]))
+    )  # fmt: skip
+    tried["images"] = tried["steps"] * tried["batch"]
+    groups = tried.groupby(["method", "target", "batch"], sort=False)
+    tried["tried"] = groups["run"].transform("size")
+    found = tried.loc[groups["steps"].idxmin()].query("steps < inf").reset_index(drop=True)
+    if found.empty:
         raise UserError(f"no run reaches any of {', '.join(f'{t:g}' for t in targets)} in {column}")
     return found
 
 
-def draw(found: Sequence[Reached]) -> dict[str, bytes]:
+def draw(found: pd.DataFrame) -> dict[str, bytes]:
     """Draw steps and images against the batch size, a line for each method and target."""
-    methods = list(dict.fromkeys(each.method for each in found))
-    targets = list(dict.fromkeys(each.target for each in found))
+    methods, targets = (list(found[name].unique()) for name in ("method", "target"))
+    colours = dict(zip(methods, itertools.cycle(COLOURS), strict=False))
+    dashes = dict(zip(targets, itertools.cycle(DASHES), strict=False))
+    sizes = sorted(found["batch"].unique())
     with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
         figure = Figure(figsize=(6.8, 3.1), layout="constrained")
         left, right = figure.subplots(1, 2, sharex=True)
         for axes, name in ((left, "steps"), (right, "images")):
-            for method, colour in zip(methods, itertools.cycle(COLOURS), strict=False):
-                for target, style in zip(targets, itertools.cycle(DASHES), strict=False):
-                    rows = [e for e in found if (e.method, e.target) == (method, target)]
-                    x, y = [e.batch_size for e in rows], [getattr(e, name) for e in rows]
-                    label = f"{method}, {target:g} nats"
-                    line = {"linestyle": style, "color": colour, "label": label}
-                    axes.plot(x, y, marker="o", markersize=2.5, **line)
-            axes.set(xlabel="batch size", ylabel=f"{name} to the target")
-            _powers_of_two(axes, sorted({each.batch_size for each in found}))
+            for (method, target), rows in found.groupby(["method", "target"], sort=False):
+                style = {"color": colours[method], "linestyle": dashes[target], "markersize": 2.5}
+                label = f"{method}, {target:g} nats"
+                axes.plot(rows["batch"], rows[name], marker="o", label=label, **style)
+            axes.set(xlabel="batch size", ylabel=f"{name} to the target", xscale="log")
+            axes.set(yscale="log")
+            axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+            axes.minorticks_off()
         lines, labels = left.get_legend_handles_labels()
         figure.legend(lines, labels, loc="outside lower center", ncols=2, handlelength=2.6)
         return render(figure)
-
-
-def _powers_of_two(axes: Axes, sizes: Sequence[int]) -> None:
-    """Logarithmic axes, with the batch sizes themselves below."""
-    axes.set(xscale="log", yscale="log")
-    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.minorticks_off()

@@ -1,41 +1,45 @@
-"""Evaluation of runs: the request, and evaluation.json, which keeps what was computed."""
+"""Evaluation of runs: importance-sampled log-likelihoods, kept in evaluation.json of each.
+
+Every draw is a function of the seed: chunk c of the data points takes its random numbers from a
+generator with seed derive_seed(seed, 0, c), chunk c of the dreams from derive_seed(seed, 1, c).
+Several processes compute a chunk each at a time, and all of them find the same figures.
+
+Symbols: N data points, K samples of each, w = p(x, h) / q(h | x), M dreams for log Z.
+"""
 
 import hashlib
 import json
 import math
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.stats import bootstrap
 from torch import Tensor
 
 from nws import distributed
 from nws.analysis.runs import is_bidirectional
-from nws.analysis.sums import Show, Sums
 from nws.errors import UserError, positive_int
-from nws.experiment.storage import kinds
-from nws.experiment.trained.loading import load_run
-from nws.experiment.training.seeds import check_seed
-from nws.files import write_atomically
+from nws.experiment.batches import check_seed, derive_seed
+from nws.experiment.loading import LoadedRun
+from nws.files import read_text, write_atomically
+from nws.learning.together import results
+from nws.models import likelihood
 from nws.models.helmholtz import HelmholtzMachine
-from nws.models.likelihood import MAX_ELEMENTS, TRUSTED_ESS, Z_SAMPLES, resolves, rows_at_once
+from nws.models.likelihood import log_sums, log_z_sums, rows_at_once
+
+EXPONENTS = (1, 2, 0.5)  # of w: log p, its effective sample size, log p~*
+RESAMPLES = 1000  # of the bootstrap
+FILE = "evaluation.json"
 
 Row = dict[str, Any]  # one entry of evaluation.json
-#: What the values of a row are.
-KINDS = {
-    **dict.fromkeys(("log_likelihood", "bits_per_dimension", "ess"), kinds.number),
-    **dict.fromkeys(("log_p_star", "log_z"), kinds.number),
-    **dict.fromkeys(("samples", "data_points", "batch", "seed", "z_samples"), kinds.whole),
-    **dict.fromkeys(("split", "checkpoint", "weights"), kinds.text),
-    **{
-        f"{name}standard_error": kinds.maybe(kinds.number) for name in ("", "log_p_star_", "log_z_")
-    },
-}
-#: What every row has that says a log-likelihood.
-NEEDED = ("log_likelihood", "standard_error", "bits_per_dimension", "ess", "samples")
-EARLY: Row = {"weights": "plain"}  # what rows of earlier versions do not say
+Show = Callable[[int], object]  # is called after each chunk, with the samples that it drew
+#: of each row of evaluation.json
+NUMBERS = ("log_likelihood", "bits_per_dimension", "ess", "samples", "data_points")
 
 
 @dataclass(frozen=True)
@@ -43,111 +47,189 @@ class Request:
     """What to evaluate, by evaluate.py's options; `UserError` where a number is out of range."""
 
     split: str = "test"
-    samples: int = 1000  # importance samples of each image
-    data_points: int | None = None  # the first so many images; None: all
+    samples: int = 1000  # K, importance samples of each data point
+    data_points: int | None = None  # the first so many; None: all
     seed: int = 0
     checkpoint: str = "best"
     weights: str = "plain"  # or those that the run averaged: average
-    batch: int | None = None  # images at once; None: as many as MAX_ELEMENTS allows
     p_star: bool | None = None  # log p* too; None: where the run's rule is bidirectional
-    z_samples: int = Z_SAMPLES  # dreams for log Z
+    z_samples: int = likelihood.Z_SAMPLES  # M, dreams for log Z
 
     def __post_init__(self) -> None:
-        for name in ("samples", "seed", "z_samples", "data_points", "batch"):
+        for name in ("samples", "z_samples", "data_points"):
             if (value := getattr(self, name)) is not None:
-                positive_int(f"--{name.replace('_', '-')}", value, minimum=int(name != "seed"))
+                positive_int(f"--{name.replace('_', '-')}", value)
         check_seed("--seed", self.seed)
 
 
 def evaluate(
-    path: Path, request: Request, device: torch.device, again: bool = False,
-    show: Show = lambda done, total: None,
-) -> tuple[Row, bool]:  # fmt: skip
+    run: LoadedRun, request: Request, again: bool = False, show: Show = lambda drawn: None
+) -> tuple[Row, bool]:
     """Compute the figures of one run, unless its evaluation.json has them, and add them to it.
 
-    An interrupted computation leaves a partial result in the run directory. The same request goes
-    on from there, on the CPU bit for bit as if it had never been interrupted. `again` computes all
-    of it; `show` is called with the number of samples drawn so far and in all.
+    Args:
+        run: From `load_run`, with the checkpoint and the weights of the request.
+        request: What to compute.
+        again: Compute also what is there.
+        show: Called after each chunk, with the number of samples that it drew.
 
     Returns:
         The row of evaluation.json, and whether it was there already.
 
     Raises:
-        UserError: This is no run, a file is damaged, or the figures are not finite.
+        UserError: evaluation.json is damaged or cannot be written, or the figures are not finite.
     """
-    loaded = load_run(path, request.checkpoint, request.weights, device)
-    run, data, machine = loaded.directory, loaded.data, loaded.machine
-    rows = read_rows(run.path)
-    images = (data.test if request.split == "test" else data.valid).first(request.data_points)
-    p_star = is_bidirectional(loaded.config) if request.p_star is None else request.p_star
-    max_rows, z_samples = rows_at_once(machine, MAX_ELEMENTS), request.z_samples * p_star
-    sums = Sums(machine, images, request.samples, request.seed, request.batch, z_samples, max_rows)
-    asked = asdict(request) | {"data_points": len(images), "batch": len(sums.parts[0])}
-    asked["device"] = device.type
+    rows = read_rows(run.directory.path)
+    part = run.data.test if request.split == "test" else run.data.valid
+    images = part.first(request.data_points)
+    p_star = is_bidirectional(run.config) if request.p_star is None else request.p_star
+    asked = asdict(request) | {"data_points": len(images), "device": run.device.type}
     del asked["p_star"], asked["z_samples"]  # a row with log p* answers a request without
-    key = asked | {"step": loaded.state["step"], "fingerprint": fingerprint(machine, images)}
-    for row in [] if again else rows:
-        if is_of(row, key) and {*NEEDED} <= {*row} and z_samples in (0, row.get("z_samples")):
-            return row, True
-    if not os.access(run.path, os.W_OK):
-        place = f"{run.path}, where evaluation.json belongs, cannot be written to"
-        raise UserError(f"{place}; copy the run and try again")
-    state = json.dumps([key, z_samples, sums.sizes])
-    partial = run.path / f".evaluation_{hashlib.sha256(state.encode()).hexdigest()[:16]}.pt"
-    sums.compute(partial, show)
-    row = _figures(sums) | key
+    key = asked | {"step": run.state["step"], "fingerprint": fingerprint(run.machine, images)}
+    dreams = request.z_samples if p_star else 0
+    answer = next((row for row in rows if _answers(row, key, dreams)), None)
+    if answer and not again:
+        return answer, True
+    file = run.directory.path / FILE
+    if not os.access(file.parent, os.W_OK):
+        raise UserError(f"{file} cannot be written; copy the run and try again")
+    row = figures(run.machine, images, request, dreams, show) | key
+    if not math.isfinite(row["log_likelihood"]):
+        checkpoint = f"its {request.checkpoint} checkpoint"
+        raise UserError(f"{file.parent}: the log-likelihood of {checkpoint} is not finite")
     if distributed.is_first():  # of several processes, which all have the figures
-        _add(run.path, row, asked)
-        partial.unlink(missing_ok=True)
+        kept = [old for old in read_rows(file.parent) if not _replaces(row, old, asked)]
+        write_atomically(file, json.dumps([*kept, row], indent=2).encode())
     return row, False
 
 
-def _figures(sums: Sums) -> Row:
-    """The figures as JSON has them: null for a standard error that one value does not have."""
-    result = sums.log_likelihood()._asdict()
-    row: Row = {"split": None, "log_likelihood": result.pop("mean"), **result}
-    row["bits_per_dimension"] = -row["log_likelihood"] / (sums.images.shape[1] * math.log(2))
-    if sums.z_samples:
+def _answers(row: Row, key: Row, dreams: int) -> bool:
+    """Whether a row is of this request, parameters and images."""
+    same = row.items() >= key.items() and "interval_95" in row
+    return same and dreams in (0, row.get("z_samples"))
+
+
+def _replaces(row: Row, old: Row, asked: Row) -> bool:
+    """Whether a row says all that an old one of the same request says."""
+    return old.items() >= asked.items() and old.get("z_samples", 0) in (0, row.get("z_samples", 0))
+
+
+def figures(
+    machine: HelmholtzMachine, images: Tensor, request: Request, dreams: int, show: Show
+) -> Row:
+    """The figures as JSON has them: null for an error that one value does not have.
+
+    Args:
+        machine: The machine.
+        images: (N, n_0).
+        request: For its samples and its seed.
+        dreams: M for log Z; 0 without log p*.
+        show: As of `evaluate`.
+    """
+    sums = sums_of_images(machine, images, request.samples, request.seed, show)
+    found = likelihood.summarise(sums[:2], request.samples)._asdict()
+    row: Row = {"split": request.split, "log_likelihood": found.pop("mean"), **found}
+    row["bits_per_dimension"] = -row["log_likelihood"] / (images.shape[1] * math.log(2))
+    values = (sums[0] - math.log(request.samples)).numpy()
+    row["interval_95"] = bootstrap_interval(values, request.seed)
+    if dreams:
+        z_sums = sums_of_dreams(machine, dreams, request.seed, show)
+        star = likelihood.summarise_p_star(sums[2], request.samples, z_sums, dreams)._asdict()
         names = {"mean": "log_p_star", "standard_error": "log_p_star_standard_error"}
-        row |= {names.get(name, name): x for name, x in sums.log_p_star()._asdict().items()}
+        row |= {names.get(name, name): value for name, value in star.items()}
     errors = [name for name in row if name.endswith("standard_error") and math.isnan(row[name])]
     return row | dict.fromkeys(errors)
 
 
-def _add(path: Path, row: Row, asked: Row) -> None:
-    """Write a row in place of those that answer the same request; old ones have fewer keys."""
-    if not math.isfinite(row["log_likelihood"]):
-        reason = f"the parameters of its {row['checkpoint']} checkpoint are not finite"
-        raise UserError(f"{path}: the log-likelihood is not finite, as {reason}")
-    rows = [
-        other
-        for other in read_rows(path)
-        if any((EARLY | other).get(name, value) != value for name, value in asked.items())
-        or other.get("z_samples") not in (None, row.get("z_samples"))
-    ]
-    write_atomically(path / "evaluation.json", json.dumps([*rows, row], indent=2).encode())
+def bootstrap_interval(values: "np.ndarray[Any, Any]", seed: int = 0) -> list[float] | None:
+    """The 95 % interval of the mean of values (N,), by resampling them; None of one value.
+
+    Unlike the standard error it does not take the mean for normal: few data points may be far off.
+    """
+    if len(values) < 2:
+        return None
+    found = bootstrap(
+        (values,), np.mean, n_resamples=RESAMPLES, batch=50, method="percentile",
+        rng=np.random.default_rng(seed),
+    )  # fmt: skip
+    return [float(end) for end in found.confidence_interval]
 
 
-def is_of(row: Row, wanted: Row) -> bool:
-    """Whether a row of evaluation.json has the wanted values."""
-    return (EARLY | row).items() >= wanted.items()
+# --- sums -----------------------------------------------------------------------------------------
+
+
+def sums_of_images(
+    machine: HelmholtzMachine, images: Tensor, samples: int, seed: int,
+    show: Show = lambda drawn: None,
+) -> Tensor:  # fmt: skip
+    """log sum_k w_k^e of each image (N, n_0) and each of `EXPONENTS`: (3, N), float64.
+
+    Raises:
+        UserError: No image, or one out of range.
+    """
+    likelihood.check_data(machine, images)
+    max_rows = rows_at_once(machine, likelihood.MAX_ELEMENTS)
+    chunks = images.split(min(max_rows, max(1, max_rows // samples)))
+
+    def compute(number: int, rng: torch.Generator) -> Tensor:
+        sums = log_sums(machine, chunks[number], samples, rng, EXPONENTS, max_rows)
+        show(len(chunks[number]) * samples)
+        return sums
+
+    return _chunks(compute, len(chunks), (seed, 0), images.device)
+
+
+def sums_of_dreams(
+    machine: HelmholtzMachine, dreams: int, seed: int, show: Show = lambda drawn: None
+) -> Tensor:
+    """`nws.models.likelihood.log_z_sums` over all dreams: (2,), float64."""
+    max_rows = rows_at_once(machine, likelihood.MAX_ELEMENTS)
+    at_once = likelihood.dreams_at_once(max_rows)
+    sizes = [min(at_once, left) for left in range(dreams, 0, -at_once)]
+
+    def compute(number: int, rng: torch.Generator) -> Tensor:
+        sums = log_z_sums(machine, sizes[number], rng, max_rows)[:, None]
+        show(sizes[number] * likelihood.Z_INNER)
+        return sums
+
+    device = next(machine.parameters()).device
+    return _chunks(compute, len(sizes), (seed, 1), device).logsumexp(1)
+
+
+def _chunks(
+    compute: Callable[[int, torch.Generator], Tensor], count: int, stream: tuple[int, int],
+    device: torch.device,
+) -> Tensor:  # fmt: skip
+    """Chunks side by side; several processes compute one each at a time."""
+
+    def seeded(number: int) -> Tensor:
+        rng = torch.Generator(device).manual_seed(derive_seed(*stream, number))
+        return compute(number, rng)
+
+    return torch.cat(list(results(seeded, range(count))), dim=1)
+
+
+# --- evaluation.json ------------------------------------------------------------------------------
 
 
 def read_rows(path: Path) -> list[Row]:
     """The rows of a run's evaluation.json, if any; `UserError` where it is no list of rows."""
-    file = path / "evaluation.json"
+    file = path / FILE
+    if not os.path.lexists(file):
+        return []
     try:
-        rows = kinds.read_json(file) if file.is_file() else []
-        if not isinstance(rows, list) or not all(map(kinds.mapping, rows)):
+        rows = json.loads(read_text(file))
+        if not isinstance(rows, list) or not all(map(_is_row, rows)):
             raise ValueError("it holds something else")
-        wrong = [wrong for row in rows if (wrong := kinds.misfit(row, KINDS))]
-        if wrong:
-            raise ValueError(wrong[0])
-    except (OSError, ValueError) as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(
             f"{file} is not the list that evaluate.py writes ({error}); move it away and run again"
         ) from error
     return rows
+
+
+def _is_row(row: Any) -> bool:
+    return isinstance(row, dict) and all(isinstance(row.get(n), int | float) for n in NUMBERS)
 
 
 def fingerprint(machine: HelmholtzMachine, images: Tensor) -> str:
@@ -157,13 +239,3 @@ def fingerprint(machine: HelmholtzMachine, images: Tensor) -> str:
         digest.update(str(tuple(tensor.shape)).encode())
         digest.update(tensor.cpu().contiguous().numpy().data)
     return digest.hexdigest()[:16]
-
-
-def is_trusted(row: Row) -> bool:
-    """Whether the samples of an image are enough for its log p; see `TRUSTED_ESS`."""
-    return float(row.get("ess", TRUSTED_ESS)) >= TRUSTED_ESS
-
-
-def is_resolved(row: Row) -> bool:
-    """Whether log Z, where a row has one, is large enough for its number of dreams."""
-    return "log_z" not in row or resolves(row["log_z"], row["z_samples"])

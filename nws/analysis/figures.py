@@ -4,6 +4,7 @@ import io
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -13,13 +14,13 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.mathtext import MathTextParser
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from nws.analysis.curves import Band, Scale, by_epochs, count, interpolate, scale
-from nws.analysis.runs import Run
+from nws.analysis.curves import Scale, count, curve, scale
+from nws.analysis.keys import differing_keys, label
+from nws.analysis.runs import Run, folder_names
 from nws.errors import UserError
-from nws.files import write_atomically
+from nws.files import check_writable, write_atomically
 from nws.style import COLOURS, STYLE
 
 DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
@@ -37,7 +38,7 @@ LABELS = {
     "train/wake_loss": "wake loss, −log p (nats)",
     "train/dream_loss": "dream loss, −log q (nats)",
     "train/ess": "effective sample size",
-    "exact/kl": r"$\mathrm{KL}(p_D \,\Vert\, p)$ (nats)",
+    "exact/kl": "KL(data ‖ p) (nats)",
     "learning_rate": "learning rate",
 }
 
@@ -51,8 +52,11 @@ def draw(
     Args:
         groups: The runs of each group, from `with_column`.
         column: A column of metrics.csv.
-        log: Whether the y axis is logarithmic; `log_x` is for the x axes.
-        ymin: The lower end of the y axis, `ymax` the upper one; by default as the curves need.
+        title: Above the figure.
+        log: Whether the y axis is logarithmic.
+        log_x: Whether the x axes are.
+        ymin: The lower end of the y axis; by default as the curves need.
+        ymax: The upper one.
 
     Returns:
         The content of the files: {"png": ..., "svg": ...}, the same bytes each time.
@@ -61,8 +65,9 @@ def draw(
         UserError: A logarithmic axis with values of at most 0, or wrong ends of the y axis.
     """
     runs = [run for group in groups.values() for run in group]
-    floor = _lowest(runs, column, log, ymin, ymax)
-    bands = {name: by_epochs(group, column) for name, group in groups.items()}
+    floor = _floor(runs, column) if log else -np.inf
+    _check_ends(log, ymin, ymax)
+    bands = {name: curve(group, "epoch", column) for name, group in groups.items()}
     found = Scale(None, None, {})
     if not log and ymin is None and ymax is None:
         found = scale(bands, column)
@@ -71,33 +76,47 @@ def draw(
         figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
         for name, text in labels(groups, found).items():
-            _line(left, bands[name], floor, label=drawable(textwrap.fill(text, MAX_LABEL)))
-            _line(right, interpolate(groups[name], "seconds", column), floor)
-        left.set(xlabel="epochs", ylabel=drawable(y_label(runs, column)))
+            _line(left, bands[name], floor, label=textwrap.fill(text, MAX_LABEL))
+            _line(right, curve(groups[name], "seconds", column), floor)
+        left.set(xlabel="epochs", ylabel=y_label(runs, column))
         right.set(xlabel="training seconds")
         for axes, axis in [(left, "y")] * log + [(left, "x"), (right, "x")] * log_x:
             axes.set(**{f"{axis}scale": "log"})
             decimal_ticks(getattr(axes, f"{axis}axis"))
         left.set_ylim(ymin, ymax)
         if title:
-            figure.suptitle(drawable(textwrap.fill(title, MAX_LABEL)), fontsize=8.5)
+            figure.suptitle(textwrap.fill(title, MAX_LABEL), fontsize=8.5, parse_math=False)
         _add_legend(figure)
         return render(figure)
 
 
-def drawable(text: str) -> str:
-    """Return a text for a figure: as it is, or its dollar signs as such where it is no formula.
+def draw_bound(runs: Sequence[Run], rows: Sequence[dict[str, Any]]) -> dict[str, bytes]:
+    """Draw the bound on log p against its samples, with bars of one standard error.
 
-    Example:
-        >>> drawable("5 seeds, x^2")
-        '5 seeds, x^2'
+    Args:
+        runs: The run of each row.
+        rows: Rows of evaluation.json: `samples`, `log_likelihood`, `standard_error`.
+
+    Returns:
+        The content of the files, as of `draw`.
     """
-    try:
-        for line in text.splitlines():
-            MathTextParser("path").parse(line)
-    except ValueError:
-        return text.replace("$", r"\$")
-    return text
+    table = pd.DataFrame(rows).assign(run=[str(run.path) for run in runs])
+    names = dict(zip(table["run"], folder_names(runs), strict=True))
+    keys = differing_keys(runs)
+    labels = {str(run.path): label(run, keys) or names[str(run.path)] for run in runs}
+    with matplotlib.rc_context(STYLE | {"axes.prop_cycle": LINES}):  # type: ignore[arg-type]
+        figure = Figure(figsize=(0.6 * WIDTH, HEIGHT), layout="constrained")
+        axes = figure.subplots()
+        for path, line in table.groupby("run", sort=False):
+            error = line["standard_error"].astype(float)
+            style: Any = {"marker": "o", "markersize": 2.5, "capsize": 2, "elinewidth": 0.8}
+            values = line["log_likelihood"]
+            axes.errorbar(line["samples"], values, error, label=labels[path], **style)
+        axes.set(xlabel="importance samples", ylabel="bound on log p(x) (nats)", xscale="log")
+        axes.set_xticks(sizes := sorted(table["samples"].unique()), [f"{size:,}" for size in sizes])
+        axes.minorticks_off()
+        _add_legend(figure)
+        return render(figure)
 
 
 def render(figure: Figure) -> dict[str, bytes]:
@@ -126,23 +145,23 @@ def _add_legend(figure: Figure) -> None:
     renderer = FigureCanvasAgg(figure).get_renderer()
     for columns in range(min(len(names), MAX_COLUMNS), 0, -1):
         legend = figure.legend(loc="outside lower center", ncols=columns, handlelength=2.6)
+        for text in legend.get_texts():  # a name with dollar signs is no formula
+            text.set_parse_math(False)
         extent = legend.get_window_extent(renderer)  # type: ignore[arg-type]
-        if extent.width <= figure.bbox.width or columns == 1:
+        if extent.width <= 0.95 * figure.bbox.width or columns == 1:
             break
         legend.remove()
-    figure.set_size_inches(WIDTH, HEIGHT + max(0.0, extent.height / figure.dpi - ONE_LINE))
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + max(0.0, extent.height / figure.dpi - ONE_LINE))
 
 
-def _lowest(
-    runs: Sequence[Run], column: str, log: bool, ymin: float | None, ymax: float | None
-) -> float:
-    """Where the bands end below: -inf, or the lowest value of any run on a logarithmic axis."""
-    lowest = min(float(run.metrics[column].min()) for run in runs)
-    if log and lowest <= 0:
+def _floor(runs: Sequence[Run], column: str) -> float:
+    """The lowest value of any run: bands that go below 0 have no place on a logarithmic axis."""
+    lowest = float(pd.concat([run.metrics[column] for run in runs]).min())
+    if lowest <= 0:
         found = f"{column} goes down to {lowest:g}"
         raise UserError(f"a logarithmic axis needs values above 0, {found}; leave --log out")
-    _check_ends(log, ymin, ymax)
-    return lowest if log else -np.inf
+    return lowest
 
 
 def _check_ends(log: bool, ymin: float | None, ymax: float | None) -> None:
@@ -156,22 +175,23 @@ def _check_ends(log: bool, ymin: float | None, ymax: float | None) -> None:
         raise UserError(f"--ymin must be above 0 on a logarithmic axis, got {ymin:g}")
 
 
-def _line(axes: Axes, band: Band, floor: float, label: str | None = None) -> None:
+def _line(axes: Axes, band: pd.DataFrame, floor: float, label: str | None = None) -> None:
     """A group in a panel, in the next colour; a bar in place of the band of a single point."""
-    marker = "o" if len(band.x) <= 12 else None
-    (line,) = axes.plot(band.x, band.mean, label=label, marker=marker, markersize=2.2)
-    if band.deviation.any():
-        ends = np.maximum(band.mean - band.deviation, floor), band.mean + band.deviation
-        alpha, width = (0.18, 0.0) if len(band.x) > 1 else (1.0, 0.8)
-        axes.fill_between(band.x, *ends, color=line.get_color(), alpha=alpha, linewidth=width)
+    marker = "o" if len(band) <= 12 else None
+    (line,) = axes.plot(band.index, band["mean"], label=label, marker=marker, markersize=2.2)
+    if band["deviation"].any():
+        low, high = band["mean"] - band["deviation"], band["mean"] + band["deviation"]
+        alpha, width = (0.18, 0.0) if len(band) > 1 else (1.0, 0.8)
+        style: Any = {"color": line.get_color(), "alpha": alpha, "linewidth": width}
+        axes.fill_between(band.index, low.clip(lower=floor), high, **style)
 
 
 def y_label(runs: Sequence[Run], column: str) -> str:
     """What the y axis shows, its units, and the number of importance samples where it is known."""
     label = LABELS.get(column, column)
     if column.startswith("valid/"):
-        numbers = pd.concat([run.metrics for run in runs]).reindex(columns=["valid/samples"])
-        ends = numbers.agg(["min", "max"]).dropna()["valid/samples"].unique()
+        numbers = pd.concat([run.metrics for run in runs]).get("valid/samples", pd.Series())
+        ends = numbers.agg(["min", "max"]).dropna().unique()
         if len(ends):
             label += f"\n{' to '.join(f'{each:,.0f}' for each in ends)} importance samples"
     return label
@@ -186,20 +206,22 @@ def decimal_ticks(axis: Axis) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def save(files: dict[str, bytes], path: Path, alone: bool = False) -> list[Path]:
-    """Write the files that `draw` returns, each with its own ending, and return their paths.
+def figure_paths(output: Path | None, default: str = "") -> list[Path]:
+    """The files of a figure, which can be written: PNG and SVG unless `output` names one of them.
 
-    With `alone`, the kind of file that the path names is written by itself; PNG for a path without
-    ending.
+    Raises:
+        UserError: The output has no name or another ending, or cannot be written.
     """
-    if not path.name:
-        raise UserError("expected the name of a file to write, got an empty name; add a name")
+    path = Path(f"{default}.png") if output is None else output
+    check_writable(path)
     if path.suffix not in ("", ".png", ".svg"):
         raise UserError(f"a figure is written as .png and .svg, got {path.name}; end it in either")
-    if alone:
-        kind = path.suffix.removeprefix(".") or "png"
-        files = {kind: files[kind]}
-    paths = [path.with_suffix(f".{kind}") for kind in files]
-    for each, content in zip(paths, files.values(), strict=True):
-        write_atomically(each, content)
-    return paths
+    kinds = [".png", ".svg"] if output is None else [path.suffix or ".png"]
+    return [path.with_suffix(kind) for kind in kinds]
+
+
+def save(files: dict[str, bytes], paths: Sequence[Path]) -> None:
+    """Write what `render` returns to the paths of `figure_paths`, and print these."""
+    for path in paths:
+        write_atomically(path, files[path.suffix.removeprefix(".")])
+    print(*paths, sep="\n")

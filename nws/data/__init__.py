@@ -1,14 +1,15 @@
 """Data sets of images. A source is a function that returns `RawImages`; `load_dataset` uses it."""
 
-from nws.data.dataset import BINARIZATIONS, Dataset, RawImages, Split, load_dataset
+from nws.data.arrays import load_arrays, load_npz
+from nws.data.dataset import Dataset, RawImages, Split
 from nws.data.embedded import load_digits, load_three_by_three
-from nws.data.folder import load_folder
+from nws.data.folder import load_folder, load_torchvision
+from nws.data.loading import BINARIZATIONS, load_dataset
 from nws.data.mnist import load_fashion_mnist, load_mnist
-from nws.data.npz import load_npz
 from nws.data.tfd import TFD_MD5, load_tfd
 
 __all__ = [
-    "BINARIZATIONS", "TFD_MD5", "Dataset", "RawImages", "Split", "load_dataset", "load_digits",
-    "load_fashion_mnist", "load_folder", "load_mnist", "load_npz", "load_tfd",
-    "load_three_by_three",
+    "BINARIZATIONS", "TFD_MD5", "Dataset", "RawImages", "Split", "load_arrays", "load_dataset",
+    "load_digits", "load_fashion_mnist", "load_folder", "load_mnist", "load_npz", "load_tfd",
+    "load_three_by_three", "load_torchvision",
 ]  # fmt: skip

@@ -1,155 +1,160 @@
-"""Arrays in files of others: .npz, .npy, idx. What a header promises is checked before it is read.
+"""A user's own images from arrays: in memory, or in a .npz or .npy file.
 
-No array is allocated that its file cannot hold, and no code in a file is run.
+Symbols: N images of D pixels, or of H x W pixels.
 """
 
-import contextlib
 import math
 import os
-import struct
-import zipfile
-import zlib
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
 
 import numpy as np
-from numpy.lib import format as npy
+import torch
+from numpy.typing import ArrayLike
 
+from nws.data import files
+from nws.data.dataset import PARTS, RawImages
+from nws.data.own import HELD_OUT, height_and_width, in_parts
 from nws.errors import UserError
 
-RATIO = 1032  # bytes that deflate makes of one, at most
+#: What an array may hold.
+BITS, BYTES, SHARES = "0 and 1", "bytes 0..255", "floats in [0, 1]"
 
 
-def check_memory(where: object, size: int) -> None:
-    """Raise `UserError` where so many bytes are more than the machine's memory."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # where it is not known
-        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        if size > there:
-            raise UserError(
-                f"{where} promises {size / 2**30:,.0f} GiB of numbers, and this machine has"
-                f" {there / 2**30:,.0f} GiB of memory; give a smaller file, or a good copy"
-            )
-
-
-def read_npy(file: Path, mapped: bool = False) -> np.ndarray:
-    """Return the array of a .npy file; if `mapped`, bytes in the order of C stay in the file.
-
-    Raises:
-        UserError: Where the array is larger than the memory.
-        ValueError: Where the file is damaged.
-    """
-    with open(file, "rb") as content:
-        return _read(content, file.stat().st_size, file, file if mapped else None)
-
-
-def read_npz(
-    file: Path, names: tuple[str, ...], mapped: bool = False
-) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Return those arrays of a .npz file that are there, and the names of all that is in it.
-
-    If `mapped`, bytes in the order of C stay in the file, where they are not packed.
-
-    Raises:
-        UserError: Where an array is larger than the memory.
-        ValueError: Where the file is damaged or encrypted, or a member is no array.
-    """
-    arrays = {}
-    with zipfile.ZipFile(file) as archive:
-        members = {each.filename.removesuffix(".npy"): each for each in archive.infolist()}
-        for name in names:
-            if name not in members:
-                continue
-            member = members[name]
-            if member.flag_bits & 1:
-                raise ValueError(f"{member.filename} is encrypted; write it without a password")
-            if member.file_size > RATIO * member.compress_size + RATIO:
-                raise ValueError(f"{member.filename} promises more bytes than it can hold")
-            if mapped and member.compress_type == zipfile.ZIP_STORED:
-                arrays[name] = _map_member(file, member, f"{file}: {name}")
-                continue
-            with archive.open(member) as content:
-                arrays[name] = _read(content, member.file_size, f"{file}: {name}")
-    return arrays, list(members)
-
-
-def _map_member(file: Path, member: zipfile.ZipInfo, where: object) -> np.ndarray:
-    """Return a member of a zip file that is not packed, after a check of its sum."""
-    with open(file, "rb") as content:
-        content.seek(member.header_offset + 26)
-        name, extra = struct.unpack("<HH", content.read(4))
-        begin = content.seek(member.header_offset + 30 + name + extra)
-        left, found = member.file_size, 0
-        while left and (chunk := content.read(min(left, 2**20))):
-            left, found = left - len(chunk), zlib.crc32(chunk, found)
-        if found != member.CRC:
-            raise ValueError(f"{member.filename} is not what its checksum says")
-        content.seek(begin)
-        return _read(content, member.file_size, where, file)
-
-
-def _read(content: IO[bytes], size: int, where: object, mapped: Path | None = None) -> np.ndarray:
-    """Return the array of `size` bytes from here in an open file, after a check of its header.
-
-    Bytes in the order of C stay in the file `mapped`, where it is given: the array is a map of it,
-    in which changes do not reach the file.
-    """
-    begin = content.tell()
-    major, _ = npy.read_magic(content)
-    read_header = npy.read_array_header_1_0 if major == 1 else npy.read_array_header_2_0
-    shape, columns_first, dtype = read_header(content)
-    if dtype.hasobject:
-        raise ValueError("it holds Python objects, no plain numbers")
-    promised, there = math.prod(shape) * dtype.itemsize, size - (content.tell() - begin)
-    if promised != there:
-        raise ValueError(f"its header promises {promised:,} bytes of numbers, it holds {there:,}")
-    if mapped is not None and dtype.itemsize == 1 and promised and not columns_first:
-        return np.memmap(mapped, dtype, "c", content.tell(), shape)
-    check_memory(where, promised)
-    content.seek(begin)
-    array: np.ndarray = npy.read_array(content, allow_pickle=False)
-    content.read(1)  # the end, where zipfile compares the checksum
-    return array
-
-
-class Unpacked(NamedTuple):
-    """What is in an idx file, up to a byte more than its header promises."""
-
-    content: bytes
-    size: int  # bytes, one too many where there are more than the header promises
-    torn: bool  # whether a packed file ends too early
-
-
-def read_idx(file: Path, header: int, promised: Callable[[bytes], int], mend: str) -> Unpacked:
-    """Return what is in an idx file, packed (.gz) or not.
+def load_npz(
+    path: str | os.PathLike[str] | None = None,
+    shape: Sequence[int] | None = None,
+    held_out: float = HELD_OUT,
+) -> RawImages:
+    """Return images from a user's .npz or .npy file, of which no code is run.
 
     Args:
-        file: The file.
-        header: Bytes of its header.
-        promised: Says of a header, padded with zeros, how many bytes the file should have.
-        mend: What to do about a damaged file, for messages.
+        path: A .npz file with arrays `train`, `valid` and `test`; or a .npy file, one array, which
+            is split at random. They hold what `load_arrays` takes. A .npy file of bytes is mapped.
+        shape: (H, W) of an image; None: as the arrays say, else a square, else one row.
+        held_out: Of a .npy file, the share of images that become the validation part; as many
+            become the test part.
 
     Raises:
-        UserError: It cannot be read or unpacked, or promises more than the memory holds.
+        UserError: The file is missing or damaged, or as `load_arrays`.
     """
-    unpacker, packed = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS), file.suffix == ".gz"
+    file = files.find_path("data.path", path)
+    files.check_regular(file, "a .npz or .npy file of images (data.path)")
     try:
-        size = file.stat().st_size
-        with open(file, "rb") as opened:
-            head = unpacker.decompress(opened.read(), header) if packed else opened.read(header)
-            expected = promised(head.ljust(header, b"\0"))
-            possible = min(expected, RATIO * size if packed else size)
-            check_memory(file, possible)
-            if not packed:
-                return Unpacked(head + opened.read(max(0, possible - header)), size, False)
-        left = max(1, possible + 1 - len(head))
-        content = head + unpacker.decompress(unpacker.unconsumed_tail, left)
-    except zlib.error as error:
+        arrays = _read(file)
+    except Exception as error:  # zipfile and numpy raise whatever they stumble over
+        reason = files.one_line(error)
+        if "pickle" in reason:  # numpy advises to run what is in the file
+            reason = "it holds something else, such as text or objects"
         raise UserError(
-            f"{file}: expected a gzip file, but its bytes do not unpack ({error}); {mend}"
+            f"{file}: expected an array alone, or the arrays train, valid and test, of plain"
+            f" numbers: {reason}; write it again by numpy.save or numpy.savez, or take a good copy"
         ) from error
-    except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"{file} could not be read ({reason}); check its permissions") from error
-    torn = not unpacker.eof and len(content) <= expected
-    return Unpacked(content, len(content), torn)
+    return _images(file, arrays, shape, held_out)
+
+
+def load_arrays(
+    train: ArrayLike,
+    valid: ArrayLike | None = None,
+    test: ArrayLike | None = None,
+    shape: Sequence[int] | None = None,
+    held_out: float = HELD_OUT,
+) -> RawImages:
+    """Return images from arrays, tensors or data frames in memory.
+
+    All of them hold 0 and 1, grey bytes 0 to 255, or intensities: floats in [0, 1], which are kept
+    to the nearest of 255 steps.
+
+    Args:
+        train: The images to train on, (N, D) or (N, H, W). Alone they are split at random, the same
+            for all runs.
+        valid: The images that choose a checkpoint, likewise; None to split `train`.
+        test: The images to report, likewise; None to split `train`.
+        shape: (H, W) of an image; None: as the arrays say, else a square, else one row.
+        held_out: Of `train` alone, the share of images that become the validation part; as many
+            become the test part.
+
+    Raises:
+        UserError: One part is missing, or they are not images of one size and kind.
+
+    Examples:
+        >>> from nws.data import load_dataset
+        >>> data = load_dataset(load_arrays, name="mine", train=np.eye(20, 9))
+        >>> data.shape, len(data.train), len(data.valid), len(data.test)
+        ((3, 3), 16, 2, 2)
+    """
+    given = {"train": train, "valid": valid, "test": test}
+    arrays = {part: np.asarray(each) for part, each in given.items() if each is not None}
+    if [*arrays] not in (["train"], [*PARTS]):
+        raise UserError(f"data: expected train, valid and test, or train alone, got {[*arrays]}")
+    return _images("data", arrays, shape, held_out)
+
+
+def _read(file: Path) -> dict[str, np.ndarray]:
+    """Return the three arrays of a .npz file, or the one of a .npy file, which is mapped."""
+    loaded = np.load(file, mmap_mode="c", allow_pickle=False)
+    if isinstance(loaded, np.ndarray):
+        return {"the array": loaded}
+    with loaded:
+        if missing := ", ".join(part for part in PARTS if part not in loaded.files):
+            raise ValueError(f"missing {missing}, got {', '.join(loaded.files) or 'nothing'}")
+        size = sum(member.file_size for member in loaded.zip.infolist())
+        if size > files.free_memory(torch.device("cpu")):
+            raise ValueError(f"it promises {size:,} bytes, more than the memory that is free")
+        return {part: np.asarray(loaded[part]) for part in PARTS}
+
+
+def _images(
+    where: object, arrays: dict[str, np.ndarray], shape: Sequence[int] | None, held_out: float
+) -> RawImages:
+    """Return the images of one array or three, after a check that they go together."""
+    kinds = {part: _kind(f"{where}: {part}", array) for part, array in arrays.items()}
+    sizes = {part: array.shape[1:] for part, array in arrays.items()}
+    if len(set(sizes.values())) > 1:
+        raise UserError(f"{where}: expected images of one size in all parts, got {sizes}")
+    found = set(kinds.values())
+    if found == {BITS, SHARES}:  # 0 and 1 are intensities too
+        found = {SHARES}
+    if len(found) > 1:  # bytes of 0 and 1 would pass for almost black images
+        got = ", ".join(f"{kind} in {part}" for part, kind in kinds.items())
+        raise UserError(f"{where}: expected one kind of numbers in all parts, got {got}")
+    (kind,) = found
+    images = [_as_bytes(array, kind) for array in arrays.values()]
+    size = _image_shape(next(iter(sizes.values())), shape)
+    return in_parts(images, size, held_out, where, 1 if kind == BITS else 255)
+
+
+def _kind(where: str, array: np.ndarray) -> str:
+    """Return what an array holds: `BITS`, `BYTES` or `SHARES`; `UserError` if none of these."""
+    kind = array.dtype.kind
+    if array.ndim not in (2, 3) or array.size == 0:
+        raise UserError(f"{where}: expected images (N, D) or (N, H, W), got shape {array.shape}")
+    if kind not in "buif":
+        raise UserError(f"{where}: expected booleans, integers or floats, got dtype {array.dtype}")
+    low, high = array.min(), array.max()
+    if low >= 0 and high <= (1 if kind == "f" else 255):
+        if high <= 1 and (kind != "f" or np.isin(array, (0, 1)).all()):
+            return BITS
+        return SHARES if kind == "f" else BYTES
+    expected = "0 and 1, or integers 0..255 (astype('uint8')), or floats in [0, 1]"
+    raise UserError(f"{where}: expected {expected}, got {array.dtype} from {low} to {high}")
+
+
+def _as_bytes(array: np.ndarray, kind: str) -> torch.Tensor:
+    """Return an array as bytes, of its shape: bytes and booleans themselves, without a copy."""
+    if kind == SHARES:
+        array = np.rint(array.astype(np.float32) * 255)
+    array = array.view(np.uint8) if array.dtype == np.bool_ else array.astype(np.uint8, copy=False)
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
+
+
+def _image_shape(size: tuple[int, ...], shape: Sequence[int] | None) -> tuple[int, int]:
+    """Return (H, W) of images of size (D,) or (H, W): as given, as the array says, or a square."""
+    pixels, side = math.prod(size), math.isqrt(math.prod(size))
+    if shape is None:
+        square = (side, side) if side * side == pixels else (1, pixels)
+        return (size[0], size[1]) if len(size) == 2 else square
+    height, width = height_and_width("data.shape", shape)
+    if height * width != pixels:
+        raise UserError(f"data.shape must have H * W = {pixels}, of an image, got {[*shape]}")
+    return height, width

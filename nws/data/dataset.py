@@ -1,30 +1,26 @@
-"""Data sets of images, held as bytes, and how grey images become binary.
+"""Data sets of images, held as bytes.
 
 Symbols: N images of D = H * W pixels; B images in a batch; S images of an enumerated distribution.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from nws.data.where import WHERE, fills_memory
 from nws.errors import UserError
 
-BINARIZATIONS = ("resample", "static", "threshold", "none")
-# Seeds of the draw that makes a part binary, constants: every run sees the same images.
-DRAW_SEEDS = {"train": 101, "valid": 202, "test": 303, "unlabeled": 404}
+PARTS = ("train", "valid", "test")
 CHUNK = 4096  # images that are worked on at once, where all of them could be too many
 
 
 @dataclass(frozen=True)
 class RawImages:
     """What a source of images returns: its parts before any binarisation, on the CPU.
+
+    A part may be a map of a file (`numpy.memmap`), which `data.where=host` leaves there.
 
     Args:
         train: The images to train on, (N, D) uint8.
@@ -38,7 +34,7 @@ class RawImages:
         order: The rows of `train` to train on, in this order; None for all. A file that is shuffled
             so need not be in memory.
 
-    Raises `UserError` where a part has another type or shape.
+    Raises `UserError` where a part has another type or shape, or bytes above the maximum.
     """
 
     train: Tensor
@@ -51,15 +47,29 @@ class RawImages:
     order: Tensor | None = None
 
     def __post_init__(self) -> None:
+        for part, images in self.parts().items():
+            self._check(part, images)
+
+    def parts(self) -> dict[str, Tensor]:
+        """Return the parts by their names, `unlabeled` where it is a part of its own."""
+        parts = {part: getattr(self, part) for part in PARTS}
+        own = self.unlabeled is not None and self.unlabeled is not self.train
+        return parts | ({"unlabeled": self.unlabeled} if own else {})
+
+    def _check(self, part: str, images: Tensor) -> None:
         pixels = self.shape[0] * self.shape[1]
-        for part in DRAW_SEEDS:
-            images = self.train if getattr(self, part) is None else getattr(self, part)
-            shape = (max(len(images), 1), pixels)
-            if images.dtype != torch.uint8 or images.shape != shape:
-                raise UserError(
-                    f"RawImages: {part} must be bytes (torch.uint8) of shape (N, {pixels}) for "
-                    f"images of {self.shape}, got {images.dtype} of shape {tuple(images.shape)}"
-                )
+        if not isinstance(images, Tensor):
+            got = f"a {type(images).__name__}"
+        elif images.dtype != torch.uint8 or images.shape != (max(1, len(images)), pixels):
+            got = f"{images.dtype} of shape {tuple(images.shape)}"
+        elif (white := int(images.max())) > self.maximum:
+            got = f"a byte of {white}, where {self.maximum} means intensity 1"
+        else:
+            return
+        raise UserError(
+            f"RawImages: {part} must be bytes (torch.uint8) of shape (N, {pixels}) for images of"
+            f" {tuple(self.shape)}, got {got}"
+        )
 
 
 @dataclass(frozen=True)
@@ -131,131 +141,3 @@ class Dataset:
     test: Split
     distribution: tuple[Tensor, Tensor] | None = None  # as in `RawImages`
     unlabeled: Split | None = None  # for `metric.batch=unlabeled`
-
-
-def load_dataset(
-    source: Callable[..., RawImages],
-    *,
-    name: str | None = None,
-    binarize: str = "resample",
-    where: str = "auto",
-    device: torch.device | str = "cpu",
-    **options: Any,
-) -> Dataset:
-    """Return the data set of the images from a source.
-
-    Args:
-        source: A function that returns `RawImages`, such as `load_digits` or your own.
-        name: What to call the data set; None for the name of the function.
-        binarize: How grey images become binary, one of `BINARIZATIONS`. Binary images stay.
-        where: Where bytes are held: on the `device`; in memory of the `host`, or in the file that a
-            source can map; `auto` is the device, unless they would fill its memory. The images of
-            all batches are the same.
-        device: Where images are used.
-        options: The source's own options. `root` is left out where the source does not take it.
-
-    Raises:
-        UserError: An option is unknown, missing or wrong, or a file is missing or damaged.
-    """
-    name = source.__name__.removeprefix("load_") if name is None else name
-    _check_choice("binarize", binarize, BINARIZATIONS)
-    _check_choice("where", where, WHERE)
-    device = torch.device(device)
-    raw = _read(source, name, options, mapped=where != "device")
-    size = sum(map(torch.numel, _parts(raw).values()))
-    host = where == "host" or (where == "auto" and fills_memory(size, device))
-    if not host and (raw.order is not None or (where == "auto" and _maps(source))):
-        raw = _in_memory(raw)
-    parts: dict[str, Any] = {
-        part: _held(_binarize(part, images, raw, binarize), device, host)
-        for part, images in _parts(raw).items()
-    }
-    if raw.unlabeled is raw.train:
-        parts["unlabeled"] = parts["train"]
-    exact = raw.distribution and (raw.distribution[0].to(device), raw.distribution[1].to(device))
-    return Dataset(name, raw.shape, distribution=exact, **parts)
-
-
-def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise UserError(f"data.{option} must be one of {', '.join(choices)}, got {value!r}")
-
-
-def _parts(raw: RawImages) -> dict[str, Tensor]:
-    """Return the parts by their names, without one that is another one too."""
-    parts = {"train": raw.train, "valid": raw.valid, "test": raw.test}
-    if raw.unlabeled is not None and raw.unlabeled is not raw.train:
-        parts["unlabeled"] = raw.unlabeled
-    return parts
-
-
-def _maps(source: Callable[..., RawImages]) -> bool:
-    """Return whether a source can leave bytes in their file."""
-    return "mapped" in inspect.signature(source).parameters
-
-
-def _in_memory(raw: RawImages) -> RawImages:
-    """Return images of which nothing is in a file any more, the training part in its order."""
-    copies: dict[str, Any] = {part: images.clone() for part, images in _parts(raw).items()}
-    if raw.order is not None:
-        copies["train"] = raw.train.index_select(0, raw.order)
-    if raw.unlabeled is raw.train:
-        copies["unlabeled"] = copies["train"]
-    return replace(raw, order=None, **copies)
-
-
-def _held(split: Split, device: torch.device, host: bool) -> Split:
-    """Return a part with its bytes where they are to be held."""
-    return replace(split, onto=device) if host else replace(split, bytes=split.bytes.to(device))
-
-
-def _read(
-    source: Callable[..., RawImages], name: str, options: dict[str, Any], mapped: bool
-) -> RawImages:
-    """Call a source with the options that it takes, after a check that they fit.
-
-    One with an argument `mapped` learns whether bytes may stay in their file.
-    """
-    try:
-        signature = inspect.signature(source)
-    except ValueError:  # of a builtin
-        raise UserError(f"data._target_ must be a function in Python, got {source!r}") from None
-    known = dict.fromkeys(["root", "binarize", "where", *signature.parameters])
-    known.pop("mapped", None)  # for `where` to say
-    unknown = ", ".join(sorted(options.keys() - known))
-    if unknown:
-        raise UserError(f"data: {name} has no option {unknown}; its options are {', '.join(known)}")
-    if "root" not in signature.parameters:
-        options = {key: value for key, value in options.items() if key != "root"}
-    if _maps(source):
-        options = {"mapped": mapped} | options
-    try:
-        signature.bind(**options)
-    except TypeError as error:
-        raise UserError(f"data: the options of {name} do not fit: {error}") from error
-    raw = source(**options)
-    if not isinstance(raw, RawImages):
-        raise UserError(
-            "data._target_ must be a function that returns nws.data.RawImages,"
-            f" {source.__module__}.{source.__name__} returned {type(raw).__name__}"
-        )
-    return raw
-
-
-def _binarize(part: str, images: Tensor, raw: RawImages, how: str) -> Split:
-    """Return one part's images, (N, D) uint8 on the CPU, as `data.binarize` says."""
-    fresh = how == "resample" and part in ("train", "unlabeled")
-    grey = Split(images, raw.maximum, False, order=raw.order if part == "train" else None)
-    if raw.maximum == 1 or how == "none" or fresh:
-        return replace(grey, redraw=fresh and raw.maximum > 1)
-    # Drawn on the CPU by a generator of its own: the same images on every device.
-    rng = torch.Generator().manual_seed(DRAW_SEEDS[part])
-    drawn = replace(grey, redraw=True)
-    bits = torch.empty(len(grey), images.shape[1], dtype=torch.uint8)
-    for chunk in torch.arange(len(grey)).split(CHUNK):
-        if how == "threshold":
-            bits[chunk] = (grey.rows(chunk) > raw.maximum / 2).to(torch.uint8)
-        else:
-            bits[chunk] = drawn.batch(chunk, rng).to(torch.uint8)
-    source = grey if part in ("valid", "test") else None
-    return Split(bits, 1, redraw=False, source=source)

@@ -10,52 +10,57 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from nws.data.dataset import RawImages
 from nws.errors import UserError, number, positive_int
 
 log = logging.getLogger(__name__)
 
+HELD_OUT = 0.1  # of images without parts, the share that becomes valid; as many become test
 SPLIT_SEED = 505  # a constant: every run splits the same images in the same way
 
 
-def split_places(count: int, held_out: float, where: object) -> tuple[Tensor, Tensor, Tensor]:
-    """Return which images are the training, validation and test part: a fixed random split.
-
-    The log tells of it.
+def in_parts(
+    images: Sequence[Tensor],
+    shape: tuple[int, int],
+    held_out: float,
+    where: object,
+    maximum: int = 255,
+) -> RawImages:
+    """Return images as parts; what is missing of the three is split off the first at random.
 
     Args:
-        count: How many images there are.
-        held_out: The share of images that become the validation part; as many become the test part.
-        where: What the images are from, for messages.
-
-    Raises:
-        UserError: For less than three images, or a share that is not above 0 and below 0.5.
-
-    Example:
-        >>> train, valid, test = split_places(50, 0.1, "mine.npy")
-        >>> len(train), len(valid), len(test)
-        (40, 5, 5)
+        images: (N, H, W) or (N, D) uint8: train, valid and test; or train and test; or one.
+        shape: (H, W) of an image.
+        held_out: The share of images that become the validation part; as many become a test part.
+        where: What the images are from, for messages and the log.
+        maximum: As in `RawImages`.
     """
-    expected = "above 0 and below 0.5, a share of the images"
-    held_out = number("data.held_out", held_out, expected, lambda value: 0 < value < 0.5)
-    if count < 3:
-        raise UserError(
-            f"{where}: expected at least 3 images, one each to train on, to validate and to test,"
-            f" got {count}"
-        )
-    rng = torch.Generator().manual_seed(SPLIT_SEED)
-    mixed = torch.randperm(count, generator=rng)
-    held = min(max(1, round(held_out * count)), (count - 1) // 2)
-    valid, test, train = mixed.split([held, held, count - 2 * held])
-    log.info(
-        "%s: %d images, split at random, the same for all runs: %d to train on, %d to validate,"
-        " %d to test (data.held_out=%g)",
-        where, count, len(train), len(valid), len(test), held_out,
-    )  # fmt: skip
-    return train, valid, test
+    first, *others = (part.flatten(1) for part in images)
+    held, count, order = 3 - len(images), len(first), None
+    if not held and held_out != HELD_OUT:
+        raise UserError(f"data.held_out has no effect: {where} has its parts; leave it out")
+    if held:
+        expected = "above 0 and below 0.5, a share of the images"
+        number("data.held_out", held_out, expected, lambda value: 0 < value < 0.5)
+        if count <= held:
+            raise UserError(f"{where}: expected at least {held + 1} images to split, got {count}")
+        size = min(max(1, round(held_out * count)), (count - 1) // held)
+        mixed = torch.randperm(count, generator=torch.Generator().manual_seed(SPLIT_SEED))
+        *places, order = mixed.split([size] * held + [count - held * size])
+        others = [*(first[each] for each in places), *others]
+        log.info(
+            "%s: %d images, split at random, the same for all runs: %d to train on, %d to validate"
+            "%s (data.held_out=%g)",
+            where, count, len(order), size, f", {size} to test" * (held - 1), held_out,
+        )  # fmt: skip
+    valid, test = others
+    return RawImages(first, valid, test, shape, maximum, order=order)
 
 
 def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
     """Bring images (N, H, W) uint8 to another size: bicubic, antialiased, rounded to bytes."""
+    if images.shape[1:] == size:
+        return images
     chunks = []
     for chunk in images.split(4096):  # as floats the images take four times their memory
         grey = interpolate(chunk[:, None].float(), size, mode="bicubic", antialias=True)
@@ -63,7 +68,7 @@ def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
     return torch.cat(chunks)
 
 
-def height_and_width(name: str, value: Sequence[int]) -> tuple[int, int]:
+def height_and_width(name: str, value: object) -> tuple[int, int]:
     """Return an option [H, W] as two whole numbers; `UserError` where it is none."""
     if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
         raise UserError(f"{name} must be [H, W] or null, got {value!r}")

@@ -6,6 +6,7 @@ Symbols: N images of H x W pixels. Source: Susskind, Anderson & Hinton 2010, UTM
 import hashlib
 import logging
 import math
+import os
 from functools import cache
 from pathlib import Path
 
@@ -13,11 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nws.data.arrays import RATIO, check_memory
 from nws.data.dataset import RawImages
-from nws.data.mnist import find_in
+from nws.data.files import find_path, one_line
 from nws.data.own import resize
-from nws.errors import UserError, positive_int
+from nws.errors import UserError
 
 log = logging.getLogger(__name__)
 
@@ -26,10 +26,11 @@ TFD_MD5 = "9d113650c197719b750ecc6864faf87c"
 SPLITS = ("unlabeled", "train", "both")  # the folds number the first two 0 and 1
 FILE_SIDES = {24: 48, 48: 48, 96: 96}  # the side asked for, and the side of the file's images
 FOLDS = 5
+RATIO = 1032  # bytes that deflate makes of one, at most
 
 
 def load_tfd(
-    root: str | Path, fold: int = 0, split: str = "unlabeled", size: int = 24
+    root: str | os.PathLike[str] = "data", fold: int = 0, split: str = "unlabeled", size: int = 24
 ) -> RawImages:
     """Return one of TFD's five official folds from `root`/TFD.
 
@@ -42,18 +43,15 @@ def load_tfd(
     Raises:
         UserError: An option is out of range, or the file is missing or damaged.
     """
-    if positive_int("data.fold", fold, minimum=0) >= FOLDS:
-        raise UserError(f"data.fold must be one of the official folds, 0 to 4, got {fold!r}")
-    size = positive_int("data.size", size)
-    if split not in SPLITS:
-        raise UserError(f"data.split must be one of {', '.join(SPLITS)}, got {split!r}")
-    if size not in FILE_SIDES:
-        raise UserError(f"data.size must be one of {', '.join(map(str, FILE_SIDES))}, got {size!r}")
-    file = _file(Path(root).expanduser() / "TFD", FILE_SIDES[size])
-    images, folds = _read(file, FILE_SIDES[size])
-    if size != FILE_SIDES[size]:
-        images = resize(images, (size, size))
-    images, kind = images.flatten(1), folds[:, int(fold)]
+    options = {"fold": (fold, range(FOLDS)), "split": (split, SPLITS), "size": (size, FILE_SIDES)}
+    for option, (value, choices) in options.items():
+        if isinstance(value, bool) or value not in tuple(choices):
+            expected = ", ".join(map(str, choices))
+            raise UserError(f"data.{option} must be one of {expected}, got {value!r}")
+    side, size = FILE_SIDES[size], int(size)
+    file = find_path("data.root", root) / "TFD" / f"TFD_{side}x{side}.mat"
+    images, folds = _read(file, side)
+    images, kind = resize(images, (size, size)).flatten(1), folds[:, int(fold)]
     unlabeled, labeled, valid, test = by_kind = [images[kind == number] for number in range(4)]
     if not all(map(len, by_kind)):
         counts = ", ".join(f"{number}: {len(part)}" for number, part in enumerate(by_kind))
@@ -65,75 +63,46 @@ def load_tfd(
     return RawImages(train, valid, test, (size, size), unlabeled=unlabeled)
 
 
-def _file(folder: Path, side: int) -> Path:
-    file = folder / f"TFD_{side}x{side}.mat"
-    if not file.is_file():
-        raise UserError(
-            f"TFD: expected the file {file.name} in {folder.resolve()}, found {find_in(folder)}."
-            " It is not downloaded: the Toronto Face Dataset is to be requested from its maker,"
-            " Josh Susskind (Josh Susskind, Adam Anderson, Geoffrey Hinton, The Toronto Face"
-            " Database, technical report UTML TR 2010-001, University of Toronto)."
-            f" The md5 of TFD_48x48.mat is {TFD_MD5}.\nPut the file there, or point data.root, or"
-            f" the environment variable NWS_DATA_ROOT, at a folder that has TFD/{file.name}."
-        )
-    return file
-
-
 def _read(file: Path, side: int) -> tuple[Tensor, Tensor]:
     """Return the images, (N, side, side) uint8, and their kinds in each fold, (N, 5) uint8."""
-    arrays = _load_mat(file, ("images", "folds"))
-    images, kinds = arrays["images"], arrays["folds"]
-    count, problem = len(images), ""
-    if images.dtype != np.uint8 or images.shape != (count, side, side) or count == 0:
-        problem = (
-            f"images: expected bytes (uint8) of shape (N, {side}, {side}),"
-            f" got {images.dtype} of shape {images.shape}"
+    if not file.is_file():
+        raise UserError(
+            f"TFD: expected the file {file}, found none. It is not downloaded: the Toronto Face"
+            " Dataset is to be requested from its maker, Josh Susskind (Josh Susskind, Adam"
+            " Anderson, Geoffrey Hinton, The Toronto Face Database, technical report UTML TR"
+            f" 2010-001, University of Toronto). The md5 of TFD_48x48.mat is {TFD_MD5}. Put the"
+            " file there, or point data.root, or the environment variable NWS_DATA_ROOT, at a"
+            f" folder that has TFD/{file.name}"
         )
-    elif kinds.dtype.kind not in "uif" or kinds.shape != (count, FOLDS):
-        problem = (
-            f"folds: expected numbers of shape ({count}, {FOLDS}), a row for each image,"
-            f" got {kinds.dtype} of shape {kinds.shape}"
-        )
-    elif not np.isin(kinds, range(4)).all():
-        wrong = kinds[~np.isin(kinds, range(4))]
-        problem = (
-            "folds: expected 0 (unlabelled), 1 (train), 2 (valid) or 3 (test),"
-            f" got {wrong[0]} and the like in {wrong.size} places"
-        )
-    if problem:
-        raise UserError(f"{file}: {problem}")
+    try:
+        images, kinds = _load_mat(file)
+        if images.dtype != np.uint8 or images.shape[1:] != (side, side):
+            raise ValueError(f"images are {images.dtype} of shape {images.shape}")
+        if kinds.shape != (len(images), FOLDS) or not np.isin(kinds, range(4)).all():
+            raise ValueError(f"folds are {kinds.dtype} of shape {kinds.shape}, or not 0 to 3")
+    except Exception as error:  # for a damaged file scipy raises whatever it stumbles over
+        raise UserError(
+            f"{file}: expected a MATLAB file of version 7 with arrays images, (N, {side}, {side})"
+            f" uint8, and folds, (N, {FOLDS}) of 0 (unlabelled), 1 (train), 2 (valid) and 3 (test),"
+            f" but {one_line(error)}; take a fresh copy of the file"
+        ) from error
     if side == 48:
-        _check_official(file.resolve())
+        _check_official(file)
     # MATLAB keeps the first index fastest, so the arrays are in column order: copied to rows.
     pixels, numbers = np.ascontiguousarray(images), kinds.astype(np.uint8, order="C")
     return torch.from_numpy(pixels), torch.from_numpy(numbers)
 
 
-def _load_mat(file: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+def _load_mat(file: Path) -> list[np.ndarray]:
     from scipy.io import loadmat, whosmat
 
-    try:
-        sizes = {name: math.prod(shape) for name, shape, _ in whosmat(file)}
-        came, largest = ", ".join(sizes) or "nothing", max(sizes.values(), default=0)
-        if largest > RATIO * file.stat().st_size:
-            raise ValueError(f"its header promises an array of {largest:,} numbers")
-        check_memory(file, largest)
-        found = loadmat(file, variable_names=names)
-    except (UserError, MemoryError):
-        raise
-    except NotImplementedError:  # scipy's answer to HDF5
-        raise UserError(
-            f"{file}: expected a MATLAB file of version 7 or before, got version 7.3 (HDF5);"
-            " load it in MATLAB and write it with save(..., '-v7')"
-        ) from None
-    except Exception as error:  # for a damaged file scipy raises whatever it stumbles over
-        problem = f"a MATLAB file, but reading failed ({str(error) or type(error).__name__})"
-    else:
-        missing = ", ".join(name for name in names if not isinstance(found.get(name), np.ndarray))
-        if not missing:
-            return found
-        problem = f"arrays named {', '.join(names)}; missing {missing}, got {came}"
-    raise UserError(f"{file}: expected {problem}; take a fresh copy of the file")
+    largest = max((math.prod(shape) for _, shape, _ in whosmat(file)), default=0)
+    if largest > RATIO * file.stat().st_size:
+        raise ValueError(f"its header promises an array of {largest:,} numbers")
+    found = loadmat(file, variable_names=["images", "folds"])
+    if missing := sorted({"images", "folds"} - found.keys()):
+        raise ValueError(f"{' and '.join(missing)} are missing")
+    return [np.asarray(found["images"]), np.asarray(found["folds"])]
 
 
 @cache  # one reading of the file, and one warning, in a process

@@ -50,7 +50,9 @@ class Rule:
     samples_schedule: Callable[[int], float] | None = None
 
     def __post_init__(self) -> None:
-        checked = {"samples": positive_int("algorithm.samples", self.samples, maximum=MOST)}
+        checked: dict[str, float] = {
+            "samples": positive_int("algorithm.samples", self.samples, maximum=MOST)
+        }
         if self.dreams is not None:
             checked["dreams"] = positive_int("algorithm.dreams", self.dreams, maximum=MOST)
         for name in ("generator_wake", "recognition_wake", "recognition_dream"):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.linalg import vecdot
 
-from nws.errors import UserError, positive_int
+from nws.errors import Diverged, UserError, positive_int
 from nws.natural.operators import CurvatureOperator, SharedCurvature
 
 State = dict[str, Tensor]
@@ -109,7 +109,7 @@ def _eigenpairs(matrix: Tensor, name: str) -> tuple[Tensor, Tensor]:
         raise
     except RuntimeError as error:  # LinAlgError, or on CUDA what cuSOLVER says
         reason = str(error).splitlines()[0]
-        raise UserError(
+        raise Diverged(
             f"{name}: the covariance of its rows has no eigenbasis ({reason}); lower optimizer.lr"
         ) from error
     return values, vectors

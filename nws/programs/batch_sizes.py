@@ -2,59 +2,41 @@
 
 import argparse
 import math
-from pathlib import Path
 
-from nws.analysis.batch_sizes import Reached, draw, reach
-from nws.analysis.figures import save
-from nws.analysis.runs import read_runs, value_text
-from nws.analysis.tables import print_table
+from nws.analysis.batch_sizes import draw, reach
+from nws.analysis.figures import figure_paths, save
+from nws.analysis.keys import value_text
+from nws.analysis.runs import read_runs
+from nws.analysis.summaries import show
 from nws.errors import UserError
-from nws.experiment.process.boundary import errors_for_people
-from nws.files import check_writable
+from nws.programs.options import curve_options, say_replaced
 
 
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Steps and images until runs reach a target, against the batch size. Of the "
-        "runs of a method and batch size, such as those of several rates, the fastest counts."
+        "runs of a method and batch size, such as those of several rates, the fastest counts.",
+        parents=[curve_options("algorithm.name", "batch_sizes")],
     )
-    add = parser.add_argument
-    add("runs", metavar="RUN", nargs="+", help="a run directory, or a folder with runs below it")
-    add(
-        "--target", type=float, action="append", required=True, metavar="NATS",
-        help="a value of the column to be reached, as --target=-255; several give a line each",
-    )  # fmt: skip
-    add("--column", default="valid/log_likelihood", help="(default valid/log_likelihood)")
-    add(
-        "--group", default="algorithm.name", metavar="KEY[,KEY]",
-        help="configuration keys whose values name a method (default algorithm.name)",
-    )  # fmt: skip
-    written = "the PNG or SVG file to write (default: both, batch_sizes.png and .svg)"
-    add("--output", type=Path, help=written)
+    target = "a value of the column to be reached, as --target=-255; several give a line each"
+    parser.add_argument(
+        "--target", type=float, action="append", required=True, metavar="NATS", help=target
+    )
     return parser.parse_args()
 
 
-def main() -> None:
-    arguments = read_arguments()
-    output = arguments.output or Path("batch_sizes.png")
-    check_writable(output)
-    if not all(map(math.isfinite, arguments.target)):
-        raise UserError(f"--target must be a number of nats, got {arguments.target}")
-    found = reach(read_runs(arguments.runs), arguments.group, arguments.column, arguments.target)
-    heads = ["method", "target", "batch", "steps", "images", "rate", "runs tried"]
-    print_table(heads, [cells(each) for each in found])
-    for path in save(draw(found), output, alone=arguments.output is not None):
-        print(path)
-
-
-def cells(row: Reached) -> list[str]:
-    """A line of the table."""
-    rate = value_text("optimizer.lr", row.run.config.get("optimizer.lr"))
-    numbers = [f"{row.batch_size}", f"{row.steps:.0f}", f"{row.images:.0f}", rate]
-    return [row.method, f"{row.target:g}", *numbers, f"{row.tried}"]
-
-
 def run() -> None:
-    """The program: one message for a user's error."""
-    with errors_for_people():
-        main()
+    given = read_arguments()
+    paths = figure_paths(given.output, "batch_sizes")
+    if not all(map(math.isfinite, given.target)):
+        raise UserError(f"--target must be a number of nats, got {given.target}")
+    found = reach(read_runs(given.runs), given.group, given.column, given.target)
+    shown = found[["method", "target", "batch", "steps", "images", "rate", "tried"]].assign(
+        target=found["target"].map("{:g}".format),
+        steps=found["steps"].map("{:.0f}".format),
+        images=found["images"].map("{:.0f}".format),
+        rate=[value_text("optimizer.lr", rate) for rate in found["rate"]],
+    )
+    show(shown.rename(columns={"tried": "runs tried"}))
+    say_replaced(paths)
+    save(draw(found), paths)

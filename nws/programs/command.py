@@ -7,8 +7,8 @@ from pathlib import Path
 
 import nws
 from nws.errors import UserError
-from nws.experiment.process.boundary import errors_for_people, launch
-from nws.experiment.process.invocation import MODULE, MODULES, PROGRAMS
+from nws.experiment.boundary import errors_for_people, launch
+from nws.experiment.invocation import MODULE, MODULES, PROGRAMS
 
 HELP = """usage: nws PROGRAM ...
 

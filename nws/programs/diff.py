@@ -1,19 +1,20 @@
 """The configurations of runs, side by side: `python scripts/diff.py RUN RUN`."""
 
 import argparse
-from collections.abc import Sequence
 from typing import Any
 
-from nws.analysis.runs import Run, all_differences, all_keys, value_text
-from nws.analysis.summaries import best_text, folder_names, milliseconds, read_started
-from nws.analysis.tables import broken, fits, print_table
+import pandas as pd
+
+from nws.analysis.keys import value_text
+from nws.analysis.runs import folder_names, frame, read_run
+from nws.analysis.summaries import milliseconds, show
+from nws.analysis.tables import with_error
 from nws.errors import UserError
-from nws.experiment.options.configuration import flatten_config
-from nws.experiment.process.boundary import errors_for_people
-from nws.experiment.storage.directory import open_run
+from nws.experiment.config import flatten
 
 #: what provenance.json says of a run that is shown beside its configuration, where it differs
 ORIGIN = ("version", "git", "torch", "device", "host", "layers", "parameters")
+LONGEST = 60  # letters of a value
 
 
 def read_arguments() -> argparse.Namespace:
@@ -26,60 +27,33 @@ def read_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> None:
-    arguments = read_arguments()
-    if len(arguments.runs) < 2:
-        raise UserError("diff takes two or more run directories, got one")
-    runs = read_started([open_run(path)[0].path for path in arguments.runs])
-    keys = all_keys(runs)
-    shown = keys if arguments.all else all_differences(runs)
-    lines = [[key, *(text(key, run) for run in runs)] for key in shown]
-    lines += origin(runs) + outcome(runs)
-    heads = ["", *folder_names(runs)]
-    if not fits(heads, lines):  # paths break after slashes, and others between words
-        heads = [
-            broken(head, max(map(len, cells))) for head, *cells in zip(heads, *lines, strict=True)
-        ]
-    print_table(heads, lines)
-    same = len(keys) - len(all_differences(runs))
-    print(f"{same} of {len(keys)} keys of the configuration are the same")
-
-
-def text(key: str, run: Run) -> str:
-    """A run's value of a key; a dash where its configuration has no such key."""
-    return value_text("", run.config[key]) if key in run.config else "-"
-
-
-def origin(runs: Sequence[Run]) -> list[list[str]]:
-    """What provenance.json says differently of the runs."""
-    flat: list[dict[str, Any]] = []
-    for run in runs:
-        said = {name: run.provenance[name] for name in ORIGIN if name in run.provenance}
-        flat.append(flatten_config(said) if said else {})
-    names = dict.fromkeys(name for each in flat for name in each)
-    lines = [[name, *(_short(each.get(name)) for each in flat)] for name in names]
-    return [line for line in lines if len(set(line[1:])) > 1]
-
-
-def outcome(runs: Sequence[Run]) -> list[list[str]]:
-    """The state of each run, its best value and its costs."""
-    times = [run.ms_per_step for run in runs]
-    speeds = ["-" if each != each else milliseconds(each) for each in times]
-    return [
-        ["state", *(run.state for run in runs)],
-        ["steps", *(f"{run.steps:,}" for run in runs)],
-        ["ms a step", *speeds],
-        ["best valid, nats", *(best_text(run) or "-" for run in runs)],
-    ]
-
-
-def _short(value: object) -> str:
-    """A value on one line."""
-    words = "-" if value is None else value_text("", value)
-    return words if len(words) <= 60 else f"{words[:57]}..."
-
-
 def run() -> None:
-    """The program: one message for a user's error."""
-    with errors_for_people():
-        main()
+    given = read_arguments()
+    if len(given.runs) < 2:
+        raise UserError("diff takes two or more run directories, got one")
+    runs = [read_run(path) for path in given.runs]
+    config = texts([run.config for run in runs])
+    origin = texts([
+        flatten({name: run.provenance.get(name) for name in ORIGIN}) for run in runs
+    ])  # fmt: skip
+    outcome = frame(runs)[["state", "steps", "ms", "best", "error"]]
+    best = list(map(with_error, outcome["best"], outcome["error"]))
+    ends = pd.DataFrame({
+        "state": outcome["state"], "steps": outcome["steps"].map("{:,}".format),
+        "ms a step": outcome["ms"].map(milliseconds), "best valid, nats": best,
+    }).T  # fmt: skip
+    same = config.nunique(axis=1) == 1
+    unlike = origin[origin.nunique(axis=1) > 1]
+    table = pd.concat([config if given.all else config[~same], unlike, ends]).replace("", "-")
+    table.columns = pd.Index(folder_names(runs))
+    show(table.reset_index(names=""))
+    print(f"{same.sum()} of {len(same)} keys of the configuration are the same")
+
+
+def texts(values: list[dict[str, Any]]) -> pd.DataFrame:
+    """Flat dictionaries side by side, a line for each key; a dash where one has no such key."""
+    keys = dict.fromkeys(key for each in values for key in each)
+    return pd.DataFrame(
+        [[value_text("", each[key])[:LONGEST] if key in each else "-" for each in values]
+         for key in keys], index=list(keys),
+    )  # fmt: skip

@@ -2,218 +2,185 @@
 
 import argparse
 import io
-import signal
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 
+import pandas as pd
 from omegaconf.errors import OmegaConfBaseException
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TaskProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from nws import distributed
-from nws.analysis.evaluation import Request, Row, evaluate, is_resolved, is_trusted
-from nws.analysis.runs import Run, differing_keys, label, read_config
-from nws.analysis.summaries import Table, folder_names, key_columns, means_table
-from nws.analysis.tables import console, print_table
+from nws.analysis.evaluation import Request, Row, evaluate
+from nws.analysis.figures import draw_bound, figure_paths, save
+from nws.analysis.keys import columns_of, differing_keys, label
+from nws.analysis.runs import Run, folder_names, read_run
+from nws.analysis.summaries import means_table, show
+from nws.analysis.tables import console, with_error
 from nws.errors import UserError
-from nws.experiment.process.boundary import errors_for_people, say_error
-from nws.experiment.process.hardware import pick_device
-from nws.experiment.process.processes import AgreedStop
-from nws.experiment.process.signals import StopSignals
-from nws.experiment.storage.directory import find_runs
-from nws.models.likelihood import TRUSTED_ESS, Z_SAMPLES
+from nws.experiment.run import find_runs
+from nws.models.likelihood import TRUSTED_ESS, Z_SAMPLES, resolves
+from nws.programs.options import machine_options, open_machine, say_replaced, warn
 
-UserErrors = (UserError, OmegaConfBaseException)
-Evaluation = tuple[Path, Row, bool]  # the run directory; whether evaluation.json had the row
-
-
-class Stopped(BaseException):
-    """A signal came."""
+LOW = "(low)"  # beside an effective sample size that is
 
 
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Importance-sampled log-likelihoods of runs, in nats per data point; added to "
-        "evaluation.json of each. After an interruption the same command goes on."
+        "evaluation.json of each. What is there is not computed again.",
+        parents=[machine_options()],
     )
     add = parser.add_argument
     add("runs", metavar="RUN", nargs="+", help="a run directory, or one with runs below it")
-    add("--samples", type=int, default=1000, help="importance samples a data point (default 1000)")
+    several = "importance samples a data point (default 1000); several numbers give a row each"
+    add("--samples", type=int, nargs="+", default=[1000], metavar="K", help=several)
     add("--split", choices=["test", "valid"], default="test")
     add("--data-points", type=int, help="only the first so many images (default: all)")
     add("--seed", type=int, default=0, help="of the samples, the same for every run (default 0)")
-    add("--checkpoint", choices=["best", "last"], default="best", help="default: best")
-    add(
-        "--weights", choices=["plain", "average"], default="plain",
-        help="average: those that a run with average=exponential or tail averaged (default plain)",
-    )  # fmt: skip
-    add("--device", default="auto", help="auto, cpu or cuda (default auto)")
-    add("--batch", type=int, help="data points at once (default: by a bound on memory)")
     add(
         "--p-star", action=argparse.BooleanOptionalAction,
         help="also log p* and log Z of the bidirectional machine "
         "(default: for runs of a bidirectional algorithm, such as bihm and nbihm)",
     )  # fmt: skip
     add("--z-samples", type=int, default=Z_SAMPLES, help=f"dreams for log Z (default {Z_SAMPLES})")
+    drawn = "PNG or SVG file: the bound on log p against the samples, a line for each run"
+    add("--plot", type=Path, metavar="FILE", help=drawn)
     add("--again", action="store_true", help="also compute what evaluation.json has already")
     return parser.parse_args()
 
 
-def main(stop: AgreedStop) -> None:
-    options = vars(read_arguments())
-    given, again = options.pop("runs"), options.pop("again")
-    device, request = pick_device(options.pop("device")), Request(**options)
-    runs: list[Path] = []
-    done: list[Evaluation] = []
-    failures: list[tuple[object, Exception]] = []
-    for path in given:
-        try:
-            runs += [run for run in find_runs(path) if run not in runs]
-        except UserErrors as error:
-            failures.append((path, error))
-    with progress_bar() as bar:
-        for number, run in enumerate(runs, 1):
-            task = bar.add_task(f"{run.name}, {number} of {len(runs)}", total=None)
+def run() -> None:
+    distributed.start()
+    with redirect_stdout(sys.stdout if distributed.is_first() else io.StringIO()):
+        main(read_arguments())  # of several processes one speaks
 
-            def show(count: int, total: int, task: TaskID = task) -> None:
-                if stop.ask() is not None:
-                    raise Stopped
-                bar.update(task, completed=count, total=total)
 
-            try:
-                done.append((run, *evaluate(run, request, device, again, show)))
-            except UserErrors as error:
-                failures.append((run, error))
-            bar.remove_task(task)
-    if done:
-        report(request, done)
-    if len(failures) == 1 and not done:
-        raise failures[0][1]
+def main(given: argparse.Namespace) -> None:
+    options = ("split", "data_points", "seed", "checkpoint", "weights", "p_star", "z_samples")
+    common = {name: getattr(given, name) for name in options}
+    requests = [Request(samples=samples, **common) for samples in sorted({*given.samples})]
+    figure = figure_paths(given.plot) if given.plot else []
+    runs, rows, failures = evaluate_all(given, requests)
+    if runs:
+        report(runs, pd.DataFrame(rows), given)
+        if figure and distributed.is_first():
+            say_replaced(figure)
+            save(draw_bound(runs, rows), figure)
+        print(runs[best_place(pd.DataFrame(rows))].path)
+    elif len(failures) == 1:
+        raise next(iter(failures.values()))
     if failures:
-        counts = f"{len(failures)} of {len(done) + len(failures)}"
-        lines = [f"  {path}: {error}" for path, error in failures]
-        say_error("\n".join([f"{counts} could not be evaluated", *lines]))
-        sys.exit(1)
+        counts = f"{len(failures)} of {len({run.path for run in runs}) + len(failures)}"
+        lines = [f"  {path}: {error}" for path, error in failures.items()]
+        raise UserError("\n".join([f"{counts} could not be evaluated", *lines]))
 
 
-def progress_bar() -> Progress:
-    """A line for the run that is evaluated, in a terminal only."""
-    columns = [TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()]
-    return Progress(
-        *columns, MofNCompleteColumn(), TextColumn("samples"), TimeRemainingColumn(),
-        console=console(), transient=True, disable=not sys.stdout.isatty(),
-    )  # fmt: skip
+def evaluate_all(
+    given: argparse.Namespace, requests: Sequence[Request]
+) -> tuple[list[Run], list[Row], dict[Path, Exception]]:
+    """A run and a row for each evaluation, and the errors of what could not be evaluated."""
+    paths = dict.fromkeys(path for folder in given.runs for path in find_runs(folder))
+    runs: list[Run] = []
+    rows: list[Row] = []
+    failures: dict[Path, Exception] = {}
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("samples"),
+    )
+    silent = not sys.stdout.isatty()
+    with Progress(*columns, console=console(), transient=True, disable=silent) as bar:
+        for number, path in enumerate(paths, 1):
+            task = bar.add_task(f"{path.name}, {number} of {len(paths)}", total=None)
+            try:
+                loaded, run = open_machine(path, given), read_run(path)
+                for request in requests:
+                    row, there = evaluate(loaded, request, given.again, partial(bar.advance, task))
+                    runs.append(run)
+                    rows.append(row | {"there": there})
+            except (UserError, OmegaConfBaseException) as error:
+                failures[path] = error
+            bar.remove_task(task)
+    return runs, rows, failures
 
 
-def report(request: Request, done: list[Evaluation]) -> None:
-    """Print the tables, what they mean, and the best run's directory on a line of its own."""
-    runs = [read_config(path) for path, _, _ in done]
+def report(runs: Sequence[Run], rows: pd.DataFrame, given: argparse.Namespace) -> None:
+    """Print the tables, and what they mean."""
     keys = differing_keys(runs)
-    print_table(*table(runs, keys, [row for _, row, _ in done]))
-    values = [row["log_likelihood"] for _, row, _ in done]
-    if means := means_table(runs, values, keys, "log p, nats"):
+    show(table(runs, keys, rows))
+    averages = means_table(runs, list(rows["log_likelihood"]), keys, "log p, nats")
+    if averages is not None and rows["samples"].nunique() == 1:
         print()
-        print_table(*means)
+        show(averages)
         print()
     print(
-        "nats per data point, mean ± standard error over the data points\n"
-        f"{common(done)}, "
-        f"seed {request.seed}, {request.checkpoint} checkpoint"
-        f"{', averaged weights' * (request.weights == 'average')}"
+        "nats per data point, mean ± standard error over the data points, and its 95 % interval "
+        f"by bootstrap\n{given.split}, {span(rows['samples'])} importance samples, "
+        f"{span(rows['data_points'])} data points, seed {given.seed}, {given.checkpoint} "
+        f"checkpoint{', averaged weights' * (given.weights == 'average')}"
     )
-    print_doubts(done)
-    cached = sum(found for _, _, found in done)
-    if cached:
-        print(f"{cached} of {len(done)} were in evaluation.json already; --again computes them")
-    if cached < len(done):
-        file = "evaluation.json of each run" if len(done) > 1 else done[0][0] / "evaluation.json"
-        print(f"written to {file}")
-    best = max(range(len(done)), key=lambda place: values[place])
-    if len(done) > 1:
-        name = label(runs[best], keys) or folder_names(runs)[best]
-        value = with_error(done[best][1], "log_likelihood", "standard_error")
-        print(f"best of {len(done)} runs: {name}: {value} nats")
-    print(done[best][0])
+    if given.data_points and rows["data_points"].min() < given.data_points:
+        few = f"{rows['data_points'].min():,} images"
+        warn(f"--data-points is {given.data_points:,}, and the {given.split} part has {few}")
+    print_doubts(runs, rows)
+    if there := int(rows["there"].sum()):
+        print(f"{there} of {len(rows)} were in evaluation.json already; --again computes them")
+    if there < len(rows):
+        print("written to evaluation.json of each run")
+    if len({run.path for run in runs}) > 1:
+        place = best_place(rows)
+        name = label(runs[place], keys) or runs[place].path.name
+        value = with_error(*rows.loc[place, ["log_likelihood", "standard_error"]])
+        print(f"best: {name}: {value} nats")
 
 
-def print_doubts(done: Sequence[Evaluation]) -> None:
+def span(values: "pd.Series[int]") -> str:
+    """A number that all share, or the least and the largest."""
+    return " to ".join(f"{each:,}" for each in sorted({values.min(), values.max()}))
+
+
+def best_place(rows: pd.DataFrame) -> int:
+    """Where the best log-likelihood stands, of those of the most samples."""
+    return int(rows["log_likelihood"][rows["samples"] == rows["samples"].max()].idxmax())
+
+
+def table(runs: Sequence[Run], keys: Sequence[str], rows: pd.DataFrame) -> pd.DataFrame:
+    """A line for each evaluation, as texts."""
+    shown = columns_of(runs, keys)
+    shown.insert(0, "run", folder_names(runs))
+    for name in ("samples", "data_points"):
+        if rows[name].nunique() > 1:
+            shown[name.replace("_", " ")] = rows[name].map("{:,}".format)
+    shown["log p, nats"] = list(map(with_error, rows["log_likelihood"], rows["standard_error"]))
+    ends = [each if isinstance(each, list) else () for each in rows["interval_95"]]
+    shown["95 %"] = [" to ".join(map("{:.3f}".format, each)) for each in ends]
+    shown["bits/dim"] = rows["bits_per_dimension"].map("{:.4f}".format)
+    shown["ess"] = [f"{ess:.1f}" + f" {LOW}" * (ess < TRUSTED_ESS) for ess in rows["ess"]]
+    if "log_p_star" in rows:
+        errors = rows["log_p_star_standard_error"], rows["log_z_standard_error"]
+        shown["log p*, nats"] = list(map(with_error, rows["log_p_star"], errors[0]))
+        shown["log Z"] = list(map(with_error, rows["log_z"], errors[1]))
+    return shown
+
+
+def print_doubts(runs: Sequence[Run], rows: pd.DataFrame) -> None:
     """Print which figures cannot be trusted, and why."""
-    low = [row["ess"] for _, row, _ in done if not is_trusted(row)]
-    if low:
-        span = " to ".join(dict.fromkeys(f"{ess:.1f}" for ess in (min(low), max(low))))
+    low = rows["ess"][rows["ess"] < TRUSTED_ESS]
+    if len(low):
+        span = " to ".join(dict.fromkeys(f"{ess:.1f}" for ess in (low.min(), low.max())))
         print(
             f"{LOW}: the effective sample size is below {TRUSTED_ESS:g} in {len(low)} of "
-            f"{len(done)} runs ({span}), so their log p is likely too low, beyond the errors "
+            f"{len(rows)} rows ({span}), so their log p is likely too low, beyond the errors "
             "shown; take more with --samples"
         )
-    for path, row, _ in done:
-        if not is_resolved(row):
+    for place, row in rows.iterrows() if "log_z" in rows else ():
+        if row["log_z"] == row["log_z"] and not resolves(row["log_z"], int(row["z_samples"])):
             print(
-                f"{path}: log Z is too small for {row['z_samples']} dreams, so it is likely too "
-                "low and log p* too high, beyond the errors shown; take more with --z-samples"
+                f"{runs[place].path}: log Z is too small for {row['z_samples']:.0f} dreams, so it "
+                "is likely too low and log p* too high, beyond the errors shown; take more with "
+                "--z-samples"
             )
-
-
-LOW = "(low)"  # beside an effective sample size that is
-VARYING = {  # columns that are said once, below the table, where all runs have the same
-    "samples": "importance samples", "data_points": "data points", "batch": "at once",
-}  # fmt: skip
-
-
-def table(runs: Sequence[Run], keys: Sequence[str], rows: Sequence[Row]) -> Table:
-    """The headings of a table, and its cells with a line for each run."""
-    star = any("log_p_star" in row for row in rows)
-    named, cells = key_columns(runs, keys)
-    varying = [key for key in VARYING if len({row[key] for row in rows}) > 1]
-    heads = ["run", *named, "log p, nats", "bits/dim", "ess", *(VARYING[key] for key in varying)]
-    lines = []
-    for row, values, name in zip(rows, cells, folder_names(runs), strict=True):
-        line = [name, *values, with_error(row, "log_likelihood", "standard_error")]
-        line += [
-            f"{row['bits_per_dimension']:.4f}",
-            f"{row['ess']:.1f}" + f" {LOW}" * (not is_trusted(row)),
-        ]
-        line += [str(row[key]) for key in varying]
-        if star:
-            line.append(with_error(row, "log_p_star", "log_p_star_standard_error"))
-            line.append(with_error(row, "log_z", "log_z_standard_error"))
-        lines.append(line)
-    return heads + ["log p*, nats", "log Z"] * star, lines
-
-
-def common(done: Sequence[Evaluation]) -> str:
-    """What all runs were evaluated by: split, samples, data points, batch."""
-    rows = [row for _, row, _ in done]
-    shared = [key for key in VARYING if len({row[key] for row in rows}) == 1]
-    return ", ".join([rows[0]["split"], *(f"{rows[0][key]:,} {VARYING[key]}" for key in shared)])
-
-
-def with_error(row: Row, value: str, error: str) -> str:
-    if value not in row:
-        return ""
-    return f"{row[value]:.3f} ± " + ("?" if row[error] is None else f"{row[error]:.3f}")
-
-
-def run() -> None:
-    """The program: one message for a user's error, and how to go on after a signal."""
-    with errors_for_people(), StopSignals() as signals:
-        stop = AgreedStop(signals)
-        try:
-            distributed.start()
-            with redirect_stdout(sys.stdout if distributed.is_first() else io.StringIO()):
-                main(stop)  # of several processes one speaks
-        except (Stopped, KeyboardInterrupt):
-            number = int(stop.caught or signal.SIGINT)
-            if distributed.is_first():
-                kept = "what is computed is kept, and the same command goes on"
-                print(f"stopped by signal {number}; {kept}", file=sys.stderr)
-            sys.exit(128 + number)

@@ -4,44 +4,39 @@ import argparse
 import sys
 from pathlib import Path
 
-from nws.analysis.report.page import IMAGES, write_page
+from nws.analysis.report import IMAGES, write_report
+from nws.analysis.runs import read_runs
 from nws.errors import UserError, positive_int
-from nws.experiment.process.boundary import errors_for_people
-from nws.experiment.process.invocation import command_line
+from nws.experiment.invocation import command_line
 from nws.files import check_writable
+from nws.programs.options import say_replaced
 
 
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description="Write one HTML file on runs that opens in a browser without a network: what "
-        "compares them in sentences, a table, curves, images, and where each run comes from."
+        description="Write one HTML file on runs that opens in a browser without a network: a "
+        "table, curves, images, and where each run comes from."
     )
     add = parser.add_argument
     add("runs", metavar="RUN_OR_SWEEP", nargs="+", help="a run, or a folder with runs below it")
     add("--output", type=Path, default=Path("report.html"), help="file (default: report.html)")
     add("--title", help="the heading (default: the folders of the command line)")
-    add(
-        "--images", type=int, default=IMAGES, metavar="N",
-        help=f"images of each kind and run, at most (default {IMAGES}; 0: none)",
-    )  # fmt: skip
-    arguments = parser.parse_args()
-    positive_int("--images", arguments.images, 0)
-    if arguments.output.suffix != ".html":
-        raise UserError(f"--output must name an .html file, got {arguments.output}")
-    return arguments
-
-
-def main() -> None:
-    given = read_arguments()
+    most = f"images of each kind and run, at most (default {IMAGES}; 0: none)"
+    add("--images", type=int, default=IMAGES, metavar="N", help=most)
+    given = parser.parse_args()
+    positive_int("--images", given.images, 0)
+    if given.output.suffix != ".html":
+        raise UserError(f"--output must name an .html file, got {given.output}")
     check_writable(given.output)
-    command = command_line("report", *sys.argv[1:])
-    shown = write_page(
-        given.runs, given.output, title=given.title, command=command, images=given.images
-    )
-    print(f"{shown}; open it in a browser:\n{given.output.resolve()}")
+    return given
 
 
 def run() -> None:
-    """The program: one message for a user's error."""
-    with errors_for_people():
-        main()
+    given = read_arguments()
+    runs = read_runs(given.runs, evaluated=False)
+    names = [Path(*Path(folder).resolve().parts[-2:]) for folder in given.runs]
+    title = given.title or f"Report on {', '.join(map(str, names))}"
+    command = command_line("report", *sys.argv[1:])
+    say_replaced([given.output])
+    shown = write_report(runs, given.output, title=title, command=command, images=given.images)
+    print(f"{shown}; open it in a browser:\n{given.output.resolve()}")

@@ -1,43 +1,23 @@
 """The runs below folders, as a table: `python scripts/runs.py [DIR...]`."""
 
 import argparse
-import math
-import operator
-import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from omegaconf.errors import OmegaConfBaseException
+import pandas as pd
 
-from nws.analysis.runs import LOG_LIKELIHOOD, Run, differing_keys, find_key, value_text
-from nws.analysis.summaries import column_names, read_started, runs_table
-from nws.analysis.tables import fits, print_table
+from nws.analysis.keys import but_seed, differing_keys, find_key, short_names, value_text
+from nws.analysis.runs import Run, frame, read_run
+from nws.analysis.summaries import runs_table, show
 from nws.errors import UserError
-from nws.experiment.process.boundary import errors_for_people
-from nws.experiment.storage.directory import find_runs
+from nws.experiment.run import find_runs
+from nws.programs.options import warn
 
 FOLDERS = ("outputs", "multirun")  # where train.py writes
 MAX_KEYS = 5  # columns for what differs beside the seed, unless --keys asks for others
-
-#: what a run can be sorted and chosen by, beside the keys of its configuration
-FIELDS: dict[str, Callable[[Run], Any]] = {
-    "run": lambda run: str(run.path),
-    "state": lambda run: run.state,
-    "best": lambda run: run.best.get(LOG_LIKELIHOOD, math.nan),
-    "last": lambda run: run.last.get(LOG_LIKELIHOOD, math.nan),
-    "epochs": lambda run: run.last.get("epoch", 0.0),
-    "steps": lambda run: run.steps,
-    "ms": lambda run: run.ms_per_step,
-    "seconds": lambda run: run.last.get("seconds", math.nan),
-    "started": lambda run: str(run.provenance.get("started", "")),
-    "host": lambda run: str(run.provenance.get("host", "")),
-}
-OPERATORS = {
-    "!=": operator.ne, "<=": operator.le, ">=": operator.ge, "=": operator.eq,
-    "<": operator.lt, ">": operator.gt,
-}  # fmt: skip
+FIELDS = "run, state, best, error, last, epochs, steps, ms, seconds, started, host"
 
 
 def read_arguments() -> argparse.Namespace:
@@ -46,128 +26,97 @@ def read_arguments() -> argparse.Namespace:
         "validation log-likelihood (± its standard error over the images), and what they cost."
     )
     add = parser.add_argument
-    fields = ", ".join(FIELDS)
+    there = f"a run directory, or a folder with runs below it (default: {' and '.join(FOLDERS)})"
+    add("folders", metavar="DIR", nargs="*", help=there)
     add(
-        "folders", metavar="DIR", nargs="*",
-        help=f"a run directory, or a folder with runs below it (default: {' and '.join(FOLDERS)})",
+        "--where", metavar="QUERY",
+        help="only runs of which this is true, as pandas has it: 'algorithm == \"nrws\" and best > "
+        f"-26', 'lr <= 0.1', '`damping.value` < 1'; names: {FIELDS}, and keys of the configuration",
     )  # fmt: skip
-    add(
-        "--where", action="append", default=[], metavar="KEY=VALUE",
-        help="only runs of which this is true, as algorithm=nrws, lr<=0.1, state!=finished or "
-        f"'best>-26'; may be given again; KEY: {fields}, or a key of the configuration",
-    )  # fmt: skip
-    add("--sort", default="run", metavar="KEY", help="best first for best and last (default: run)")
+    add("--sort", metavar="KEY", help="best first for best and last (default: run)")
     add("--reverse", action="store_true", help="the other way round")
-    add(
-        "--keys", metavar="KEY[,KEY]",
-        help=f"columns of the configuration (default: {MAX_KEYS} that differ, and the seed)",
-    )  # fmt: skip
+    shown = f"columns of the configuration (default: {MAX_KEYS} that differ, and the seed)"
+    add("--keys", metavar="KEY[,KEY]", help=shown)
     return parser.parse_args()
 
 
-def main() -> None:
-    options = read_arguments()
-    folders = options.folders or [name for name in FOLDERS if Path(name).is_dir()]
+def run() -> None:
+    given = read_arguments()
+    folders = given.folders or [name for name in FOLDERS if Path(name).is_dir()]
     if not folders:
         raise UserError(f"there is no folder {' or '.join(FOLDERS)} here; name one with runs in it")
     every, failures = read_all(folders)
-    runs = [run for run in every if all(is_true(text, run, every) for text in options.where)]
-    if every and not runs:
-        raise UserError(f"none of {len(every)} runs has {' and '.join(options.where)}")
-    if runs:
-        runs = in_order(runs, options.sort, options.reverse)
-        show(runs, options.keys)
+    if every:
+        runs = in_order(every, given.where, given.sort, given.reverse)
+        print_runs(runs, given.keys)
     for message in failures:
-        print(f"warning: {message}", file=sys.stderr)
-    if not runs:
+        warn(message)
+    if not every:
         sys.exit(1)
 
 
 def read_all(folders: Sequence[str]) -> tuple[list[Run], list[str]]:
     """All runs below folders, each once, and a message for each that cannot be read."""
     runs, failures = [], []
-    paths = dict.fromkeys(path for folder in folders for path in find_runs(folder))
-    for path in paths:
+    for path in dict.fromkeys(path for folder in folders for path in find_runs(folder)):
         try:
-            runs += read_started([path])
-        except (UserError, OmegaConfBaseException) as error:
+            runs.append(read_run(path))
+        except UserError as error:
             failures.append(str(error))
     return runs, failures
 
 
-def value_of(name: str, run: Run, runs: Sequence[Run]) -> Any:
-    """A run's value of a field, or of a key of the configuration; `UserError` if none has it."""
-    return FIELDS[name](run) if name in FIELDS else run.config.get(find_key(name, runs, FIELDS))
+def in_order(runs: Sequence[Run], where: str | None, sort: str | None, reverse: bool) -> list[Run]:
+    """The runs that a query of pandas chooses, sorted by a column; those without a value last."""
+    table = with_short_names(frame(runs))
+    if where:
+        table = table[true_of(table, where)]
+        if table.empty:
+            raise UserError(f"none of {len(runs)} runs has {where}")
+    if sort:
+        column = table[find_key(sort, table)]
+        column = column if pd.api.types.is_numeric_dtype(column) else column.astype(str)
+        downward = reverse != (column.name in ("best", "last"))
+        return [
+            runs[place] for place in column.sort_values(ascending=not downward, kind="stable").index
+        ]
+    return [runs[place] for place in (table.index[::-1] if reverse else table.index)]
 
 
-def is_true(text: str, run: Run, runs: Sequence[Run]) -> bool:
-    """Whether a condition such as lr<=0.1 is true of a run; numbers are compared as numbers."""
-    match = re.fullmatch(r"([\w.]+)\s*(!=|<=|>=|=|<|>)\s*(.*)", text)
-    if match is None:
-        raise UserError(f"--where takes KEY=VALUE, or another of {', '.join(OPERATORS)}: {text!r}")
-    name, sign, wanted = match.groups()
-    value = value_of(name, run, runs)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        try:
-            return bool(OPERATORS[sign](float(value), float(wanted)))
-        except ValueError:  # a word in place of the number: null, auto
-            return sign == "!="
-    key = name if name in FIELDS else find_key(name, runs)
-    texts = [str(value), value_text(key, value), "null" if value is None else str(value).lower()]
-    if sign in ("=", "!="):
-        return (wanted in texts) == (sign == "=")
-    return value is not None and bool(OPERATORS[sign](str(value), wanted))
+def with_short_names(table: pd.DataFrame) -> pd.DataFrame:
+    """A table with lists as texts, and with a column for each short name of one key alone."""
+    table = table.map(lambda value: value_text("", value) if isinstance(value, list) else value)
+    keys, short = list(table), {}
+    for name in {part for key in keys for part in key.split(".")} - {*keys}:
+        with suppress(UserError):  # of a name that several keys have
+            short[name] = table[find_key(name, keys)]
+    return table.assign(**short)
 
 
-def in_order(runs: list[Run], name: str, reverse: bool) -> list[Run]:
-    """The runs by a field or key, those without a value last; the best likelihood first."""
-    if name == "run" and not reverse:
-        return runs
-    values = [value_of(name, run, runs) for run in runs]
-    numeric = all(isinstance(each, int | float) or each is None for each in values)
-    pairs = [pair for pair in zip(values, runs, strict=True) if not is_missing(pair[0])]
-    rest = [run for value, run in zip(values, runs, strict=True) if is_missing(value)]
-    downwards = reverse != (name in ("best", "last"))
-    pairs.sort(key=lambda pair: pair[0] if numeric else str(pair[0]), reverse=downwards)
-    return [run for _, run in pairs] + rest
+def true_of(table: pd.DataFrame, where: str) -> "pd.Series[bool]":
+    """Of which lines a query of pandas is true."""
+    try:
+        found = table.eval(where, engine="python")
+        if not pd.api.types.is_bool_dtype(found):
+            raise ValueError("it is neither true nor false")
+    except Exception as error:  # whatever is wrong with a text of Python
+        raise UserError(
+            f"--where takes a query of pandas, such as 'algorithm == \"nrws\" and lr < 0.1', got "
+            f"{where!r}: {error}; names: {FIELDS}, and keys, with a dot in backticks"
+        ) from error
+    return found
 
 
-def is_missing(value: object) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-def show(runs: list[Run], asked: str | None) -> None:
-    """Print the table, what it leaves out, and what it means."""
+def print_runs(runs: Sequence[Run], asked: str | None) -> None:
+    """Print the table, and what it leaves out."""
     differing = differing_keys(runs)
+    keys = but_seed(differing)[:MAX_KEYS] + ["seed"] * ("seed" in differing)
     if asked is not None:
-        keys = [find_key(name, runs) for name in asked.split(",")]
-    else:
-        keys = fitting(runs, differing)
-    heads, lines = runs_table(runs, keys)
-    while asked is None and heads[-1] in ("seconds", "epochs") and not fits(heads, lines):
-        heads, lines = heads[:-1], [line[:-1] for line in lines]
-    print_table(heads, lines)
-    counts = [f"{sum(run.state == state for run in runs)} {state}" for state in states(runs)]
-    print(f"{len(runs)} run{'s' * (len(runs) > 1)}: {', '.join(counts)}")
+        known = dict.fromkeys(key for run in runs for key in run.config)
+        keys = [find_key(name, known) for name in asked.split(",")]
+    show(runs_table(runs, keys))
+    counts = frame(runs)["state"].value_counts(sort=False)
+    states = ", ".join(f"{number} {state}" for state, number in counts.items())
+    print(f"{len(runs)} run{'s' * (len(runs) > 1)}: {states}")
     if left := [key for key in differing if key not in keys]:
-        print(f"they differ in {', '.join(column_names(left))} too; --keys shows them")
-
-
-def fitting(runs: Sequence[Run], differing: Sequence[str]) -> list[str]:
-    """The first keys in which runs differ, as many as the width has room for, and the seed."""
-    others = [key for key in differing if key != "seed"]
-    seed = [key for key in differing if key == "seed"]
-    for count in range(min(MAX_KEYS, len(others)), 1, -1):
-        if fits(*runs_table(runs, [*others[:count], *seed])):
-            return [*others[:count], *seed]
-    return [*others[:1], *seed]
-
-
-def states(runs: Sequence[Run]) -> list[str]:
-    return list(dict.fromkeys(run.state for run in runs))
-
-
-def run() -> None:
-    """The program: one message for a user's error."""
-    with errors_for_people():
-        main()
+        print(f"they differ in {', '.join(short_names(left).values())} too; --keys shows them")

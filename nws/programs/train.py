@@ -1,105 +1,91 @@
 """Train a Helmholtz machine.
 
-Use: `python train.py [resume=RUN|auto] [key=value ...]`; `python train.py --help` lists the groups.
+Use: `python train.py [-m] [resume=RUN|auto] [key=value ...]`; `python train.py --help [GROUP]`
+prints the options.
 """
 
-import logging
+import os
+import shlex
 import sys
-from functools import partial
+from pathlib import Path
 
-import hydra
-from omegaconf import DictConfig
+from nws import distributed
+from nws.errors import UserError
+from nws.experiment.config import CONF, override_key
+from nws.experiment.invocation import command_line
+from nws.experiment.launch import Sweep, interrupt_on_termination, main, meet_others
+from nws.experiment.resume import resume_arguments
 
-from nws.analysis.summaries import print_sweep
-from nws.experiment.launch.arguments import agree_on_arguments
-from nws.experiment.launch.job import Job
-from nws.experiment.launch.panels import show_end, show_start, start_record
-from nws.experiment.launch.resume import Start, starting_point
-from nws.experiment.launch.sweeps import program
-from nws.experiment.options.configuration import CONF, resolve_paths, to_dict
-from nws.experiment.options.flags import split
-from nws.experiment.options.help import help_text
-from nws.experiment.process.hardware import pick_device
-from nws.experiment.process.memory import check_memory
-from nws.experiment.process.signals import StopSignals
-from nws.experiment.process.terminal import Terminal
-from nws.experiment.storage.checkpoints import from_checkpoint
-from nws.experiment.training.build import build_data, unused_options, without_exact
-from nws.experiment.training.facts import facts, summary
-from nws.experiment.training.loggers import Outputs
-from nws.experiment.training.parts import build_parts
-from nws.experiment.training.settings import TrainerSettings
-from nws.experiment.training.trainer import Trainer
+USAGE = """usage: {train} [-m] [resume=RUN|auto] [group=choice ...] [key=value ...]
+       {train} --help [GROUP ...]
 
-log = logging.getLogger(__name__)
+Train a Helmholtz machine.
+A group takes the name of a file: algorithm=nrws. A key takes a value:
+optimizer.lr=0.1. With -m, every combination of values is a run: seed=0,1,2.
+A class of your own, in my_ideas.py here: metric._target_=my_ideas.MyMetric.
+--cfg job prints the configuration that the other arguments make, and trains
+nothing. A key with + is in no file: +optimizer.weight_decay=0.1 adds it.
+--config-dir FOLDER adds choices of your own.
+
+The groups and their choices; --help GROUP prints the options of one:
+"""
 
 
-def build_trainer(start: Start, choices: dict[str, str]) -> Trainer:
-    """Build everything that a run's configuration names, and go on from its checkpoint."""
-    config = start.config
-    resolve_paths(config)
-    device = pick_device(config.device)
-    settings, data = TrainerSettings(**to_dict(config.trainer)), build_data(config, device)
-    check_memory(config, data, device)
-    make = partial(build_parts, config, data, settings.total_steps(len(data.train)))
-    trainer = Trainer(settings, data, make, Outputs(start.run, config, choices))
-    trainer.data = without_exact(data, trainer.machine)
-    if start.state is not None:
-        with from_checkpoint(start.run.last, "going on from it"):
-            trainer.load_state_dict(start.state, start.changed)
-    return trainer
+def help_text(asked: list[str]) -> str:
+    """Return what `--help` prints: usage and choices, or the files of the groups asked for.
 
-
-def train(start: Start, job: Job, terminal: Terminal) -> int | None:
-    """Train one run to its end, or to a signal, whose number is returned."""
-    trainer, state = build_trainer(start, job.choices), start.state
-    if state is None:
-        start.run.claim(start.config, job.choices, start.again)
-    elif trainer.finished:
-        terminal.line(f"nothing to do: {trainer.place}; go on with {trainer.way_on}")
-        job.best = trainer.best
-        return None
-    record = start_record(trainer, job.origin, resumed=state is not None)
-    try:
-        with record.ended_by(partial(facts, trainer)), StopSignals(terminal.announce_stop) as stop:
-            show_start(terminal, job.title(start.config.name), trainer, record, job.shares_output)
-            trainer.outputs.start_logger(trainer.step, state["wandb_id"] if state else None)
-            stopped = trainer.fit(terminal, stop)
-        job.best = trainer.best
-        show_end(terminal, trainer, record.record, with_commands=not job.sweep)
-        return stopped
-    finally:
-        trainer.outputs.logger.finish(summary(trainer) | record.summary(), record.record["state"])
-
-
-@hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
-def main(config: DictConfig) -> float:
-    """Run one run, or one job of a sweep.
-
-    Returns the best validation log-likelihood, which hydra/sweeper=optuna maximizes.
+    Raises:
+        UserError: For a word that is no group.
     """
-    job = Job()
-    with job.reports_errors(), starting_point(config, job.hydra) as start:
-        state, stopped, terminal = start.state, None, job.terminal(start.config)
-        if state is not None and start.finished:
-            terminal.line("finished already: step {step} of {total_steps}".format(**state))
-            job.best = float(state["best"])
-        else:
-            unused = [] if state else unused_options(start.config, job.hydra.overrides.task)
-            if unused:
-                metric = job.choices.get("metric")
-                log.warning("without effect with metric=%s: %s", metric, ", ".join(unused))
-            stopped = train(start, job, terminal)
-        job.end(start.run, stopped)
-    return job.best
+    files = {path: path.parent.relative_to(CONF) for path in sorted(CONF.rglob("*.yaml"))}
+    groups = {str(group): [p for p in files if files[p] == group] for group in files.values()}
+    del groups["."]
+    if not asked:
+        lines = [
+            f"  {group + '=':28} {', '.join(path.stem for path in paths)}"
+            for group, paths in groups.items()
+            if not group.startswith("hydra")
+        ]
+        keys = (CONF / "config.yaml").read_text()
+        return USAGE.format(train=command_line("train")) + "\n".join([*lines, "", keys.strip()])
+    unknown = [word for word in asked if word not in groups]
+    if unknown:
+        raise UserError(f"--help takes the groups {', '.join(groups)}; got {shlex.join(unknown)}")
+    texts = [
+        f"{group}={path.stem}\n{path.read_text().strip()}"
+        for group in asked
+        for path in groups[group]
+    ]
+    return "\n\n".join(texts)
 
 
 def run() -> None:
-    """The program: what the user typed, rewritten for Hydra."""
+    """The program. Hydra reads the command line; of a run to go on with, the choices are added."""
     given = sys.argv[1:]
-    with program(given, print_sweep):
-        if {"-h", "--help"} & set(given):
-            print(help_text([word for word in split(given).overrides if "=" not in word]))
-            return
-        sys.argv[1:] = agree_on_arguments(given, CONF)
+    if {"-h", "--help"} & set(given):
+        print(help_text([word for word in given if "=" not in word and word[0] != "-"]))
+        return
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors pass through Hydra, to our boundary
+    Sweep.command, Sweep.directory = shlex.split(command_line("train", *given)), None
+    meet_others()
+    interrupt_on_termination()
+    sys.argv[1:] = resume_arguments(given)
+    try:
         main()
+        distributed.stop()
+    except (KeyboardInterrupt, SystemExit) as stop:
+        if Sweep.directory is not None and (not isinstance(stop, SystemExit) or stop.code):
+            rest = [text for text in given if override_key(text) != "resume"]
+            command = command_line("train", *rest, "resume=auto")
+            print(f"the sweep was stopped; go on with\n  {command}")
+        raise
+    finally:
+        _report(Sweep.directory)
+
+
+def _report(sweep: Path | None) -> None:
+    """Print the table of a sweep, however it ended, and its directory."""
+    if sweep is not None:
+        from nws.analysis.summaries import print_sweep  # pandas takes its time
+
+        print_sweep(sweep)

@@ -3,6 +3,9 @@
 `benchmark.py peers` times them. Binary units alone.
 """
 
+import argparse
+import copy
+import statistics
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -13,23 +16,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.solvers import Row, interleaved
+from benchmarks.steps import RATE, full_step, make_learner
+from nws.learning import Rule, WakeSleep
 from nws.models import HelmholtzMachine
 
 Draw = Callable[[Tensor], Tensor]  # probabilities to bits
 
 
 class TorchMachine(nn.Module):
-    """A Helmholtz machine as one would write it with autograd, after the weights of ours.
-
-    Args:
-        machine: Whose weights are copied.
-    """
+    """A Helmholtz machine as one would write it with autograd, with the weights of ours."""
 
     def __init__(self, machine: HelmholtzMachine) -> None:
         super().__init__()
         top = list(machine.generator.parameters())[-1]  # the biases of the deepest layer
-        sizes = machine.sizes
-        pairs = list(pairwise(sizes))
+        pairs = list(pairwise(machine.sizes))
         self.p = nn.ModuleList(nn.Linear(above, below) for below, above in pairs)
         self.q = nn.ModuleList(nn.Linear(below, above) for below, above in pairs)
         self.top = nn.Parameter(top.detach().clone())
@@ -41,13 +42,10 @@ class TorchMachine(nn.Module):
     def loss(
         self, x: Tensor, samples: int, dream_share: float, draw: Draw = torch.bernoulli
     ) -> Tensor:
-        """The loss of reweighted wake-sleep: p by importance weights, q by both phases.
+        """The loss of reweighted wake-sleep of bits x (B, n_0), with K samples of each.
 
-        Args:
-            x: Bits, (B, n_0).
-            samples: K.
-            dream_share: How much q learns from dreams; 0 for no dreams. The rest is wake.
-            draw: Bits from their probabilities.
+        p learns by importance weights, q to a share from dreams (0: there are none) and else from
+        wake samples. `draw` makes bits of their probabilities.
         """
         h, log_q = x, x.new_zeros(())
         states = [x.repeat_interleave(samples, 0)]
@@ -87,11 +85,11 @@ def log_prob(logits: Tensor, bits: Tensor) -> Tensor:
 
 
 def torch_step(
-    machine: HelmholtzMachine, x: Tensor, samples: int, dream_share: float, rate: float
+    machine: HelmholtzMachine, x: Tensor, samples: int, dream_share: float
 ) -> Callable[[], object]:
     """A step of plain torch with fused Adam, as nws has it."""
     peer = TorchMachine(machine)
-    optimizer = torch.optim.Adam(peer.parameters(), lr=rate, fused=True)
+    optimizer = torch.optim.Adam(peer.parameters(), lr=RATE, fused=True)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -101,9 +99,7 @@ def torch_step(
     return step
 
 
-def pyro_step(
-    machine: HelmholtzMachine, x: Tensor, samples: int, rate: float
-) -> Callable[[], object] | None:
+def pyro_step(machine: HelmholtzMachine, x: Tensor, samples: int) -> Callable[[], object] | None:
     """A step of Pyro's ReweightedWakeSleep with fused Adam; None where Pyro is not installed.
 
     Its importance weights are of the whole batch, not of each data point: the same work as the
@@ -137,5 +133,31 @@ def pyro_step(
     pyro.clear_param_store()
     pyro.enable_validation(False)  # which would take time
     objective = infer.ReweightedWakeSleep(samples, insomnia=0.5, max_plate_nesting=1)
-    svi = infer.SVI(model, guide, optim.Adam({"lr": rate, "fused": True}), objective)
+    svi = infer.SVI(model, guide, optim.Adam({"lr": RATE, "fused": True}), objective)
     return partial(svi.step, observations={"x": x})
+
+
+def benchmark_peers(arguments: argparse.Namespace) -> list[Row]:
+    """Steps with Adam of nws, plain torch and Pyro, with dreams (rws) and without (wake)."""
+    learner, x = make_learner(arguments, "rws")
+    machine, samples = learner.machine, learner.rule.samples
+    wake = Rule("wake", samples, recognition_wake=1.0, recognition_dream=0.0)
+    tasks: dict[str, Callable[[], object]] = {}
+    for rule in (learner.rule, wake):
+        ours = WakeSleep(copy.deepcopy(machine), rule, learner.rng)
+        tasks[f"nws {rule.name}"] = full_step(ours, x, "adam")
+        tasks[f"torch {rule.name}"] = torch_step(machine, x, samples, rule.recognition_dream)
+    pyro = pyro_step(machine, x, samples)
+    if pyro is not None:
+        tasks["pyro rws"] = pyro
+    times = interleaved(tasks, arguments.repeats, torch.device(arguments.device))
+    median = {name: statistics.median(values) for name, values in times.items()}
+    rows = []
+    for task, values in times.items():
+        peer, update = task.split()
+        rows.append({
+            "peer": peer, "update": update, "ms": median[task],
+            "ms_quartiles": statistics.quantiles(values, n=4)[::2],
+            "ratio_to_nws": median[task] / median[f"nws {update}"],
+        })  # fmt: skip
+    return rows

@@ -5,13 +5,15 @@ parameters; d parents with the bias and m units of a layer.
 """
 
 import argparse
-import json
 import math
+import multiprocessing
 import resource
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
@@ -20,7 +22,7 @@ from typing import Any
 import torch
 
 from benchmarks.solvers import Row, interleaved
-from nws.errors import UserError
+from benchmarks.steps import cases, make_learner
 from nws.learning.step import parts_of
 from nws.natural.operators import FEW
 
@@ -28,69 +30,49 @@ TOP = 100  # units of the deepest layer
 PROC = Path("/proc/self")
 
 
-def add_scale(parser: argparse.ArgumentParser, numbers: Callable[[str], list[int]]) -> None:
-    """The options of `scale` alone."""
-    add = parser.add_argument
-    add("--visible", type=numbers, default=[784, 2304, 4096, 9216], help="sizes for scale")
-    add("--hidden", type=numbers, default=[300], help="sizes for scale (default 300)")
-    add("--most-bytes", type=float, help="scale leaves out what should take more")
-    before = "of Adam on the machine before what is timed (default 100)"
-    add("--steps-before", type=int, default=100, help=before)
-    add("--one", action="store_true", help="scale: one case, in this process")
-
-
-def benchmark_scale(
-    arguments: argparse.Namespace, script: Path, make: Callable[..., Any]
-) -> list[Row]:
+def benchmark_scale(arguments: argparse.Namespace) -> list[Row]:
     """A row for each size, rule and metric; a case that does not end has neither time nor peak."""
-    if arguments.one:
-        return one_case(arguments, make)
-    rows = []
-    for visible, hidden, (rule, metric) in product(
-        arguments.visible, arguments.hidden, arguments.cases
-    ):
-        row = {
-            "visible": visible, "hidden": hidden, "algorithm": rule, "metric": metric,
-            "ms": None, "peak_bytes": None,
-            "model_bytes": model_bytes(arguments, [visible, hidden, TOP], rule, metric),
-            "dense_bytes": dense_bytes(arguments, visible, hidden),
+    rows, double = [], arguments.dtype == "float64"
+    for visible, hidden, case in product(arguments.visible, arguments.hidden, cases(arguments)):
+        sizes = [visible, hidden, TOP]
+        row: Row = {
+            "visible": visible, "hidden": hidden, "algorithm": case[0], "metric": case[1],
+            "ms": None, "peak_bytes": None, "model_bytes": model_bytes(arguments, sizes, *case),
+            # the blocks (d, d) of all units in the first layer of both networks, were they made
+            "dense_bytes": (hidden * (visible + 1) ** 2 + visible * (hidden + 1) ** 2)
+            * (8 if double else 4),
         }  # fmt: skip
         if arguments.most_bytes is None or row["model_bytes"] <= arguments.most_bytes:
-            sizes = ["--visible", str(visible), "--hidden", str(hidden), "--algorithms", rule]
-            case = [*sizes, "--metrics", metric] if metric else sizes
-            row |= _in_child([str(script), *sys.argv[1:], *case, "--one", "--json"])
+            row |= in_child(measure, arguments, sizes, case) or {}
         rows.append(row)
     return rows
 
 
-def _in_child(command: Sequence[str]) -> Row:
-    """Time and peak of one case, from a process of its own."""
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True)
-    if done.returncode < 0:  # killed, as where there is no memory
-        return {}
-    if done.returncode:
-        raise UserError(f"a case of scale failed: {done.stderr.strip()}")
-    row: Row = json.loads(done.stdout)["rows"][0]
-    return row
+def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns in a new process; None where that is killed, for want of memory."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        try:
+            return pool.submit(function, *arguments).result()
+        except BrokenProcessPool:
+            return None
 
 
-def one_case(arguments: argparse.Namespace, make: Callable[..., Any]) -> list[Row]:
+def measure(arguments: argparse.Namespace, sizes: list[int], case: tuple[str, str | None]) -> Row:
     """Time and peak memory of the steps of one case, in this process."""
-    device = torch.device(arguments.device)
-    (visible,), (hidden,), ((rule, metric),) = arguments.visible, arguments.hidden, arguments.cases
-    arguments.layers = [8, 4, 2]
-    tiny, x = make(arguments, rule, metric)
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    device, arguments.layers = torch.device(arguments.device), [8, 4, 2]
+    tiny, x = make_learner(arguments, *case)
     tiny.step(x)  # what torch loads for it is no memory of the case
-    before = resident("VmRSS")
-    arguments.layers = [visible, hidden, TOP]
-    learner, x = make(arguments, rule, metric)
+    before, arguments.layers = resident("VmRSS"), sizes
+    learner, x = make_learner(arguments, *case)
     learner.step(x)  # what stays from step to step is there now
     reset_peak(device)
     times = interleaved({"": partial(learner.step, x)}, arguments.repeats, device)[""]
     peak = resident("VmHWM") - before
     if device.type == "cuda":
         peak = torch.cuda.max_memory_allocated(device)
-    return [{"ms": statistics.median(times), "peak_bytes": peak}]
+    return {"ms": statistics.median(times), "peak_bytes": peak}
 
 
 def resident(what: str) -> int:
@@ -107,11 +89,8 @@ def reset_peak(device: torch.device) -> None:
     """Begin anew with the peak of memory, where the system lets us."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-        return
-    try:
+    with suppress(OSError):
         (PROC / "clear_refs").write_text("5")
-    except OSError:
-        return
 
 
 def model_bytes(
@@ -150,9 +129,3 @@ def _at_work(batch: int, rows: int, sizes: Sequence[int]) -> int:
     layers += [(above, below, rows) for below, above in pairwise(sizes)][1:]
     layers.append((sizes[1], sizes[0], batch))
     return max((3 if FEW * n <= d + 1 else 5) * m * (d + 1) for m, d, n in layers)
-
-
-def dense_bytes(arguments: argparse.Namespace, visible: int, hidden: int) -> int:
-    """The blocks (d, d) of all units in the first layer of both networks, were they made."""
-    size = 8 if arguments.dtype == "float64" else 4
-    return size * (hidden * (visible + 1) ** 2 + visible * (hidden + 1) ** 2)

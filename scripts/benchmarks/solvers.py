@@ -3,7 +3,7 @@
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import product
 from typing import Any
@@ -26,10 +26,10 @@ Row = dict[str, Any]
 
 
 def interleaved(
-    tasks: dict[str, Callable[[], object]], repeats: int, device: torch.device
-) -> dict[str, list[float]]:
+    tasks: Mapping[Any, Callable[[], object]], repeats: int, device: torch.device
+) -> dict[Any, list[float]]:
     """Milliseconds of `repeats` calls of each task, taking turns, after a warm-up of each."""
-    times: dict[str, list[float]] = {name: [] for name in tasks}
+    times: dict[Any, list[float]] = {name: [] for name in tasks}
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda device: None
     for turn in range(-max(1, repeats // 10), repeats):
         for name, task in tasks.items():

@@ -1,23 +1,27 @@
-"""nws/analysis/curves.py: groups of runs, their mean and deviation."""
+"""Curves: groups of runs, their mean and deviation, figures, and how far larger batches help."""
 
 from __future__ import annotations
 
+import io
+import math
+from pathlib import Path
+
 import numpy as np
 import pytest
+from conftest import Command
+from PIL import Image
 from written import LL, Make
 
-from nws.analysis.curves import (
-    Scale,
-    by_epochs,
-    count,
-    differences,
-    group_runs,
-    interpolate,
-    scale,
-    with_column,
-)
-from nws.analysis.runs import read_run
+from nws.analysis.batch_sizes import crossing, reach
+from nws.analysis.curves import Scale, count, curve, group_runs, scale, with_column
+from nws.analysis.figures import draw, figure_paths, save
+from nws.analysis.runs import Run, read_run
 from nws.errors import UserError
+
+PLOT, BATCH_SIZES = "scripts/plot_curves.py", "scripts/batch_sizes.py"
+NO_SCALE = Scale(None, None, {})
+
+# --- groups ---------------------------------------------------------------------------------------
 
 
 def test_groups(make: Make) -> None:
@@ -28,37 +32,75 @@ def test_groups(make: Make) -> None:
     ]
 
     def members(*keys: str) -> dict[str, list[int]]:
-        return {
-            name: [runs.index(run) for run in group]
-            for name, group in group_runs(runs, ",".join(keys)).items()
-        }
+        groups = group_runs(runs, ",".join(keys))
+        return {name: [runs.index(run) for run in group] for name, group in groups.items()}
 
     assert members("algorithm.name") == {"rws": [0, 2, 3], "nrws": [1]}
-    assert members("algorithm.name", "optimizer.lr") == {
-        "rws, lr 0.1": [0, 2],
-        "nrws, lr 0.1": [1],
-        "rws, lr 0.3": [3],
-    }
-    assert members("optimizer._target_") == {"SGD": [0, 1, 2, 3]}
+    both = {"rws, lr 0.1": [0, 2], "nrws, lr 0.1": [1], "rws, lr 0.3": [3]}
+    assert members("algorithm.name", "optimizer.lr") == members("auto") == both
+    assert members("algorithm", "lr") == both and members("optimizer") == {"SGD": [0, 1, 2, 3]}
     assert len(members("argument")) == 4
     assert count([runs[0], runs[2]]) == "2 seeds" and count([runs[1]]) == "1 seed"
     # Not seeds of one thing: the same seed twice, or another learning rate.
     assert count([runs[0], runs[3]]) == "2 runs" and count([runs[2], runs[3]]) == "2 runs"
-    assert differences([runs[0], runs[2]]) == [] and differences([runs[0], runs[2], runs[3]]) == [
-        "optimizer.lr"
-    ]
-    assert (
-        members("auto") == members("algorithm", "lr") == members("algorithm.name", "optimizer.lr")
-    )
     assert list(members("run")) == [
         "rws, lr 0.1, seed 0", "nrws, lr 0.1, seed 0", "rws, lr 0.1, seed 1", "rws, lr 0.3, seed 0",
     ]  # fmt: skip
-    again = group_runs([runs[0], runs[0]], "run")
-    assert len(again) == 2 and group_runs(runs[:1], "auto") == {"rws": runs[:1]}
-    with pytest.raises(UserError, match="'optimizer.l'; perhaps optimizer.lr"):
+    alike = [read_run(make(place, [(1, 1, -5)])) for place in ("a/x/0", "b/x/0")]
+    assert list(group_runs(alike, "run")) == ["a/x/0", "b/x/0"]  # told apart all the same
+    assert group_runs(runs[:1]) == {"rws": runs[:1]}
+    with pytest.raises(UserError, match=r"'optimizer\.l'; perhaps optimizer\.lr"):
         members("optimizer.l")
-    with pytest.raises(UserError, match="'algorithm.nam'; perhaps algorithm.name"):
-        members("algorithm.nam")
+
+
+# --- averaging ------------------------------------------------------------------------------------
+
+
+def test_by_epochs_at_the_rows_that_all_runs_have(make: Make) -> None:
+    first = read_run(make("a", [(1, 1, -8), (2, 2, -6), (3, 3, -5)]))
+    second = read_run(make("b", [(1, 1, -6), (1.5, 1, -100), (3, 3, -2), (4, 9, 0)], seed=1))
+    band = curve([first, second], "epoch", LL)
+    assert band.index.tolist() == [1, 3] and band["mean"].tolist() == [-7, -3.5]
+    expected = [2**0.5, 1.5 * 2**0.5]  # |a - b| / sqrt 2, of two
+    assert band["deviation"].tolist() == pytest.approx(expected)
+    alone = curve([first], "epoch", LL)
+    assert alone["mean"].tolist() == [-8, -6, -5] and not alone["deviation"].any()
+    between = read_run(make("c", [(0.5, 1, -8), (2.5, 2, -4)]))  # no epoch is the same
+    assert curve([between, first], "epoch", LL)["mean"].tolist() == pytest.approx(
+        [-7.5, -5.5, -4.75]
+    )
+
+
+def test_by_seconds_over_the_span_that_all_runs_share(make: Make) -> None:
+    first = read_run(make("a", [(1, 1, -10), (2, 3, -6), (3, 7, -2)]))
+    second = read_run(make("b", [(1, 2, -9), (2, 4, -5), (3, 6, -3)], seed=1))
+    band = curve([first, second], "seconds", LL)
+    assert band.index.tolist() == [2, 3, 4, 6]  # neither 1 nor 7: one run alone is no mean
+    one, other = np.array([-8, -6, -5, -3]), np.array([-9, -7, -5, -3])
+    assert band["mean"].tolist() == pytest.approx((one + other) / 2)
+    assert band["deviation"].tolist() == pytest.approx((one - other) / 2**0.5)
+    late = read_run(make("c", [(1, 20, -9), (2, 30, -5)], seed=2))
+    assert curve([first, late], "seconds", LL).empty
+
+
+def test_runs_of_one_row_give_one_point(make: Make) -> None:
+    runs = [read_run(make(f"{seed}", [(1, 2 + seed, -4 - seed)], seed=seed)) for seed in (0, 2)]
+    for axis, place in (("epoch", 1), ("seconds", 3)):
+        band = curve(runs, axis, LL)
+        assert band.index.tolist() == [place] and band["mean"].tolist() == [-5]
+        assert band["deviation"].tolist() == pytest.approx([2**0.5])
+
+
+def test_rows_without_a_number_and_runs_without_the_column(make: Make) -> None:
+    run = read_run(make("a", [(1, 1, -8), (2, 2, ""), (3, 3, "nan"), (4, 4, -5)]))
+    assert curve([run], "epoch", LL).index.tolist() == [1, 4]
+    empty = read_run(make("b", [(1, 1, "")]))
+    assert [each.path for each in with_column([run, empty], LL)] == [run.path]
+    assert with_column([run], LL, start=2)[0].metrics["epoch"].tolist() == [4]
+    with pytest.raises(UserError, match=f"'nope'; there are epoch, step, seconds, {LL}, valid/s"):
+        with_column([run], "nope")
+    with pytest.raises(UserError, match="no rows from epoch 9 on: the runs end at epoch 4"):
+        with_column([run], LL, start=9)
 
 
 def test_a_curve_that_diverged_does_not_set_the_scale(make: Make) -> None:
@@ -69,73 +111,186 @@ def test_a_curve_that_diverged_does_not_set_the_scale(make: Make) -> None:
         "bad": read_run(make("bad", [(1, 1, -400), (2, 2, -1e5)])),
         "worse": read_run(make("worse", [(1, 1, -500), (2, 2, -3e6)])),
     }
-    bands = {name: by_epochs([run], LL) for name, run in runs.items()}
+    bands = {name: curve([run], "epoch", LL) for name, run in runs.items()}
     found = scale(bands, LL)
     assert found.cut == {"bad": -1e5, "worse": -3e6}
     assert found.low == pytest.approx(-310 - 0.05 * 70) and found.high == pytest.approx(-236.5)
-    losses = {name: band._replace(mean=-band.mean) for name, band in bands.items()}
+    losses = {name: band.assign(mean=-band["mean"]) for name, band in bands.items()}
     assert scale(losses, "train/wake_loss").cut == {"bad": 1e5, "worse": 3e6}
-    # controls: curves that are merely apart, a column without a best value, a curve by itself
-    assert scale({name: bands[name] for name in "ab"}, LL) == Scale(None, None, {})
-    assert scale(bands, "learning_rate") == scale({"bad": bands["bad"]}, LL)
+    # controls: curves that are merely apart, a column without a best value, points alone
+    assert scale({name: bands[name] for name in "ab"}, LL).cut == {}
+    assert scale(bands, "learning_rate") == NO_SCALE
+    assert scale({name: band[-1:] for name, band in bands.items()}, LL).cut == {}
     assert scale({name: bands[name] for name in ("a", "bad")}, LL).cut == {"bad": -1e5}
+    # a row before training sets no limit, unless there is no other
+    start = curve([read_run(make("s", [(0, 0, -540), (1, 1, -250), (2, 2, -240)]))], "epoch", LL)
+    assert scale({"s": start}, LL) == Scale(pytest.approx(-250.5), pytest.approx(-239.5), {})
+    assert scale({"s": start[:1]}, LL) == Scale(-540.5, -539.5, {})
 
 
-def test_a_row_before_training_does_not_set_the_scale(make: Make) -> None:
-    run = read_run(make("a", [(0, 0, -540), (1, 1, -250), (2, 2, -240)]))
-    found = scale({"a": by_epochs([run], LL)}, LL)
-    assert found == Scale(pytest.approx(-250.5), pytest.approx(-239.5), {})
-    near = read_run(make("c", [(0, 0, -252), (1, 1, -250), (2, 2, -240)]))
-    assert scale({"c": by_epochs([near], LL)}, LL) == Scale(None, None, {})  # it takes little room
-    alone = read_run(make("b", [(0, 0, -540)]))
-    assert scale({"b": by_epochs([alone], LL)}, LL) == Scale(None, None, {})
+# --- figures --------------------------------------------------------------------------------------
 
 
-# --- averaging ----------------------------------------------------------------------------------
+def rising(make: Make, name: str, algorithm: str = "rws", seed: int = 0) -> Run:
+    rows = [(epoch, 2.0 * epoch, -10 / epoch) for epoch in range(1, 5)]
+    return read_run(make(name, rows, algorithm, seed=seed))
 
 
-def test_by_epochs_at_the_rows_that_all_runs_have(make: Make) -> None:
-    first = read_run(make("a", [(1, 1, -8), (2, 2, -6), (3, 3, -5)]))
-    second = read_run(make("b", [(1, 1, -6), (1.5, 1, -100), (3, 3, -2), (4, 9, 0)], seed=1))
-    band = by_epochs([first, second], LL)
-    assert band.x.tolist() == [1, 3] and band.mean.tolist() == [-7, -3.5]
-    assert band.deviation == pytest.approx([2**0.5, 1.5 * 2**0.5])  # |a - b| / sqrt 2, of two
-    alone = by_epochs([first], LL)
-    assert alone.mean.tolist() == [-8, -6, -5] and not alone.deviation.any()
+def test_the_figure(make: Make, tmp_path: Path) -> None:
+    groups = {
+        "mine": [rising(make, f"a/{seed}", seed=seed) for seed in range(3)],
+        "theirs, $x^{": [rising(make, "b", "nrws")],  # no formula
+    }
+    files = draw(groups, LL, title=r"A $\nosuch{ title", ymin=-12, ymax=0)
+    text = files["svg"].decode()
+    words = ["epochs", "training seconds", "log-likelihood (nats)", "50 importance samples"]
+    for expected in (*words, r"A $\nosuch{ title", "mine (3 seeds)", "theirs, $x^{ (1 seed)"):
+        assert f"{expected}</text>" in text, expected
+    assert "#0072b2" in text and "#d55e00" in text and "dc:date" not in text
+    assert draw(groups, LL, title=r"A $\nosuch{ title", ymin=-12, ymax=0) == files
+    with Image.open(io.BytesIO(files["png"])) as image:
+        assert image.format == "PNG" and image.width == 1360 and round(image.info["dpi"][0]) == 200
+    save(files, paths := figure_paths(None, str(tmp_path / "x")))
+    assert paths == [tmp_path / "x.png", tmp_path / "x.svg"]
+    assert paths[1].read_bytes() == files["svg"] and paths[0].read_bytes() == files["png"]
 
 
-def test_by_seconds_over_the_span_that_all_runs_share(make: Make) -> None:
-    first = read_run(make("a", [(1, 1, -10), (2, 3, -6), (3, 7, -2)]))
-    second = read_run(make("b", [(1, 2, -9), (2, 4, -5), (3, 6, -3)], seed=1))
-    band = interpolate([first, second], "seconds", LL)
-    assert band.x.tolist() == [2, 3, 4, 6]  # neither 1 nor 7: one run alone would be a mean of one
-    one, other = np.array([-8, -6, -5, -3]), np.array([-9, -7, -5, -3])
-    assert band.mean == pytest.approx((one + other) / 2) and band.deviation == pytest.approx(
-        (one - other) / 2**0.5
-    )
-    late = read_run(make("c", [(1, 20, -9), (2, 30, -5)], seed=2))
-    assert len(interpolate([first, late], "seconds", LL).x) == 0
+@pytest.mark.parametrize(("number", "words"), [(6, 3), (20, 3), (2, 60)])
+def test_every_entry_of_a_long_legend_is_whole(make: Make, number: int, words: int) -> None:
+    groups = {
+        f"{each}: " + "of a long name " * words: [rising(make, f"{each}")] for each in range(number)
+    }
+    files = draw(groups, LL)
+    with Image.open(io.BytesIO(files["png"])) as image:
+        grey = np.asarray(image.convert("L"))
+    assert grey.shape[1] == 1360  # the legend grows downwards
+    edge = np.concatenate([grey[:, :4].ravel(), grey[:, -4:].ravel(), grey[-4:].ravel()])
+    assert edge.min() == 255  # nothing is cut at an edge
+    text = files["svg"].decode()
+    assert all(f">{each}: of a long name" in text for each in range(number))
+    assert grey.shape[0] > 580 + (number > 6) * 200  # 2.9 inches and more
 
 
-def test_runs_of_one_row_give_one_point(make: Make) -> None:
-    runs = [read_run(make(f"{seed}", [(1, 2 + seed, -4 - seed)], seed=seed)) for seed in (0, 2)]
-    for band, x in ((by_epochs(runs, LL), 1), (interpolate(runs, "seconds", LL), 3)):
-        assert (
-            band.x.tolist() == [x]
-            and band.mean.tolist() == [-5]
-            and band.deviation == pytest.approx([2**0.5])
-        )
+def test_axes_that_cannot_be(make: Make, tmp_path: Path) -> None:
+    groups = {"a": [read_run(make("a", [(1, 1, -8)]))]}
+    with pytest.raises(UserError, match=f"needs values above 0, {LL} goes down to -8"):
+        draw(groups, LL, log=True)
+    assert draw(groups, "seconds", log=True, log_x=True)
+    with pytest.raises(UserError, match="--ymin must be below --ymax, got 2 and 1"):
+        draw(groups, LL, ymin=2, ymax=1)
+    with pytest.raises(UserError, match="--ymin must be above 0"):
+        draw(groups, "seconds", log=True, ymin=0)
+    with pytest.raises(UserError, match=r"got x\.pdf"):
+        figure_paths(tmp_path / "x.pdf")
 
 
-def test_rows_without_a_number_and_runs_without_the_column(make: Make) -> None:
-    run = read_run(make("a", [(1, 1, -8), (2, 2, ""), (3, 3, "nan"), (4, 4, -5)]))
-    assert by_epochs([run], LL).x.tolist() == [1, 4]
-    empty = read_run(make("b", [(1, 1, "")]))
-    assert [each.path for each in with_column([run, empty], LL)] == [run.path]
-    assert with_column([run], LL, start=2)[0].metrics["epoch"].tolist() == [4]
-    with pytest.raises(
-        UserError, match=f"'nope'; there are epoch, step, seconds, {LL}, valid/samples"
-    ):
-        with_column([run], "nope")
-    with pytest.raises(UserError, match="no rows from epoch 9 on: the runs end at epoch 4"):
-        with_column([run], LL, start=9)
+# --- the program plot -----------------------------------------------------------------------------
+
+
+def test_plot(make: Make, command: Command, tmp_path: Path) -> None:
+    for seed in range(2):
+        make(f"one/{seed}", [(1, 1, -8 - seed), (2, 2, -7)], "rws", seed=seed)
+        make(f"two/{seed}", [(1, 1, -6), (2, 2, -5)][: 2 - seed], "rws", lr=0.3, seed=seed)
+    given = ["--group", "argument", "--label", "low", "--label", "high", "--title", "T"]
+    outcome = command(PLOT, "one", "two", *given, "--output", "f/x.svg")
+    assert outcome.code == 0 and outcome.out.splitlines()[-1] == "f/x.svg"
+    assert [path.name for path in (tmp_path / "f").iterdir()] == ["x.svg"]  # what was named, alone
+    assert ">low (2 seeds)<" in (tmp_path / "f" / "x.svg").read_text()
+    assert "the runs of high end at epochs 1 to 2; its mean ends at the first" in outcome.err
+    outcome = command(PLOT, "one", "two", "--group", "algorithm")
+    assert "rws is a mean over runs that differ in optimizer.lr" in outcome.err
+    outcome = command(PLOT, "one", "two")
+    lines = outcome.out.splitlines()
+    assert lines[0] == "lr 0.1 (2 seeds): -7.000 ± 0.000 after 2 epochs"
+    assert lines[-2:] == ["curves_valid_log_likelihood.png", "curves_valid_log_likelihood.svg"]
+    assert "note: curves_valid_log_likelihood.svg was there and is replaced" in outcome.err
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_option_that_shows_what_is_cut(make: Make, command: Command, sign: int) -> None:
+    """A likelihood is cut below, a loss above; the axis with the option has the curve."""
+    column, end = (LL, "min") if sign == 1 else ("train/wake_loss", "max")
+    for name, last in (("one", -7), ("bad", -9000)):
+        path = make(name, [(1, 1, -40 * sign), (2, 2, last * sign)], lr=last) / "metrics.csv"
+        path.write_text(path.read_text().replace(LL, column))
+    outcome = command(PLOT, "one", "bad", "--column", column)
+    option = f"--y{end}={-9000 * sign}.0000"
+    said = f"cut, for it would flatten the others: lr -9000, to {-9000 * sign:,}.0; {option} shows"
+    assert said in outcome.out and "cut: goes to" in Path(outcome.run).read_text()
+    outcome = command(PLOT, "one", "bad", "--column", column, option)
+    assert outcome.code == 0 and "cut" not in outcome.out + Path(outcome.run).read_text()
+
+
+def test_curves_that_cannot_be_drawn(make: Make, command: Command, tmp_path: Path) -> None:
+    make("a", [(0.1, 1, -50), (0.2, 2, -40)])
+    make("b", [(3, 30, -30), (4, 40, -20)], seed=1)
+    (tmp_path / "file").touch()
+    for arguments, expected in {
+        ("a", "b"): "the runs of rws share no epochs, so they have no mean; separate them",
+        ("a", "--column", "nope"): "there are epoch, step",
+        ("nowhere",): "does not exist",
+        ("a", "b", "--group", "argument", "--label", "x"): "for each of the 2 groups (a; b)",
+        ("a", "--label", ""): "--label must be given once for each of the 1 groups (rws)",
+        ("a", "--output", "file/a.png"): "is a file, expected a folder there",
+        ("a", "--output", ""): "expected the name of a file to write",
+        ("a", "--ymin", "nan"): "--ymin must be a number that can be drawn, got nan",
+    }.items():
+        assert expected in command(PLOT, *arguments).message(), arguments
+    assert not list(tmp_path.glob("curves*"))
+
+
+# --- batch sizes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "steps"),
+    [(-9.0, 10), (-8.0, 10), (-7.5, 15), (-7.0, 20), (-6.5, 37.5), (-5.9, math.inf)],
+)
+def test_a_target_is_crossed_on_the_straight_line_between_evaluations(
+    make: Make, target: float, steps: float
+) -> None:
+    """Epochs of ten steps: -8 at 10, -7 at 20, -7.4 at 30, -6.2 at 40."""
+    run = make("run", [(1, 1, -8), (2, 2, -7), (3, 3, -7.4), (4, 4, -6.2)])
+    assert crossing(read_run(run), LL, target) == pytest.approx(steps)
+
+
+def test_the_fastest_run_of_a_method_and_batch_size_counts(make: Make) -> None:
+    paths = [
+        make("slow", [(1, 1, -9), (3, 3, -7)], batch_size=10, lr=0.1),
+        make("fast", [(1, 1, -9), (2, 2, -7)], batch_size=10, lr=0.2),
+        make("never", [(1, 1, -9), (2, 2, -8.5)], batch_size=40, lr=0.2),
+        make("large", [(1, 1, -9), (2, 2, -7)], batch_size=40, lr=0.4),
+        make("other", [(1, 1, -7)], "nrws", batch_size=10),
+    ]
+    found = reach([read_run(path) for path in paths], "algorithm.name", LL, [-8.0, -7.0])
+    shown = found.assign(run=[path.name for path in found["run"]])
+    assert shown[["method", "target", "batch", "run", "tried"]].values.tolist() == [
+        ["rws", -8.0, 10, "fast", 2],
+        ["rws", -8.0, 40, "large", 2],
+        ["rws", -7.0, 10, "fast", 2],
+        ["rws", -7.0, 40, "large", 2],
+        ["nrws", -8.0, 10, "other", 1],
+        ["nrws", -7.0, 10, "other", 1],
+    ]
+    assert found[["steps", "images"]].values[:2].tolist() == [[15, 150], [15, 600]]
+
+
+def test_batch_sizes(make: Make, command: Command, tmp_path: Path) -> None:
+    for batch in (10, 40):
+        make(f"runs/{batch}", [(1, 1, -9), (2, 2, -3)], batch_size=batch)
+    targets = [f"--target=-{nats}" for nats in range(4, 9)]  # more than there are simple dashes
+    outcome = command(BATCH_SIZES, "runs", *targets)
+    assert outcome.code == 0 and outcome.err == ""
+    expected = ["rws", "-8", "10", "11.6667", "116.667", "0.1", "1"]
+    shown = outcome.out.splitlines()[9].split()
+    assert shown[:3] == expected[:3] and shown[3:5] == ["12", "117"] and shown[5:] == expected[5:]
+    assert outcome.out.splitlines()[-2:] == ["batch_sizes.png", "batch_sizes.svg"]
+    text = (tmp_path / "batch_sizes.svg").read_text()
+    assert all(f">rws, -{nats} nats<" in text for nats in range(4, 9))
+    for arguments, expected in {
+        ("runs", "--target", "-1"): "no run reaches any of -1 in valid/log_likelihood",
+        ("runs", "--target", "-8", "--column", "bound"): "has no column 'bound'; there are",
+        ("none", "--target", "-8"): "none does not exist",
+        ("runs", "--target", "nan"): "--target must be a number of nats, got [nan]",
+    }.items():
+        assert expected in command(BATCH_SIZES, *arguments).message()

@@ -6,6 +6,7 @@ import base64
 import html
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -14,15 +15,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from conftest import ROOT, Command
 from PIL import Image
 from written import write_run
 
-from nws.analysis.curves import group_runs
-from nws.analysis.report.content import entries
-from nws.analysis.report.page import packed_plotly
-from nws.analysis.report.pictures import data_uri, frames, spread
+from nws.analysis.report import data_uri, entries
 from nws.analysis.runs import read_run
+from nws.experiment.pictures import save_png
 
 REPORT = "scripts/report.py"
 CHROMIUM = next(
@@ -32,9 +32,8 @@ HOSTILE = "</script><img src=x onerror=alert(1)>\"'&{{7*7}}"
 
 
 def write_image(run: Path, name: str, grey: int = 128, side: int = 40) -> Path:
-    (run / "images").mkdir(exist_ok=True)
     path = run / "images" / f"{name}.png"
-    Image.fromarray(np.full((side, side, 3), grey, np.uint8)).save(path)
+    save_png(torch.full((3, side, side), grey / 255), path, "a caption\nof two lines")
     return path
 
 
@@ -49,8 +48,7 @@ def reported(tmp_path: Path) -> Path:
         run = write_run(folder, str(number), rows, name, seed=seed)
         facts = {
             "command": ["python", "train.py", f"seed={seed}"], "state": "finished", "host": "h",
-            "device": "cpu", "processor": "P", "threads": 1, "torch": "2", "layers": [64, 8],
-            "git": {"commit": "abc", "changed": True, "diff": "provenance.diff"},
+            "layers": [64, 8], "git": {"commit": "abc", "changed": True, "diff": "provenance.diff"},
         }  # fmt: skip
         (run / "provenance.json").write_text(json.dumps(facts))
         (run / "provenance.diff").write_text("+ a changed line <b>")
@@ -70,132 +68,116 @@ def page_of(command: Command, *arguments: str) -> str:
     return Path(outcome.run).read_text()
 
 
-def data_of(page: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
-    assert found is not None
-    return json.loads(found[1])
-
-
 def words(page: str) -> str:
     """The page without scripts and tags, as people read it."""
     text = re.sub(r"<(script|style).*?</\1>", "", page, flags=re.S)
     return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", text)))
 
 
+def figures_of(page: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', page, re.S)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def picture(uri: str) -> Image.Image:
+    return Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2])))
+
+
 def test_all_is_in_the_page(command: Command, reported: Path) -> None:
-    page = page_of(command, str(reported), "--output", str(reported / "page.html"))
+    row = {"split": "test", "samples": 500, "data_points": 9, "checkpoint": "best", "step": 20,
+           "log_likelihood": -20.5, "standard_error": 0.25, "bits_per_dimension": 1,
+           "ess": 9}  # fmt: skip
+    rows = [row, row | {"step": 10, "samples": 7}]  # the second of an earlier checkpoint
+    (reported / "4" / "evaluation.json").write_text(json.dumps(rows))
+    page = page_of(command, str(reported), "--output", "page.html")
     shown = words(page)
-    assert "Report on sweep" in shown and "8 runs" in shown
-    for text in ("diverged", "running", "python train.py seed=2", "64-8", "abc, changed"):
+    for text in (
+        "sweep", "8 runs", "diverged", "running", "python train.py seed=2", "64-8", "abc, changed",
+        "-22.800", "a changed line <b>", "nrws 0.1 3 -22.900 ± 0.100", "-20.50 ± 0.25",
+        "log p (9 test images, K = 500, best)",
+    ):  # fmt: skip
         assert text in shown, text
-    assert "-22.80" in shown and "a changed line <b>" in shown
-    views = data_of(page)["views"]
-    assert {name: len(view["lines"]) for name, view in views.items()} == {"runs": 7, "methods": 3}
-    curve = views["runs"]["columns"]["valid/log_likelihood"]
-    assert curve["lines"][5]["seconds"] == {"x": [0, 2, 4], "y": [-40, -23.8, -22.8]}
-    assert curve["range"][0] > -100 and "-9e+09" in "".join(curve["cut"])  # it flattens no other
-    method = views["methods"]["columns"]["valid/log_likelihood"]["lines"][1]["epoch"]
-    assert method["y"][-1] == pytest.approx(-22.9) and method["deviation"][-1] == pytest.approx(0.1)
-    images = re.findall(r'<img src="data:image/png;base64,([^"]+)"', page)
-    assert len(images) == 12
-    with Image.open(io.BytesIO(base64.b64decode(images[3]))) as image:
-        assert image.convert("L").getpixel((5, 5)) == 30  # run 1, step 20
-
-
-def test_its_command_can_be_typed_again(command: Command, reported: Path) -> None:
-    path = reported / "page.html"
-    for program, typed in (
-        ([REPORT], f"python {ROOT / REPORT}"),
-        (["nws", "report"], "nws report"),
-    ):
-        assert command(*program, str(reported), "--output", str(path)).code == 0
-        assert f"<code>{typed} {reported} --output {path}</code>" in path.read_text()
-
-
-def test_nothing_is_loaded(command: Command, reported: Path) -> None:
-    """No address but those of data in the page; a policy forbids the browser any other."""
-    page = page_of(command, str(reported), "--output", str(reported / "page.html"))
-    assert "default-src 'none'" in page and packed_plotly() in page
-    sources = re.findall(r'\s(?:src|href|srcset|action|data)="([^"]*)"', page)
-    assert sources and all(each.startswith(("data:", "#")) for each in sources)
-    assert not re.search(r"https?://|@import|url\(", page)
-
-
-def test_hostile_names_are_text(command: Command, reported: Path) -> None:
-    run = reported / "0"
-    config = run / ".hydra" / "config.yaml"
-    config.write_text(config.read_text().replace("name: rws", f"name: {json.dumps(HOSTILE)}"))
-    (run / "provenance.json").write_text(
-        json.dumps({"command": ["python", HOSTILE], "host": HOSTILE})
+    assert "K = 7," not in shown
+    figures = figures_of(page)
+    assert list(figures) == ["mean ± deviation over seeds", "each run"]
+    runs = figures["each run"]["seconds"]["valid/log_likelihood"]
+    assert len(runs["traces"]) == 7 and runs["traces"][5]["x"] == [0, 2, 4]
+    assert runs["traces"][5]["y"] == [-40, -23.8, -22.8]
+    assert runs["range"][0] > -100 and "-9e+09" in runs["cut"]  # it flattens no other
+    line, band = figures["mean ± deviation over seeds"]["epoch"]["valid/log_likelihood"]["traces"][
+        2:4
+    ]
+    assert line["y"][-1] == pytest.approx(-22.9) and band["fill"] == "toself"
+    assert band["y"][2:4] == pytest.approx([-23.0, -22.8])
+    images = re.findall(r'<img src="([^"]+)"', page)
+    assert len(images) == 12 and "a caption of two lines" in shown
+    with picture(images[3]) as image:  # run 1, step 20; without the caption that is drawn below it
+        assert image.convert("L").getpixel((5, 5)) == 30 and image.size == (40, 40)
+    typed = f"<code>python {ROOT / REPORT} {reported} --output page.html</code>"
+    assert (
+        typed in page and "replaced" in command(REPORT, str(reported), "--output", "page.html").err
     )
-    write_image(run, "a'b<i>")
-    page = page_of(command, str(reported), "--output", str(reported / "p.html"), "--title", HOSTILE)
+
+
+def test_nothing_is_loaded_and_hostile_names_are_text(command: Command, reported: Path) -> None:
+    """No address but those of data in the page; a policy forbids the browser any other."""
+    config = reported / "0" / ".hydra" / "config.yaml"
+    config.write_text(config.read_text().replace("name: rws", f"name: {json.dumps(HOSTILE)}"))
+    facts = {"command": ["python", HOSTILE], "host": HOSTILE}
+    (reported / "0" / "provenance.json").write_text(json.dumps(facts))
+    write_image(reported / "0", "a'b<i>")
+    page = page_of(command, str(reported), "--title", HOSTILE)
+    assert "default-src 'none'" in page
+    own = re.sub(r"<script>.*?</script>", "", page, flags=re.S)  # without plotly, and the code
+    sources = re.findall(r'\s(?:src|href|srcset|action|data)="([^"]*)"', own)
+    assert sources and all(each.startswith(("data:", "#")) for each in sources)
+    assert not re.search(r"https?://|@import|url\(", own)
     assert "<img src=x" not in page and "<i>" not in page
-    # The scripts of the page are its own: data, colours, plotly, and the code.
-    assert page.count("</script>") == page.count("<script") == 4
-    assert words(page).count(HOSTILE) >= 4
-    assert HOSTILE in json.dumps(data_of(page), ensure_ascii=False).replace('\\"', '"')
+    # The scripts of the page are its own: figures, labels, plotly, and the code.
+    assert page.count("</script>") == 4 == len(re.findall(r"<script[ >]", own)) + 2
+    assert words(page).count(HOSTILE) >= 4 and "{{7*7}}" in json.dumps(figures_of(page))
 
 
 def test_what_is_no_report(command: Command, reported: Path, tmp_path: Path) -> None:
-    cases = {
+    (tmp_path / "file").touch()
+    for arguments, expected in {
         (str(reported), "--output", "report.txt"): "--output must name an .html file",
+        (str(reported), "--output", "file/a.html"): "is a file, expected a folder there",
         (str(reported), "--images", "-1"): "--images must be a whole number of at least 0",
-        (str(reported / "7"),): "has a metrics.csv yet",
+        (str(reported / "7"),): "has a metrics.csv",
         (str(tmp_path / "none"),): "does not exist",
-    }
-    for arguments, expected in cases.items():
+    }.items():
         assert expected in command(REPORT, *arguments).message()
     assert not list(tmp_path.glob("report*"))
 
 
-def test_one_run_without_provenance_and_without_images(command: Command, tmp_path: Path) -> None:
-    """A run of an earlier version; a file that is no image is left out."""
+def test_one_run_without_provenance(command: Command, tmp_path: Path) -> None:
+    """A copy by `nws export`; files that are no images, or have no end, are left out."""
     run = write_run(tmp_path, "old", [(1, 1.0, -3.0)])
     write_image(run, "samples_seed_0")
     (run / "images" / "broken.png").write_bytes(b"no image")
+    os.mkfifo(run / "images" / "pipe.png")
     shown = words(page_of(command, "old"))
-    assert "1 run," in shown and "Its command is unknown" in shown
-    assert "rws, 1 seed: -3.00 nats" in shown and "samples seed 0" in shown
-    assert "Images" not in words(page_of(command, "old", "--images", "0"))
+    assert "1 run," in shown and "Its command is unknown" in shown and "samples seed 0" in shown
+    page = words(page_of(command, "old", "--images", "0", "--output", "other.html"))
+    assert "samples seed 0" not in page
 
 
-def test_frames_are_spread_over_training(tmp_path: Path) -> None:
-    run = write_run(tmp_path, "run", [(1, 1.0, -3.0), (2, 2.0, -2.0)])
+def test_images_of_a_run(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "run", [(1, 1.0, -3.0)])
     for step in range(10, 110, 10):
-        write_image(run, f"generated_step_{step:07d}")
-    found = frames(read_run(run), 4)
-    assert [frame.step for frame in found] == [10, 40, 70, 100]
-    assert found[0].caption == "step 10, epoch 1, -3.00 nats" and found[3].caption == "step 100"
-    assert spread([1, 2, 3], 1) == [3]
-
-
-def test_large_images_become_smaller(tmp_path: Path) -> None:
-    run = write_run(tmp_path, "run", [])
-    uri = data_uri(write_image(run, "large", side=1500))
-    assert uri is not None
-    with Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))) as image:
-        assert image.size == (640, 640)
-
-
-def test_runs_have_names_of_their_own(tmp_path: Path) -> None:
-    """Also where nothing but the directory tells them apart."""
-    paths = [write_run(tmp_path, name, [(1, 1.0, -3.0)]) for name in ("a/0", "b/0", "b/1")]
-    runs = [read_run(path) for path in paths]
-    _, found = entries(runs, 0)
-    assert len({entry.name for entry in found}) == 3 and len(group_runs(runs)) == 1
-    assert {entry.group for entry in found} == {0}
-
-
-def test_a_key_does_not_hide_a_column(tmp_path: Path) -> None:
-    """trainer.epochs is called epochs; how far a run is stands in another column."""
-    runs = [read_run(write_run(tmp_path, str(n), [(n, 1.0, -3.0)])) for n in (1, 2)]
-    for run, epochs in zip(runs, (50, 60), strict=True):
-        run.config["trainer.epochs"] = epochs
-    heads, found = entries(runs, 0)
-    assert len(set(heads)) == len(heads)
-    shown = [dict(zip(heads, [cell.text for cell in entry.cells], strict=True)) for entry in found]
-    assert [(each["epochs"], each["epochs done"]) for each in shown] == [("50", "1"), ("60", "2")]
+        write_image(run, f"generated_step_{step:07d}", step)
+    for most, steps in ((4, [10, 40, 70, 100]), (1, [100]), (99, [*range(10, 110, 10)])):
+        (entry,) = entries([read_run(run)], most)  # the first, the last, and between
+        shown = [picture(uri) for uri, _ in entry.images["generated"]]
+        assert [image.convert("L").getpixel((0, 0)) for image in shown] == steps
+    large = data_uri(write_image(run, "large", side=1500))
+    assert large is not None and picture(large[0]).size == (640, 640)
+    plain = run / "images" / "plain_one.png"  # as another program writes it
+    Image.fromarray(np.zeros((9, 9), np.uint8)).save(plain)
+    found = data_uri(plain)
+    assert found is not None and found[1] == "plain one" and picture(found[0]).size == (9, 9)
 
 
 # --- in a browser ---------------------------------------------------------------------------------
@@ -203,7 +185,7 @@ def test_a_key_does_not_hide_a_column(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium")
 def test_in_chromium(command: Command, reported: Path, tmp_path: Path) -> None:
-    """The curves are drawn, a table is sorted, a line switched off, and no script fails."""
+    """The curves are drawn, a table is sorted, images change, and no script fails."""
     path = tmp_path / "page.html"
     page = page_of(command, str(reported), "--output", str(path))
     probe = """
@@ -211,24 +193,20 @@ def test_in_chromium(command: Command, reported: Path, tmp_path: Path) -> None:
     const wait = setInterval(() => {
       if (!document.body.dataset.drawn) return;
       clearInterval(wait);
-      const line = "#epoch .scatterlayer .trace path.js-line";
-      const lines = () => document.querySelectorAll(line).length;
+      const lines = () => document.querySelectorAll("#plot .scatterlayer .trace").length;
       const said = {drawn: document.body.dataset.drawn, methods: lines()};
-      const view = document.getElementById("view");
-      view.value = "runs";
-      view.onchange();
+      byId("view").value = "each run";
+      draw();
       said.runs = lines();
-      document.querySelector("#legend button").click();
-      said.without_one = lines();
       const heading = [...document.querySelectorAll("#runs th")]
-        .find((each) => each.textContent === "best valid, nats");
-      heading.querySelector("button").click();
-      const rows = [...document.querySelectorAll("#runs tbody tr")];
-      said.order = rows.map((row) => row.cells[0].textContent);
+        .findLast((each) => each.textContent === "best valid, nats");
+      heading.firstChild.click();
+      const rows = heading.closest("table").tBodies[0].rows;
+      said.order = [...rows].map((row) => row.cells[0].textContent);
       const slider = document.querySelector(".gallery input");
       slider.value = 0;
       slider.oninput();
-      said.image = document.querySelector("figure img:not([hidden])").dataset.caption;
+      said.shown = [...document.querySelectorAll(".card:first-child figure")].map((f) => f.hidden);
       document.body.dataset.said = JSON.stringify(said);
     }, 20);
     """
@@ -238,20 +216,10 @@ def test_in_chromium(command: Command, reported: Path, tmp_path: Path) -> None:
          f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", path.as_uri()],
         capture_output=True, text=True, timeout=120, check=True,
     ).stdout  # fmt: skip
-    assert "data-error" not in shown and "data-failed" not in shown
+    assert "data-error" not in shown
     match = re.search(r'data-said="([^"]*)"', shown)
     assert match is not None, "the curves were not drawn"
     said = json.loads(html.unescape(match[1]))
-    assert said["drawn"] == "valid/log_likelihood"
-    assert said["runs"] == 7 and said["without_one"] == 6 and said["methods"] >= 3
-    assert [row.rsplit("/")[-1] for row in said["order"]] == [
-        "5",
-        "4",
-        "3",
-        "2",
-        "1",
-        "0",
-        "6",
-        "7",
-    ]
-    assert said["image"].startswith("step 10")
+    assert said["drawn"] == "valid/log_likelihood" and said["runs"] == 7 and said["methods"] >= 3
+    assert said["order"] == ["6", "0", "1", "2", "3", "4", "5", "7"]  # without a value last
+    assert said["shown"] == [False, True]

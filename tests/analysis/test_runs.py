@@ -1,70 +1,28 @@
-"""nws/analysis/runs.py: which runs are found and what is read of them."""
+"""What is read of runs, in what they differ, what they are called, and tables of them."""
 
 from __future__ import annotations
 
+import json
+import math
+import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from omegaconf import OmegaConf
+import yaml
+from conftest import Command
 from written import Make
 
-from nws.analysis.runs import (
-    Run,
-    differing_keys,
-    find_key,
-    is_bidirectional,
-    label,
-    read_run,
-    read_runs,
-    short_names,
-)
+from nws.analysis.keys import differing_keys, find_key, label, short_names
+from nws.analysis.runs import Run, frame, read_run, read_runs
+from nws.analysis.summaries import means, means_table, print_sweep, repeating
 from nws.errors import UserError
-from nws.experiment.storage.directory import find_runs
+from nws.experiment.run import find_runs
+from nws.files import read_bytes
 
-
-def test_a_directory_stands_for_the_runs_below_it(make: Make, tmp_path: Path) -> None:
-    paths = [make(f"sweep/{job}", [(1, 1, -5)], seed=job) for job in (2, 10, 0)]
-    (tmp_path / "sweep" / "empty" / ".hydra").mkdir(
-        parents=True
-    )  # a job that has not come to an evaluation
-    (tmp_path / "sweep" / "empty" / ".hydra" / "config.yaml").write_text("seed: 5")
-    assert [path.name for path in find_runs(tmp_path / "sweep")] == ["empty", "0", "2", "10"]
-    assert find_runs(paths[0]) == [paths[0]]
-    runs = read_runs([paths[0], tmp_path / "sweep"])  # each once, the first mention counts
-    assert [run.path.name for run in runs] == ["2", "0", "10"] and runs[0].argument == str(paths[0])
-
-
-def test_what_cannot_be_read(make: Make, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="does not exist"):
-        find_runs(tmp_path / "nowhere")
-    (tmp_path / "bare").mkdir()
-    with pytest.raises(UserError, match="no run is below it"):
-        find_runs(tmp_path / "bare")
-    path = make("damaged", [(1, 1, "five")])
-    with pytest.raises(UserError, match="metrics.csv cannot be read.*five"):
-        read_run(path)
-    (path / "metrics.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(UserError, match="columns epoch, step and seconds"):
-        read_run(path)
-
-
-def test_what_a_rule_is_counts_and_its_name_only_in_older_runs() -> None:
-    for algorithm, expected in (
-        ({"name": "mine", "bidirectional": True}, True),
-        ({"name": "bihm", "bidirectional": False}, False),
-        ({"name": "nbihm"}, True),
-        ({"name": "rws"}, False),
-    ):
-        config = OmegaConf.create({"algorithm": algorithm})
-        OmegaConf.set_struct(config, True)
-        assert is_bidirectional(config) is expected
-
-
-# --- in what runs differ ------------------------------------------------------------------------
-
-
+RUNS, DIFF = "scripts/runs.py", "scripts/diff.py"
 ADAM = {"optimizer._target_": "torch.optim.Adam", "optimizer.lr": 0.01, "optimizer.betas": [0.9]}
 SGD = {"optimizer._target_": "torch.optim.SGD", "optimizer.lr": 0.3}
 RWS = {"algorithm.name": "rws", "algorithm.samples": 10, "metric._target_": None}
@@ -73,7 +31,63 @@ NRWS = {"algorithm.name": "nrws", "algorithm.samples": 10, "metric._target_": "n
 
 def made(*overrides: str, **values: Any) -> Run:
     config = {"seed": 0, "name": "a", **values["config"]}
-    return Run(Path("a"), "a", config, pd.DataFrame(), {"overrides": list(overrides)})
+    metrics = pd.DataFrame({"step": []})
+    return Run(Path("a"), "a", config, metrics, {"overrides": list(overrides)})
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def test_a_directory_stands_for_the_runs_below_it(make: Make, tmp_path: Path) -> None:
+    paths = [make(f"sweep/{job}", [(1, 1, -5)], seed=job) for job in (2, 10, 0)]
+    (make("sweep/empty", []) / "metrics.csv").unlink()  # a job that has no evaluation yet
+    assert [path.name for path in find_runs(tmp_path / "sweep")] == ["empty", "0", "2", "10"]
+    runs = read_runs([paths[0], tmp_path / "sweep"])  # each once, the first mention counts
+    assert [run.path.name for run in runs] == ["2", "0", "10"] and runs[0].argument == str(paths[0])
+    assert len(read_runs([tmp_path / "sweep"], evaluated=False)) == 4
+    with pytest.raises(UserError, match=r"no run at or below .*empty has a metrics.csv"):
+        read_runs([tmp_path / "sweep" / "empty"])
+
+
+def test_what_a_run_says_of_itself(make: Make) -> None:
+    path = make("a", [(0, 0, -1), (1, 2, -9), (2, 4, -7), (3, 6, -8)])
+    run = read_run(path)
+    assert (run.best["epoch"], run.last["epoch"], run.steps) == (2, 3, 30)  # step 0 is no best
+    assert run.ms_per_step == pytest.approx(200) and run.state == "unknown"
+    for damaged in ("{", "[1]"):
+        (path / "provenance.json").write_text(damaged)
+        assert read_run(path).provenance == {}
+    (path / "provenance.json").write_text('{"state": "stopped", "ms_per_step": 5, "steps": 34}')
+    line = frame([read_run(path)]).iloc[0]
+    assert (line["state"], line["ms"], line["steps"], line["best"]) == ("stopped", 5.0, 34, -7)
+    assert line["optimizer.lr"] == 0.1
+
+
+def test_what_cannot_be_read(make: Make, tmp_path: Path) -> None:
+    """Pipes and files without end are refused at once: no program waits for them."""
+    path = make("damaged", [(1, 1, "five")])
+    with pytest.raises(UserError, match=r"metrics\.csv cannot be read.*five"):
+        read_run(path)
+    (path / "metrics.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(UserError, match="columns epoch, step and seconds"):
+        read_run(path)
+    for name in ("provenance.json", "metrics.csv"):
+        (path / name).unlink(missing_ok=True)
+        os.mkfifo(path / name)
+    with pytest.raises(UserError, match=r"metrics\.csv is no regular file"):
+        read_run(path)
+    (path / "metrics.csv").unlink()
+    assert read_run(path).provenance == {}
+    (path / ".hydra" / "config.yaml").write_text("a: ${nosuch}")
+    with pytest.raises(UserError, match="cannot be read: .*nosuch"):
+        read_run(path)
+    (tmp_path / "large").write_text("12345")
+    assert read_bytes(tmp_path / "large", 5) == b"12345"
+    with pytest.raises(UserError, match="is larger than 4 bytes"):
+        read_bytes(tmp_path / "large", 4)
+
+
+# --- in what they differ --------------------------------------------------------------------------
 
 
 def test_what_follows_from_the_algorithm_tells_nothing_more() -> None:
@@ -92,42 +106,164 @@ def test_what_follows_from_the_algorithm_tells_nothing_more() -> None:
     assert differing_keys([one, larger]) == expected
 
 
-def test_labels_are_short_and_say_which_value_is_whose() -> None:
+def test_names_of_keys_and_values() -> None:
     config = NRWS | SGD | {"damping.value": 0.32818239234032287, "model.layers": [5, 3], "seed": 3}
     keys = ["algorithm.name", "metric._target_", "optimizer.lr", "damping.value", "model.layers"]
-    run = made(config=config)
-    assert label(run, [*keys, "seed"]) == (
+    assert label(made(config=config), [*keys, "seed"]) == (
         "nrws, Fisher, lr 0.3, damping.value 0.3282, layers 5-3, seed 3"
     )
     assert label(made(config=RWS), ["metric._target_"]) == "euclidean"
     assert label(made(config=RWS), ["average._target_"]) == "average none"
     clash = ["trainer.lr", "optimizer.lr", "algorithm.name", "algorithm._target_"]
     assert list(short_names(clash).values()) == clash
+    known = [*NRWS, *SGD, "seed", "a.x", "b.x"]
+    for name, key in {"lr": "optimizer.lr", "algorithm": "algorithm.name", "seed": "seed"}.items():
+        assert find_key(name, known) == key
+    with pytest.raises(UserError, match=r"'x' is the end of several keys: a\.x, b\.x"):
+        find_key("x", known)
+    with pytest.raises(UserError, match=r"'optimizer\.l'; perhaps optimizer\.lr"):
+        find_key("optimizer.l", known)
 
 
-def test_keys_by_their_short_names() -> None:
-    runs = [made(config=NRWS | SGD | {"a.x": 1, "b.x": 1})]
-    for name, key in {
-        "lr": "optimizer.lr",
-        "algorithm": "algorithm.name",
-        "optimizer": "optimizer._target_",
-        "seed": "seed",
-    }.items():
-        assert find_key(name, runs) == key
-    with pytest.raises(UserError, match="'x' is the end of several keys: a.x, b.x"):
-        find_key("x", runs)
-    with pytest.raises(UserError, match="'optimizer.l'; perhaps optimizer.lr"):
-        find_key("optimizer.l", runs)
+# --- tables ---------------------------------------------------------------------------------------
 
 
-def test_what_a_run_says_of_itself(make: Make) -> None:
-    path = make("a", [(1, 2, -9), (2, 4, -7), (3, 6, -8)])
-    run = read_run(path)
-    assert (run.best["epoch"], run.last["epoch"], run.steps) == (2, 3, 30)
-    assert run.ms_per_step == pytest.approx(200) and run.state == "unfinished"
-    for damaged in ("{", "[1]"):
-        (path / "provenance.json").write_text(damaged)
-        assert read_run(path).provenance == {}
-    (path / "provenance.json").write_text('{"state": "stopped", "ms_per_step": 5, "steps": 34}')
-    run = read_run(path)
-    assert (run.state, run.ms_per_step, run.steps) == ("stopped", 5.0, 34)
+def test_means_are_over_the_runs_that_share_all_but_the_seed(make: Make) -> None:
+    kinds = [("rws", 0), ("rws", 1), ("nrws", 0), ("nrws", 1), ("nrws", 2)]
+    runs = [
+        read_run(make(f"{place}", [(1, 1, -5)], algorithm, seed=seed))
+        for place, (algorithm, seed) in enumerate(kinds)
+    ]
+    keys = differing_keys(runs)
+    assert keys == ["algorithm.name", "seed"]
+    values = [-1.0, -4.0, -2.0, math.nan, -math.inf]  # those that are not finite do not count
+    found = means(runs, values, keys)
+    assert found.iloc[:, :3].values.tolist() == [["rws", 2, -2.5], ["nrws", 1, -2.0]]
+    assert found["deviation"][0] == pytest.approx(3 / 2**0.5) and math.isnan(found["deviation"][1])
+    table = means_table(runs, values, keys, "x")
+    assert table is not None and list(table)[:2] == ["algorithm", "seeds"]
+    assert table.values.tolist() == [["rws", "2", "-2.500 ± 2.121"], ["nrws", "1", "-2.000"]]
+    assert means_table(runs[::3], [-1.0, -2.0], keys, "x") is None  # no seeds of one thing
+    assert means(runs[:2], [-1.0, -4.0], ["seed"])["mean"].tolist() == [-2.5]
+
+
+@pytest.fixture
+def folder(make: Make, tmp_path: Path) -> Path:
+    """Two algorithms, two rates, one of them only started."""
+    make("all/0", [(1, 2, -9), (2, 4, -8)], "rws", 0.1)
+    make("all/1", [(1, 2, -7), (2, 4, -7.5)], "rws", 0.3)
+    make("all/2", [(1, 1, -6)], "nrws", 0.3)
+    (make("all/10", [], "nrws", 0.1) / "metrics.csv").unlink()
+    facts = {"state": "diverged", "ms_per_step": 12.5, "overrides": ["algorithm=nrws"]}
+    (tmp_path / "all" / "2" / "provenance.json").write_text(json.dumps(facts))
+    return tmp_path / "all"
+
+
+def cells(line: str) -> list[str]:
+    return re.split(r" {2,}", line.strip())
+
+
+def test_the_table_of_runs(command: Command, folder: Path) -> None:
+    outcome = command(RUNS, str(folder))
+    assert outcome.code == 0 and outcome.err == ""
+    head, *lines = outcome.out.splitlines()
+    assert cells(head) == [
+        "run", "algorithm", "lr", "state", "best valid, nats", "ms/step", "epochs", "seconds",
+    ]  # fmt: skip
+    assert cells(lines[0]) == ["0", "rws", "0.1", "unknown", "-8.000", "200", "2", "4.0"]
+    assert cells(lines[2])[3:6] == ["diverged", "-6.000", "12.5"]
+    assert cells(lines[3])[:4] == ["10", "nrws", "0.1", "unknown"]
+    assert lines[4] == "4 runs: 3 unknown, 1 diverged"
+    for number in range(2):  # an option is not mistaken for what came out
+        file = folder / str(number) / ".hydra" / "config.yaml"
+        config = yaml.safe_load(file.read_text())
+        config["trainer"] |= {"epochs": 2 + number} | {f"k{n}": number for n in range(7)}
+        file.write_text(yaml.safe_dump(config))
+    head = command(RUNS, str(folder), "--keys", "trainer.epochs,k6").out.splitlines()[0].split()
+    assert head[1:4] == ["trainer.epochs", "k6", "state"] and head.count("epochs") == 1
+    last = command(RUNS, str(folder)).out.splitlines()[-1]
+    assert last == "they differ in k2, k3, k4, k5, k6 too; --keys shows them"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--sort", "best"], "2 1 0 10"),
+        (["--sort", "best", "--reverse"], "0 1 2 10"),
+        (["--sort", "lr"], "0 10 1 2"),
+        (["--sort", "algorithm"], "2 10 0 1"),
+        (["--reverse"], "10 2 1 0"),
+        (["--where", "algorithm == 'rws'"], "0 1"),
+        (["--where", "`optimizer.lr` > 0.1"], "1 2"),
+        (["--where", "lr <= 0.1 and algorithm != 'rws'"], "all/10"),
+        (["--where", "best >= -7 or state == 'running'"], "1 2"),
+    ],
+)
+def test_runs_are_sorted_and_chosen(
+    command: Command, folder: Path, options: list[str], expected: str
+) -> None:
+    outcome = command(RUNS, str(folder), *options)
+    assert outcome.code == 0, outcome.err
+    names = [line.split()[0] for line in outcome.out.splitlines()[1:] if "run" not in line]
+    assert " ".join(names) == expected
+
+
+def test_what_cannot_be_listed(command: Command, folder: Path) -> None:
+    assert "there is no folder outputs or multirun here" in command(RUNS).message()
+    for option, value, expected in (
+        ("--where", "lr > 3", "none of 4 runs has lr > 3"),
+        ("--where", "lr", "'lr': it is neither true nor false"),
+        ("--where", "nosuch > 3", "name 'nosuch' is not defined"),
+        ("--where", "lr = ", "--where takes a query of pandas"),
+        ("--where", "__import__('os').mkdir('x')", "--where takes a query of pandas"),
+        ("--sort", "nothing", "configuration key 'nothing'"),
+    ):
+        assert expected in command(RUNS, str(folder), option, value).message()
+    (folder / "0" / "metrics.csv").write_text("a,b\n1,2\n")
+    outcome = command(RUNS, str(folder))
+    assert outcome.code == 0 and "3 runs" in outcome.out
+    assert "warning: " in outcome.err and "metrics.csv cannot be read" in outcome.err
+
+
+def test_runs_side_by_side(command: Command, folder: Path) -> None:
+    outcome = command(DIFF, str(folder / "0"), str(folder / "2"))
+    assert outcome.code == 0 and outcome.err == ""
+    shown = {line.split()[0]: line.split()[1:] for line in outcome.out.splitlines()[1:-1]}
+    assert shown["algorithm.name"] == ["rws", "nrws"] and shown["optimizer.lr"] == ["0.1", "0.3"]
+    assert shown["state"] == ["unknown", "diverged"] and "seed" not in shown
+    assert outcome.out.splitlines()[-1] == "3 of 5 keys of the configuration are the same"
+    everything = command(DIFF, str(folder / "0"), str(folder / "2"), "--all").out
+    assert re.search(r"^optimizer._target_ +torch.optim.SGD +torch.optim.SGD *$", everything, re.M)
+    assert "two or more run directories" in command(DIFF, str(folder / "0")).message()
+    assert "does not exist" in command(DIFF, str(folder / "0"), "nowhere").message()
+
+
+def test_the_end_of_a_search(
+    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for job, (lr, value) in enumerate([(0.1, -9), (0.3, -7), (0.2, -8)]):
+        path = make(f"search/{job}", [(1, 1, value)], lr=lr)
+        overrides = [f"optimizer.lr={lr}", "name=my own", "resume=auto", "hydra.x=1"]
+        (path / "provenance.json").write_text(json.dumps({"overrides": overrides}))
+    (make("search/3", [], lr=0.4) / "metrics.csv").unlink()
+    (tmp_path / "search" / "optimization_results.yaml").touch()
+    print_sweep(tmp_path / "search")
+    out = capsys.readouterr().out
+    assert re.findall(r"^ *(\d) +0\.", out, re.MULTILINE) == ["1", "2", "0", "3"]
+    best = ["best of 4 runs: lr 0.3: -7.000 nats", str(tmp_path / "search" / "1")]
+    assert out.splitlines()[-8:] == [
+        best[0],
+        "repeat it with",
+        "  nws train optimizer.lr=0.3 'name=my own'",  # pytest is none of the scripts
+        "next:",
+        *(f"  nws {program} {tmp_path / 'search'}" for program in ("evaluate", "plot", "report")),
+        best[1],
+    ]
+    for job in range(4):
+        with open(tmp_path / "search" / str(job) / ".hydra" / "config.yaml", "a") as file:
+            file.write("verbosity: quiet\n")
+    print_sweep(tmp_path / "search")
+    assert capsys.readouterr().out.split("\n") == ["", *best, ""]
+    assert repeating(read_run(make("copy", [(1, 1, -5)]))) == ""
+    print_sweep(tmp_path / "search" / "3" / "nothing")  # no run: nothing to print
+    assert capsys.readouterr().out == ""

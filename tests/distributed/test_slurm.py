@@ -8,7 +8,7 @@ import pytest
 from conftest import SMALL, Command, checkpoint, complete, metrics, only
 from slurm import put_commands, run_scripts
 
-from nws.experiment.storage.provenance import read_provenance
+from nws.experiment.provenance import read_provenance
 
 
 def test_a_run_on_several_nodes(

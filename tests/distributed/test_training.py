@@ -23,13 +23,13 @@ from conftest import (
     flatten,
     metrics,
 )
-from documents import of
 from hydra.core.global_hydra import GlobalHydra
 from processes import free_port, together
+from test_documents import COMMANDS
 from torch.distributed.run import get_args_parser
 
 from nws.errors import UserError
-from nws.experiment.storage.provenance import read_provenance
+from nws.experiment.provenance import read_provenance
 from nws.learning import WakeSleep
 
 CLOSE = 1e-5  # relative, of parameters and figures in float32 after 12 steps
@@ -208,7 +208,7 @@ def test_a_killed_process_ends_the_others(processes: Any, command: Command) -> N
 def test_evaluation_is_shared_out(processes: Any, command: Command) -> None:
     """log p, log p* and log Z of bihm: the same draws, so the same figures."""
     run = command("train.py", *SMALL, "algorithm=bihm", "hydra.run.dir=run").run
-    arguments = ("--samples=20", "--batch=100", "--data-points=230", "--z-samples=2000")
+    arguments = ("--samples=20", "--data-points=230", "--z-samples=2000")
     alone = command("scripts/evaluate.py", str(run), *arguments)
     (one,) = json.loads((run / "evaluation.json").read_text())
     results, outcome = processes("evaluate.py", str(run), *arguments, "--again")
@@ -240,7 +240,7 @@ def test_mistakes_have_one_message(processes: Any, tmp_path: Path) -> None:
         assert "a mistake that one process alone sees" in outcome.message()
 
 
-@pytest.mark.parametrize("text", of("torchrun "))
+@pytest.mark.parametrize("text", [each for each in COMMANDS if each.startswith("torchrun ")])
 def test_commands_of_the_documentation(
     processes: Any, command: Command, data_root: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:

@@ -1,146 +1,226 @@
-"""An error in a file of the user's own names the file and the line. It is no defect of nws."""
+"""Each group takes a class of the user's own, from a file of the user's; its state is saved."""
 
 from __future__ import annotations
 
-import sched
+import signal
 import sys
 from pathlib import Path
 
 import pytest
-from conftest import Command
+from conftest import Command, Interrupt, assert_same_run, checkpoint, metrics
 
-from nws.errors import UserError
-from nws.experiment.process.own_code import describe_error, own_place
+from nws.experiment.loading import load_run
 
-METRIC = """from nws.natural import Metric
-class MyMetric(Metric):
-    def __init__(self):
-        {constructor}
+IDEAS = '''
+import copy
+
+import torch
+from nws import HelmholtzMachine, Rule
+from nws.data import load_digits
+from nws.experiment.callbacks import Callback
+from nws.models.units import Binary
+from nws.natural import Damping
+from nws.natural.metrics import Metric
+
+
+class Unscaled(Metric):
+    """The plain gradient, as a metric: (0 + alpha I)^{-1} g."""
+
+    alpha = None
 
     def update(self, rows, alpha):
-        {update}
+        self.alpha = alpha.clone()
 
     def direction(self, gradients):
-        return gradients
+        return [g / self.alpha for g in gradients]
+
+    def state_dict(self):
+        return {"alpha": self.alpha}
+
+    def load_state_dict(self, state):
+        self.alpha = state["alpha"]
 
 
-def load():
-    return 1 / 0
-"""
-OPTIONS = ("algorithm=nrws", "metric=fisher", "metric._target_=my_ideas.MyMetric")
+class Baseline:
+    """Weights of a power that the mean of the log weights makes: it keeps a state."""
+
+    def __init__(self, decay=0.9):
+        self.decay, self.mean = decay, torch.zeros(())
+
+    def __call__(self, log_p, log_q):
+        ratio = log_p - log_q
+        self.mean = self.decay * self.mean + (1 - self.decay) * ratio.mean()
+        weights = torch.softmax(ratio * (1 + self.mean.tanh().abs()), dim=1)
+        return weights, weights
+
+    def state_dict(self):
+        return {"mean": self.mean}
+
+    def load_state_dict(self, state):
+        self.mean = state["mean"]
+
+
+def sharpened(log_p, log_q, power):
+    weights = torch.softmax(log_p - log_q, dim=1) ** power
+    weights = weights / weights.sum(1, keepdim=True)
+    return weights, weights
+
+
+class Twice(Rule):
+    """Twice the samples that the file asks for."""
+
+    def __post_init__(self):
+        object.__setattr__(self, "samples", 2 * self.samples)
+        super().__post_init__()
+
+
+class Shy(HelmholtzMachine):
+    """Small weights to start with."""
+
+    def __init__(self, sizes, shyness, **options):
+        super().__init__(sizes, **options)
+        for parameter in self.parameters():
+            parameter.data.mul_(shyness)
+
+
+class Flat(Binary):
+    """Binary units."""
+
+
+class Stubborn(Damping):
+    def start_step(self, step):
+        self.alpha.fill_(0.3)
+
+
+class Slow(torch.optim.SGD):
+    def __init__(self, parameters, lr, slowness=2):
+        super().__init__(parameters, lr / slowness)
+
+
+def held(optimizer, start):
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(start - 0.01 * step, 0))
+
+
+def few(root, binarize="static"):
+    return load_digits()
+
+
+class Diary(Callback):
+    """It counts all that it is told, and shows it in metrics.csv."""
+
+    every = 1
+
+    def __init__(self, first=0):
+        self.counts = {"steps": first, "losses": 0, "due": 0}
+
+    def after_step(self, trainer):
+        self.counts["steps"] += 1
+
+    def after_loss(self, trainer, result):
+        self.counts["losses"] += 1
+
+    def due(self, trainer):
+        self.counts["due"] += 1
+
+    def row(self, trainer):
+        return {f"own/{key}": value for key, value in self.counts.items()}
+
+    def finish(self, trainer, summary, state):
+        print("DIARY", state, summary["steps"])
+
+    def state_dict(self):
+        return copy.copy(self.counts)
+
+    def load_state_dict(self, state):
+        self.counts = copy.copy(state)
+'''
+NRWS = "algorithm=nrws metric=fisher"
+OWN = {
+    "metric": f"{NRWS} metric._target_=my_ideas.Unscaled",
+    "weighting": "'+algorithm.weighting={_target_: my_ideas.Baseline, decay: 0.5}'",
+    "function": "'+algorithm.weighting={_target_: my_ideas.sharpened, _partial_: true, power: 2}'",
+    "algorithm": "algorithm._target_=my_ideas.Twice algorithm.samples=2",
+    "model": "model._target_=my_ideas.Shy +model.shyness=0.5",
+    "units": "'++model.units={_target_: my_ideas.Flat}'",
+    "visible units": "'model.visible={_target_: my_ideas.Flat}'",
+    "damping": f"{NRWS} damping._target_=my_ideas.Stubborn",
+    "optimizer": "optimizer._target_=my_ideas.Slow +optimizer.slowness=4",
+    "scheduler": "scheduler._target_=my_ideas.held +scheduler.start=1",
+    "data": "data._target_=my_ideas.few data.binarize=threshold",
+    "callback": "'+callbacks.diary={_target_: my_ideas.Diary, first: 3}'",
+    "logger": "logger._target_=my_ideas.Diary",
+    "average": "average._target_=my_ideas.Diary",
+}
 
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's file my_ideas.py, which is not there yet."""
+    """The user's file my_ideas.py in the working directory."""
     monkeypatch.delitem(sys.modules, "my_ideas", raising=False)
     monkeypatch.setattr(sys, "path", sys.path[:])
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "my_ideas.py").write_text(IDEAS)
     return tmp_path / "my_ideas.py"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("import os\nclass MyMetric\n", "my_ideas.py line 2: SyntaxError: expected ':'"),
-        ("x = torhc\n", "my_ideas.py line 1: NameError: name 'torhc' is not defined"),
-        ("import os\nimport no_such\n", "my_ideas.py line 2: ModuleNotFoundError: No module named"),
-        ("class Metric: pass\n", "my_ideas.py was found, look at the name"),
-    ],
-)  # fmt: skip
-def test_a_file_that_cannot_be_imported(
-    train: Command, own: Path, text: str, expected: str
+@pytest.mark.parametrize("options", OWN.values(), ids=OWN)
+def test_a_class_of_the_users_own_trains_and_goes_on(
+    train: Command, own: Path, interrupt: Interrupt, options: str
 ) -> None:
-    own.write_text(text)
-    message = train(*OPTIONS).message()
-    assert expected in message and "metric._target_=my_ideas.MyMetric cannot be imported" in message
-    assert "has to lie" not in message
+    words = [word.strip("'") for word in _split(options)]
+    whole = train("hydra.run.dir=whole", *words)
+    assert whole.code == 0 and whole.err == "", whole.err
+    interrupt(8, signal.SIGTERM)
+    assert train("hydra.run.dir=parts", *words).code == 143
+    refused = train("resume=parts").message()
+    assert "wants to call my_ideas." in refused and "add trust=[my_ideas] to train.py" in refused
+    assert checkpoint(Path("parts"))["step"] == 8
+    resumed = train("resume=parts", "trust=[my_ideas]")
+    assert resumed.code == 0, resumed.err
+    assert_same_run(whole.run, resumed.run)
+    assert load_run("parts", "last", device="cpu", trust=["my_ideas"]).state["step"] == 12
+    if "Diary" in options:
+        row = metrics(resumed.run)[-1]
+        start = 12 + 3 * ("first" in options)
+        assert [row[f"own/{key}"] for key in ("steps", "losses", "due")] == [str(start), "12", "1"]
+        assert "DIARY finished 12" in resumed.out
 
 
-def test_a_file_that_is_not_there(train: Command, own: Path) -> None:
-    assert "a file of your own has to lie in the working directory" in train(*OPTIONS).message()
+def _split(options: str) -> list[str]:
+    import shlex
+
+    return shlex.split(options)
 
 
-def test_a_file_with_the_name_of_a_library(train: Command, own: Path) -> None:
-    own.with_name("sched.py").write_text("class MyMetric: pass\n")
-    message = train(*OPTIONS[:2], "metric._target_=sched.MyMetric").message()
-    assert f"{sched.__file__} was found. A file of your own needs a name" in message
-    message = train(*OPTIONS[:2], "metric._target_=time.MyMetric").message()
-    assert "a module built into Python was found" in message
+def test_own_classes_are_what_trains(train: Command, own: Path) -> None:
+    """The plain gradient as a metric is (1 + alpha) / alpha times the plain gradient: six times."""
+    short = ("trainer.epochs=0.1", "scheduler=constant", "optimizer=sgd")
+    metric = OWN["metric"].split()
+    one = train("hydra.run.dir=own", *metric, *short, "optimizer.lr=0.01").run
+    plain = train("hydra.run.dir=plain", *short, "optimizer.lr=0.06").run
+    ends = [checkpoint(run)["machine"]["generator.layers.0.weight"] for run in (one, plain)]
+    assert (ends[0] - ends[1]).abs().max() < 1e-6
 
 
-@pytest.mark.parametrize(
-    ("constructor", "expected"),
-    [
-        ("assert False", "my_ideas.py line 4: AssertionError"),
-        ("[][3]", "my_ideas.py line 4: IndexError: list index out of range"),
-        ("int('x')", "my_ideas.py line 4: ValueError: invalid literal"),
-    ],
-)
-def test_an_error_in_a_constructor(
-    train: Command, own: Path, monkeypatch: pytest.MonkeyPatch, constructor: str, expected: str
-) -> None:
-    own.write_text(METRIC.format(constructor=constructor, update="pass"))
-    assert f"{expected}" in train(*OPTIONS).message()
-    monkeypatch.setenv("NWS_DEBUG", "1")
-    with pytest.raises(UserError) as caught:
-        train(*OPTIONS)
-    assert own_place(caught.value.__cause__ or caught.value) == "my_ideas.py line 4"
+ERRORS = {
+    "import os\nclass Metric\n": "my_ideas.py line 2: SyntaxError: expected ':'",
+    "x = torhc\n": "my_ideas.py line 1: NameError: name 'torhc' is not defined",
+    "import no_such\n": "my_ideas.py line 1: ModuleNotFoundError: No module named 'no_such'",
+    "class Other: pass\n": "has no attribute 'Mine'",
+    "class Mine:\n  def __init__(self): [][3]\n": "my_ideas.py line 2: IndexError: list index",
+    "class Mine: pass\n": "metric._target_ must make a nws.natural.Metric, got a Mine",
+    "from nws.natural import Metric\nclass Mine(Metric):\n  def direction(self, g): return g\n"
+    "  def update(self, rows, alpha): self.alhpa\n": "my_ideas.py line 4: AttributeError",
+    "from nws.natural import Metric\nclass Mine(Metric):\n  def direction(self, g): return g\n"
+    "  def update(self, rows, alpha):\n    import torch; torch.eye('a')\n": "line 5: TypeError",
+    "": "",
+}
 
 
-def test_an_error_while_it_trains(train: Command, own: Path, tmp_path: Path) -> None:
-    own.write_text(METRIC.format(constructor="pass", update="self.alhpa"))
-    message = train(*OPTIONS, "hydra.run.dir=run").message()
-    assert message.startswith("error: my_ideas.py line 7: AttributeError: 'MyMetric' object has no")
-    log = tmp_path / "run" / "train.log"
-    assert f"; its traceback is in {log}" in message and "Traceback" in log.read_text()
-
-
-def test_a_wrong_value_given_to_torch_is_the_users(train: Command, own: Path) -> None:
-    own.write_text(METRIC.format(constructor="import torch", update="import torch; torch.eye('a')"))
-    assert "my_ideas.py line 7: TypeError" in train(*OPTIONS).message()
-
-
-def test_an_error_in_a_data_set(train: Command, own: Path) -> None:
-    own.write_text(METRIC.format(constructor="pass", update="pass"))
-    message = train("~data", "+data={_target_: my_ideas.load, name: mine}").message()
-    assert "my_ideas.py line 14: ZeroDivisionError: division by zero" in message
-
-
-def test_errors_of_others_have_no_place() -> None:
-    """The control: an error of nws, one of a library that nws called, and one without traceback."""
-    from nws.experiment.storage.kinds import read_json
-    from nws.models.units import find_units
-
-    for call in (lambda: find_units("no such"), lambda: read_json(Path("/no/such"))):
-        with pytest.raises((UserError, OSError)) as caught:
-            call()
-        assert own_place(caught.value) == ""
-    assert (
-        own_place(ValueError("no traceback")) == "" and describe_error(ValueError()) == "ValueError"
-    )
-    with pytest.raises(ZeroDivisionError) as own:
-        1 / 0  # noqa: B018
-    assert "test_own_code.py line" in own_place(own.value)
-
-
-def test_an_error_after_a_resume_is_not_blamed_on_the_checkpoint(
-    train: Command, own: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own.write_text(METRIC.format(constructor="pass", update="pass"))
-    assert train(*OPTIONS, "hydra.run.dir=run", "trainer.epochs=1").code == 0
-    own.write_text(METRIC.format(constructor="pass", update="self.alhpa"))
-    monkeypatch.delitem(sys.modules, "my_ideas")
-    message = train("resume=run", "trainer.epochs=2").message()
-    assert "my_ideas.py line 7: AttributeError" in message and "damaged" not in message
-
-
-@pytest.mark.parametrize("value", ["x", "0", "-2", ""])
-def test_processes_of_an_environment_that_is_wrong(
-    train: Command, monkeypatch: pytest.MonkeyPatch, value: str
-) -> None:
-    monkeypatch.setenv("WORLD_SIZE", value)
-    expected = (
-        f"WORLD_SIZE must be a whole number of at least 1, as torchrun sets it, got {value!r}"
-    )
-    assert expected in train().message()
+@pytest.mark.parametrize("text", ERRORS)
+def test_a_mistake_in_the_users_file_names_it(train: Command, own: Path, text: str) -> None:
+    own.write_text(text) if text else own.unlink()
+    options = (*NRWS.split(), "metric._target_=my_ideas.Mine")
+    message = train(*options, "hydra.run.dir=run").message()
+    expected = ERRORS[text] or "a file of your own has to lie in the working directory"
+    assert expected in message and "defect" not in message, message

@@ -1,4 +1,4 @@
-"""Stopping and going on: bit for bit, with more epochs, with new options, and what is refused."""
+"""Stopping and going on: bit for bit, with more epochs, with new options, and by resume=auto."""
 
 from __future__ import annotations
 
@@ -9,373 +9,272 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from conftest import (
-    CONF,
     ROOT,
     SMALL,
     Command,
     Interrupt,
     assert_same_run,
     checkpoint,
+    complete,
+    count_steps,
     flatten,
     metrics,
     snapshot,
 )
 
-from nws.experiment.storage.provenance import read_provenance
-from nws.experiment.trained.loading import load_run
+from nws.experiment.provenance import read_provenance
 
-RESUMABLE = {
-    "one_dream": ("algorithm.dreams=1", "optimizer=momentum"),
-    "no_dreams": ("algorithm=bihm",),
-    "dreams_of_a_metric": (
-        "algorithm=nbihm",
-        "metric=fisher",
-        "algorithm.dreams=3",
-        "metric.refresh_every=4",
-    ),
-    "kronecker": (
-        "algorithm=nrws",
-        "metric=kronecker",
-        "metric.refresh_every=4",
-        "metric.memory=8",
-        "metric.rank=3",
-    ),
-    "kronecker_full": ("algorithm=nrws", "metric=kronecker", "metric.rank=full"),
-    "running_diagonal": ("algorithm=nrws", "metric=diagonal", "metric.memory=5"),
-    "fisher_of_two_updates": (
-        "algorithm=nrws",
-        "metric=fisher",
-        "metric.memory=2",
-        "metric.refresh_every=4",
-    ),
-    "momentum_linear": ("optimizer=momentum", "scheduler=linear"),
-    "adam_cosine": ("optimizer=adam", "scheduler=cosine"),
-    "nadam_plateau": ("optimizer=nadam", "scheduler=plateau", "scheduler.patience=0"),
-    "static_bipolar_ws": (
-        "algorithm=ws",
-        "data.binarize=static",
-        "model.units=bipolar",
-        "scheduler=exponential",
-    ),
-    "multistep": (
-        "scheduler._target_=torch.optim.lr_scheduler.MultiStepLR",
-        "~scheduler.lr_lambda",
-        "+scheduler.milestones=[3,8]",
-    ),
-    "onecycle": (
-        "scheduler._target_=torch.optim.lr_scheduler.OneCycleLR",
-        "~scheduler.lr_lambda",
-        "+scheduler.max_lr=0.01",
-        "+scheduler.total_steps=total_steps",
-    ),
-    "lbfgs": (
-        "optimizer._target_=torch.optim.LBFGS",
-        "optimizer.lr=0.01",
-        "~optimizer.betas",
-        "~optimizer.fused",
-        "+optimizer.max_iter=3",
-    ),
-}
+NRWS = "algorithm=nrws"
+TORCH = "scheduler._target_=torch.optim.lr_scheduler."
+RESUMABLE = [
+    "", "algorithm=bihm", "algorithm=vimco scheduler=cosine", "algorithm.dreams=1 optimizer=sgd",
+    "algorithm=ws data.binarize=static model.units=bipolar scheduler=exponential",
+    "algorithm.samples_schedule={_target_:nws.schedules.linear,_partial_:true,"
+    "total_steps:total_steps}",
+    f"{NRWS} metric.refresh_every=4 metric.memory=8 metric.rank=3",
+    f"{NRWS} metric.rank=full metric.max_kl=0.1 optimizer=momentum",
+    f"{NRWS} metric=fisher metric.memory=2 metric.refresh_every=4",
+    f"{NRWS} metric=fisher solver=pcg solver.warm_start=true damping=linear",
+    f"{NRWS} metric=fisher solver=sherman_morrison damping=levenberg_marquardt",
+    f"{NRWS} metric=diagonal metric.memory=5 damping=exponential", f"{NRWS} metric=mean",
+    f"{NRWS} metric.batch=other data.where=host",
+    "algorithm=nbihm metric=fisher algorithm.dreams=3 metric.refresh_every=4",
+    "optimizer=momentum optimizer.recognition_lr=0.01 scheduler=wsd",
+    "optimizer=nadam scheduler=plateau scheduler.patience=0",
+    "optimizer.generator_lr=0.02 optimizer.fused=false scheduler=linear_warmup",
+    f"{TORCH}MultiStepLR ~scheduler.lr_lambda +scheduler.milestones=[3,8]",
+    f"{TORCH}OneCycleLR ~scheduler.lr_lambda +scheduler.max_lr=0.01"
+    " +scheduler.total_steps=total_steps",
+    "optimizer._target_=torch.optim.LBFGS optimizer.lr=0.01 ~optimizer.betas ~optimizer.fused"
+    " +optimizer.max_iter=3",
+    "average=exponential average.memory=4", "average=tail average.start=0.4",
+    "callbacks.patience.evaluations=5 callbacks.noise_scale.batches=2",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("options", RESUMABLE.values(), ids=RESUMABLE.keys())
+@pytest.mark.parametrize("options", RESUMABLE)
 def test_a_resumed_run_ends_as_one_never_stopped(
-    train: Command, interrupt: Interrupt, options: tuple[str, ...]
+    train: Command, interrupt: Interrupt, options: str
 ) -> None:
-    steps = (
-        25 if "optimizer._target_=torch.optim.LBFGS" in options else 10
-    )  # it asks for 3 losses a step
-    whole = train("hydra.run.dir=whole", "trainer.epochs=3", *options).run
-    interrupt(steps, signal.SIGTERM)
-    stopped = train("hydra.run.dir=stopped", "trainer.epochs=3", *options)
-    assert stopped.code == 128 + signal.SIGTERM
-    assert (
-        f"train.py resume={stopped.run}\n" in stopped.out and "stopped by signal 15" in stopped.out
-    )
-    step = checkpoint(stopped.run)["step"]
-    assert (
-        step < 18 and step % 6 != 0 and len(metrics(stopped.run)) < 3
-    )  # amid an epoch, and the control: not the end
+    words = options.split()
+    whole = train("hydra.run.dir=whole", *words)
+    assert whole.code == 0, whole.err
+    # LBFGS asks for some losses a step, and the noise scale for some more.
+    losses = 25 if "LBFGS" in options else 16 if "noise" in options else 8
+    interrupt(losses, signal.SIGTERM)
+    stopped = train("hydra.run.dir=stopped", *words)
+    assert stopped.code == 128 + signal.SIGTERM, stopped.err
+    assert f"stopped by signal 15; go on with\n  python {ROOT / 'train.py'} resume=" in stopped.out
+    # Amid an epoch, and the control: not at the end.
+    assert checkpoint(stopped.run)["step"] in (7, 8, 9) and len(metrics(stopped.run)) == 1
     resumed = train("resume=stopped")
-    assert resumed.code == 0 and resumed.run == stopped.run and resumed.err == ""
-    assert_same_run(whole, resumed.run)
+    assert resumed.code == 0 and resumed.run == stopped.run and resumed.err == "", resumed.err
+    assert_same_run(whole.run, resumed.run)
 
 
-def test_a_broken_run_goes_on_from_its_last_checkpoint(
-    train: Command, interrupt: Interrupt
-) -> None:
-    whole = train("hydra.run.dir=whole").run
-    interrupt(10, MemoryError("broken"))
-    assert train("hydra.run.dir=broken").code == 1
-    broken = whole.with_name("broken")
-    assert checkpoint(broken)["step"] == 6 and len(metrics(broken)) == 1
-    # What a crash between the row and the checkpoint leaves: a row that will be written again.
-    row = (broken / "metrics.csv").read_text().splitlines()[-1].replace("1.0,6,", "2.0,12,", 1)
-    with open(broken / "metrics.csv", "a") as file:
-        file.write(row + "\n")
-    assert_same_run(whole, train("resume=broken").run)
-
-
-KILLED = """
-import os, runpy, signal, sys
-from nws.learning import WakeSleep
-
-original, count = WakeSleep.step, 0
-
-def step(self, *batches):
-    global count
-    count += 1
-    if count == 21:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return original(self, *batches)
-
-WakeSleep.step = step
-runpy.run_path(sys.argv.pop(1), run_name="__main__")
-"""
-
-
-def test_a_killed_process_goes_on(train: Command, tmp_path: Path) -> None:
-    """Killed amid an epoch: it goes on from the evaluation before."""
-    options = ["trainer.epochs=5", "trainer.evaluate_every=2", "scheduler=cosine"]
-    arguments = [ROOT / "train.py", *SMALL, "hydra.run.dir=killed", *options]
-    code = [sys.executable, "-c", KILLED, *arguments]
-    killed = subprocess.run(code, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    assert killed.returncode == -signal.SIGKILL
-    assert checkpoint(tmp_path / "killed")["step"] == 12
+def test_a_run_on_faces_goes_on(train: Command, interrupt: Interrupt, data_root: Path) -> None:
+    """Rows of the metric come from the unlabelled images, by a shuffle of their own."""
+    faces = ("data=tfd", f"data.root={data_root}", "trainer.batch_size=10", "data.split=train")
+    options = (*faces, NRWS, "metric.batch=unlabeled", "trainer.epochs=5")
     whole = train("hydra.run.dir=whole", *options).run
-    assert_same_run(whole, train("resume=killed").run)
-    assert checkpoint(whole)["step"] == 30
+    interrupt(4, signal.SIGINT)
+    assert train("hydra.run.dir=stopped", *options).code == 128 + signal.SIGINT
+    assert train("resume=stopped").code == 0
+    assert_same_run(whole, Path("stopped"))
+    other = train("hydra.run.dir=other", *options, "metric.batch=same").run  # the control
+    assert flatten(checkpoint(other)["machine"]) != flatten(checkpoint(whole)["machine"])
 
 
-@pytest.mark.parametrize("directory", ["a run with spaces", "lr=0.1,seed=2", "it's"])
-def test_resume_takes_any_path(train: Command, tmp_path: Path, directory: str) -> None:
-    run = train("trainer.epochs=1").run
-    moved = run.rename(tmp_path / directory)
-    outcome = train(f"resume={directory}", "trainer.epochs=2")
-    assert outcome.code == 0 and outcome.run == moved, outcome.err
-    assert len(metrics(moved)) == 2
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["outputs", directory])
-    assert not run.exists() and "step      12" in (moved / "train.log").read_text()
+def test_the_end_of_a_run_that_broke(train: Command, interrupt: Interrupt) -> None:
+    """It goes on from its last checkpoint, from another place; a stop at the end asks no more."""
+    whole = train("hydra.run.dir=whole").run
+    interrupt(10, RuntimeError("broken\nby a test"))
+    message = train("hydra.run.dir=broken").message()
+    assert "RuntimeError: broken; its traceback is in " in message
+    assert "Traceback" in Path(message.split()[-1]).read_text()
+    moved = Path("broken").rename("it's a run, lr=0.1")
+    assert read_provenance(moved)["state"] == "failed" and checkpoint(moved)["step"] == 6
+    interrupt(6, signal.SIGTERM)  # in the last step
+    stopped = train(f"resume={moved}")
+    assert stopped.code == 128 + signal.SIGTERM
+    assert_same_run(whole, moved)
+    record = read_provenance(moved)
+    assert record["state"] == "finished" and [each["step"] for each in record["resumed"]] == [6]
+
+
+def test_a_stop_before_the_first_step(train: Command, interrupt: Interrupt) -> None:
+    whole = train("hydra.run.dir=whole").run
+    interrupt(1, signal.SIGTERM)
+    assert train("hydra.run.dir=run").code == 128 + signal.SIGTERM
+    assert checkpoint(Path("run"))["step"] == 1 and train("resume=run").code == 0
+    assert_same_run(whole, Path("run"))
+
+
+def test_two_signals_end_a_run_at_once(train: Command, interrupt: Interrupt) -> None:
+    interrupt(8, KeyboardInterrupt())
+    outcome = train("hydra.run.dir=run")
+    assert outcome.code == 128 + signal.SIGINT and outcome.err.endswith("interrupted\n")
+    assert read_provenance("run")["state"] == "stopped" and checkpoint(Path("run"))["step"] == 6
+
+
+# --- what may change ------------------------------------------------------------------------------
 
 
 def test_more_epochs_follow_the_longer_schedule(train: Command) -> None:
-    """With a constant rate, the two halves are the whole; with a linear one the rest of the longer
-    line is followed.
-    """
     whole = train("hydra.run.dir=whole", "trainer.epochs=4", "scheduler=constant").run
     train("hydra.run.dir=part", "scheduler=constant")
     part = train("resume=part", "trainer.epochs=4").run
     assert_same_run(whole, part)
-    assert yaml.safe_load((part / ".hydra" / "config.yaml").read_text())["trainer"]["epochs"] == 4
-
-    train("hydra.run.dir=linear", "optimizer.lr=0.01")
+    assert yaml.safe_load((part / ".hydra/config.yaml").read_text())["trainer"]["epochs"] == 4
+    train("hydra.run.dir=linear")
     rows = metrics(train("resume=linear", "trainer.epochs=4").run)
     assert [float(row["learning_rate"]) for row in rows] == pytest.approx([0.005, 0, 0.0025, 0])
-    torch_options = RESUMABLE["onecycle"]  # its state holds the old number of steps
-    train("hydra.run.dir=cycle", *torch_options)
-    longer = train("resume=cycle", "trainer.epochs=4")
-    assert longer.code == 0 and len(metrics(longer.run)) == 4
+    train("hydra.run.dir=cycle", *RESUMABLE[19].split())  # whose state holds the old steps
+    assert len(metrics(train("resume=cycle", "trainer.epochs=4").run)) == 4
 
 
-def test_new_options_of_the_optimizer_are_applied(train: Command) -> None:
+def test_new_options_are_applied(train: Command) -> None:
     base = ("optimizer=momentum", "scheduler=constant", "trainer.epochs=1")
-    for name in ("same", "rate", "other"):
-        train(f"hydra.run.dir={name}", *base)
-    before = flatten(checkpoint(train("resume=same", "trainer.epochs=2").run))
-    rate = train("resume=rate", "trainer.epochs=2", "optimizer.lr=0.001", "optimizer.momentum=0.5")
-    group = checkpoint(rate.run)["optimizer"]["param_groups"][0]
-    assert rate.code == 0 and (group["lr"], group["momentum"]) == (0.001, 0.5)
-    assert metrics(rate.run)[1]["learning_rate"] == "0.001"
-    other = train("resume=other", "trainer.epochs=2", "optimizer=adam", "scheduler=linear")
-    assert other.code == 0 and "exp_avg" in checkpoint(other.run)["optimizer"]["state"][0]
-    config = yaml.safe_load((other.run / ".hydra" / "config.yaml").read_text())
-    assert config["optimizer"] == yaml.safe_load((CONF / "optimizer" / "adam.yaml").read_text())
-    assert (
-        config["model"]["layers"] == [5, 3]
-        and config["scheduler"]["lr_lambda"]["_target_"] == "nws.schedules.linear"
-    )
-    again = train(
-        "resume=rate", "trainer.epochs=3"
-    )  # the run's configuration is now the one with the new rate
-    assert metrics(again.run)[2]["learning_rate"] == "0.001"
-    assert before["/optimizer/param_groups/0/lr"] == 0.05  # the control
-
-
-@pytest.mark.parametrize("sign", ["", "++"])
-def test_options_written_with_plus_signs_are_applied_too(
-    train: Command, interrupt: Interrupt, sign: str
-) -> None:
-    interrupt(4, signal.SIGTERM)
-    run = train("hydra.run.dir=run", "optimizer=sgd", "scheduler=constant").run
-    assert train("resume=run", f"{sign}optimizer.lr=0.001", "+optimizer.weight_decay=0.5").code == 0
-    assert checkpoint(run)["step"] == 12
-    (group,) = checkpoint(run)["optimizer"]["param_groups"]
-    assert group["lr"] == 0.001 and group["weight_decay"] == 0.5
-
-
-def test_a_new_rate_keeps_what_the_optimizer_gathered(train: Command) -> None:
-    train("hydra.run.dir=run", "optimizer=momentum", "scheduler=constant", "trainer.epochs=1")
+    train("hydra.run.dir=run", *base)
     buffer = checkpoint(Path("run"))["optimizer"]["state"][0]["momentum_buffer"]
-    train(
-        "resume=run",
-        "trainer.epochs=1.1",
-        "optimizer.lr=1e-30",
-        "optimizer.momentum=1",
-        "optimizer.nesterov=false",
-    )
-    after = checkpoint(Path("run"))["optimizer"]["state"][0]["momentum_buffer"]
-    assert buffer.abs().max() > 0 and (after - buffer).norm() < (after.norm() + buffer.norm()) / 2
-
-
-def test_a_finished_run_says_so_and_stays(train: Command) -> None:
-    run = train().run
-    before = snapshot(run)
-    for arguments in ((), ("trainer.epochs=1",)):
-        outcome = train(f"resume={run}", *arguments)
-        assert outcome.code == 0 and outcome.run == run
-        assert "nothing to do: step 12 of" in outcome.out and "trainer.epochs=N" in outcome.out
-        assert snapshot(run) == before
+    new = ("++optimizer.lr=1e-30", "optimizer.momentum=1", "optimizer.nesterov=false")
+    assert train("resume=run", "trainer.epochs=2", *new, "+optimizer.weight_decay=0").code == 0
+    state = checkpoint(Path("run"))["optimizer"]
+    assert state["param_groups"][0]["lr"] == 1e-30 and buffer.abs().max() > 0
+    after = state["state"][0]["momentum_buffer"]  # it was kept, and has gathered an epoch more
+    assert (after - buffer).norm() < (after.norm() + buffer.norm()) / 2
+    other = ("optimizer=adam", "scheduler=linear", "average=exponential")
+    assert train("resume=run", "trainer.epochs=3", *other).code == 0
+    last = checkpoint(Path("run"))
+    assert "exp_avg" in last["optimizer"]["state"][0] and last["callbacks"]["average"]["count"] == 6
+    assert train("resume=run", "trainer.epochs=4").code == 0  # with the options that it has now
+    assert metrics(Path("run"))[3]["learning_rate"] == "0.0"
+    assert checkpoint(Path("run"))["callbacks"]["average"]["count"] == 12
+    metric = ("metric=kronecker", "damping.value=0.5", "optimizer=sgd", "scheduler=constant")
+    assert train("resume=run", "trainer.epochs=5", *metric).code == 0
+    assert train("resume=run", "trainer.epochs=6", "damping.value=0.7").code == 0
+    columns = [row["generator/damping"][:4] for row in metrics(Path("run"))]
+    assert columns == ["", "", "", "", "0.5", "0.69"]  # in float32
 
 
 FIXED = {
-    "seed=1": "keeps its seed",
+    "seed=1": "keeps its seed, which is 0, got 1",
     "trainer.batch_size=10": "keeps its trainer.batch_size",
-    "data=three_by_three": "keeps its data.name",
-    "algorithm=ws": "keeps its algorithm.name",
+    "data=three_by_three": "keeps its data",
+    "data.binarize=static": "keeps its data.binarize",
+    "algorithm=ws": "keeps its algorithm",
+    "algorithm.samples=20": "keeps its algorithm.samples",
     "debug=short": "keeps its debug",
     "natural_metric=fisher": "keeps its natural_metric",
     "model.layers=[5]": "keeps its model.layers",
-    "model.units=bipolar": "keeps its model.units",
-    "++model.weight_scale=small": "keeps its model.weight_scale",
     "model.weight_scale=9": "keeps its model.weight_scale",
-    "algorithm.samples=20": "keeps its algorithm.samples",
-    "hydra.run.dir=zzz": "stays in",
+    "name=other": "keeps its name",
+    "~average": "keeps its average",
     "optimizer.lr=-1": "optimizer.lr must be a number of at least 0, got -1",
+    "optimizer.lrr=1": "optimizer.lrr",
     "trainer.epochs=abc": "trainer.epochs must be",
     "device=foo": "device must be",
-    "+logger.mode=foo": "logger=none takes no options",
+    "foo=1": "foo",
+    "optimizer.lr=1e38 optimizer=sgd": "(step 12) is the last good checkpoint",
 }
 
 
-def test_a_failed_resume_leaves_the_run_as_it_was(train: Command, tmp_path: Path) -> None:
-    run = train().run
-    before, folders = snapshot(run), sorted(tmp_path.rglob("*"))
-    for override, expected in FIXED.items():
-        assert expected in train(f"resume={run}", "trainer.epochs=3", override).message(), override
-        assert snapshot(run) == before, override
-    unknown = train(f"resume={run}", "foo=1")
-    assert unknown.code == 1 and "foo" in unknown.err and "Traceback" not in unknown.err
-    sweep = train("-m", f"resume={run}", "trainer.epochs=3,4").message()
-    assert "takes one run" in sweep
-    broken = train(
-        f"resume={run}", "trainer.epochs=9", "optimizer=sgd", "optimizer.lr=1e38"
-    ).message()
-    assert "is not finite" in broken and "(step 12) is the last good checkpoint" in broken
-    kept = {name for name in before if not name.startswith("provenance")}  # which notes it
-    after = snapshot(run)
-    assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
-    assert read_provenance(run)["state"] == "diverged"
-    assert sorted(tmp_path.rglob("*")) == folders
-
-
-@pytest.mark.parametrize("override", ["data.fold=1", "data.split=both", "data.size=48"])
-def test_a_resumed_run_keeps_its_faces(train: Command, data_root: Path, override: str) -> None:
-    key = override.split("=")[0]
-    run = train(
-        "data=tfd", f"data.root={data_root}", "trainer.batch_size=10", "trainer.epochs=1"
-    ).run
-    before = snapshot(run)
-    refused = train(f"resume={run}", "trainer.epochs=2", override).message()
-    assert f"a resumed run keeps its {key}, got {override}" in refused and snapshot(run) == before
-    kept = yaml.safe_load((run / ".hydra" / "config.yaml").read_text())["data"][key.split(".")[1]]
-    same = train(f"resume={run}", "trainer.epochs=2", f"{key}={kept}")  # the control
-    assert same.code == 0 and len(metrics(run)) == 2, same.err
-
-
-def test_a_damaged_run_is_not_resumed(train: Command, tmp_path: Path) -> None:
-    run = train().run
-    last = run / "checkpoints" / "last.pt"
-    content = last.read_bytes()
-    for damaged in (content[: len(content) // 2], b"", b"text\n"):
-        last.write_bytes(damaged)
-        assert (
-            "last.pt is not a checkpoint of nws or is damaged" in train(f"resume={run}").message()
-        )
-    torch.save({"weights": torch.zeros(1)}, last)
-    assert "last.pt is not a checkpoint of nws" in train(f"resume={run}").message()
-    last.unlink()
-    assert "expected a checkpoint at" in train(f"resume={run}").message()
-    (run / ".hydra" / "config.yaml").write_text("")
-    assert "config.yaml should hold the configuration" in train(f"resume={run}").message()
+def test_a_refused_resume_changes_nothing(train: Command, tmp_path: Path) -> None:
+    run = train("hydra.run.dir=run").run
+    before = snapshot(tmp_path)
+    for number in ("2", "1"):
+        done = train("resume=run", f"trainer.epochs={number}")
+        assert done.code == 0 and done.run == run and "step 12 of" in done.out
+        assert snapshot(tmp_path) == before
+    for options, expected in FIXED.items():
+        message = train("resume=run", "trainer.epochs=3", *options.split()).message()
+        assert expected in message, message
+        after = snapshot(tmp_path)
+        if "diverge" in read_provenance(run)["state"]:
+            for name in ("provenance.json", "provenance_resumed_0.diff"):
+                after.pop(f"run/{name}", None), before.pop(f"run/{name}", None)
+        assert after == before, options
+    assert "takes one run" in train("-m", "resume=run", "trainer.epochs=3,4").err
+    assert "missing does not exist" in train("resume=missing").message()
     (tmp_path / "other").mkdir()
     assert "other is not a run directory" in train("resume=other").message()
-    before = sorted(tmp_path.iterdir())
-    assert f"{tmp_path / 'missing'} does not exist" in train("resume=missing").message()
-    assert sorted(tmp_path.iterdir()) == before
+    assert not list((tmp_path / "other").iterdir())
 
 
-def test_a_signal_in_the_last_step_asks_for_no_more(train: Command, interrupt: Interrupt) -> None:
-    interrupt(12, signal.SIGTERM)
-    outcome = train("hydra.run.dir=run")
-    assert outcome.code == 128 + signal.SIGTERM and checkpoint(outcome.run)["step"] == 12
-    assert "go on with" not in outcome.out and len(metrics(outcome.run)) == 2
+# --- resume=auto ----------------------------------------------------------------------------------
 
 
-def test_a_resumed_run_keeps_its_visible_units(train: Command) -> None:
-    run = train("model/visible=gaussian", "data.binarize=none", "trainer.epochs=1").run
-    wider = train(f"resume={run}", "trainer.epochs=2", "model.visible.scale=0.5").message()
-    assert "a resumed run keeps its model.visible" in wider
-    longer = train(f"resume={run}", "trainer.epochs=2")
-    assert longer.code == 0 and checkpoint(run)["step"] == 12, longer.err
-
-
-def test_a_run_of_version_0_1_says_that_it_cannot_go_on(train: Command) -> None:
-    run = train("trainer.epochs=1").run
-    config = yaml.safe_load((run / ".hydra" / "config.yaml").read_text())
-    for group in ("algorithm", "model", "metric", "solver", "data"):
-        config[group].pop("_target_")
-    (run / ".hydra" / "config.yaml").write_text(yaml.safe_dump(config))
-    assert "version 0.1" in train(f"resume={run}", "trainer.epochs=2").message()
-    load_run(run, device="cpu")  # it can be looked at
-
-
-#: Options that came later, and what a run without them does.
-LATER = {
-    "optimizer.generator_lr": None,
-    "optimizer.recognition_lr": None,
-    "trainer.patience": None,
-    "trainer.noise_batches": None,
-    "algorithm.samples_schedule": None,
-    "average": {"_target_": None},
-    "natural_metric": "kronecker",
-}
-LATER_STATE = ("waited", "finished", "average")
-
-
-@pytest.mark.parametrize("resume", ["resume=auto", "resume=old"])
-def test_a_run_goes_on_whose_configuration_lacks_later_options(
-    train: Command, command: Command, interrupt: Interrupt, resume: str
+def test_auto_finds_the_run_that_was_left(
+    train: Command, interrupt: Interrupt, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """By its options, wherever it is; what is finished is let be, and another start is new."""
     whole = train("hydra.run.dir=whole").run
     interrupt(8, signal.SIGTERM)
-    run = train("hydra.run.dir=old").run
-    file = run / ".hydra" / "config.yaml"
-    config = yaml.safe_load(file.read_text())
-    for key, value in LATER.items():
-        group, _, name = key.rpartition(".")
-        assert (config[group] if group else config).pop(name, "missing") == value, key
-    file.write_text(yaml.safe_dump(config))
-    last = run / "checkpoints" / "last.pt"
-    state = torch.load(last, map_location="cpu", weights_only=True)
-    torch.save({key: state[key] for key in state if key not in LATER_STATE}, last)
-    given = ("hydra.run.dir=old", *SMALL) if resume == "resume=auto" else ()
-    outcome = command("train.py", resume, *given)
-    assert outcome.code == 0 and outcome.run == run, outcome.err
-    assert_same_run(whole, run)
-    later = ("optimizer.recognition_lr=0.1", "average=exponential")
-    longer = train("resume=old", "trainer.epochs=3", *later)
-    assert longer.code == 0 and len(metrics(run)) == 3, longer.err
-    assert checkpoint(run)["average"]["count"] == 6
+    left = train("resume=auto").run
+    other = train("resume=auto", "seed=1").run  # the control: another run
+    assert complete(other) and checkpoint(left)["step"] == 8
+    found = train("++resume=auto")
+    assert found.run == left and "resumed    from step 8 " in found.out
+    assert_same_run(whole, left)
+    steps = count_steps(monkeypatch)
+    again = train("resume=auto", "hydra.run.dir=" + str(left))
+    assert again.run == left and "finished already" in again.out and not steps
+    assert train("resume=auto").run not in (left, other)  # all are finished: a new one
+    refused = train("resume=auto", "hydra.run.dir=whole", "seed=3").message()
+    assert "holds a run of another configuration: seed is 0 there, and 3 is asked for" in refused
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["outputs", "whole"]
+
+
+def test_auto_from_another_folder(
+    train: Command, interrupt: Interrupt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(8, signal.SIGTERM)
+    absolute = ("resume=auto", f"hydra.run.dir={tmp_path / 'run'}")
+    assert train(*absolute).code == 143
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    outcome = train(*absolute)
+    assert outcome.code == 0 and complete(tmp_path / "run"), outcome.err
+
+
+# --- two starts -----------------------------------------------------------------------------------
+
+HELD = """
+import os, pathlib, time
+from torch.optim.lr_scheduler import LambdaLR
+
+def held(optimizer, lr_lambda):
+    folder = pathlib.Path(__file__).parent
+    def factor(step):
+        if step == 8 and (folder / "hold").exists():
+            (folder / f"waiting_{os.getpid()}").touch()
+            while (folder / "hold").exists():
+                time.sleep(0.01)
+        return lr_lambda(step)
+    return LambdaLR(optimizer, factor)
+"""
+
+
+@pytest.mark.slow
+def test_of_two_starts_in_a_directory_one_is_refused(train: Command, tmp_path: Path) -> None:
+    (tmp_path / "held.py").write_text(HELD)
+    (tmp_path / "hold").touch()
+    options = [*SMALL, "hydra.run.dir=run", "scheduler._target_=held.held"]
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    command = [sys.executable, ROOT / "train.py", *options]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
+        while not list(tmp_path.glob("waiting_*")):
+            assert process.poll() is None
+        before = snapshot(tmp_path)
+        for second in (("hydra.run.dir=run",), ("resume=run",)):
+            message = train(*second, "scheduler._target_=held.held", "trust=[held]").message()
+            assert f"is being trained by process {process.pid} on " in message, message
+            assert snapshot(tmp_path) == before
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    (tmp_path / "hold").unlink()
+    assert "holds " in train("hydra.run.dir=run").message()  # not without being told to
+    assert train("resume=run", "trust=[held]").code == 0 and complete(tmp_path / "run")
+    assert_same_run(train("hydra.run.dir=whole", *options[-1:]).run, tmp_path / "run")

@@ -1,11 +1,13 @@
-"""Sweeps: their folders, and going on with resume=auto."""
+"""Sweeps: their folders, wrong jobs, going on, and what starts the jobs: joblib, SLURM, Optuna."""
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,6 @@ from conftest import (
     SMALL,
     Command,
     Interrupt,
-    Outcome,
     assert_same_run,
     checkpoint,
     complete,
@@ -24,96 +25,66 @@ from conftest import (
     only,
     snapshot,
 )
+from slurm import put_commands, run_scripts
+from test_resume import HELD
 
-from nws.experiment.launch.sweeps import sweep_name
+from nws.experiment.provenance import read_provenance
 
 AUTO = "resume=auto"
+TOY = ("data=three_by_three", "trainer.batch_size=3000")
+
+
+def best(run: Path) -> float:
+    return max(float(row["valid/log_likelihood"]) for row in metrics(run))
 
 
 def test_a_sweep_is_one_folder_of_complete_runs(train: Command, tmp_path: Path) -> None:
     outcome = train("-m", "algorithm=ws,rws", "seed=0,1")
     assert outcome.code == 0, outcome.err
     (folder,) = (tmp_path / "multirun").glob("*/*")
-    assert (
-        folder.parent.name == "digits"
-    )  # the sweep is over the algorithm: it is no part of the name
+    assert f"a new sweep in {folder.relative_to(tmp_path)}\n" in outcome.out
     runs = sorted(path for path in folder.iterdir() if path.is_dir())
-    assert [path.name for path in runs] == ["0", "1", "2", "3"]
+    assert [path.name for path in runs] == ["0", "1", "2", "3"] and all(map(complete, runs))
     configs = [yaml.safe_load((run / ".hydra" / "config.yaml").read_text()) for run in runs]
     jobs = [("ws", 0), ("ws", 1), ("rws", 0), ("rws", 1)]
     assert [(config["algorithm"]["name"], config["seed"]) for config in configs] == jobs
-    assert all(len(metrics(run)) == 2 and checkpoint(run)["step"] == 12 for run in runs)
-    values = [max(float(row["valid/log_likelihood"]) for row in metrics(run)) for run in runs]
-    best = runs[values.index(max(values))]
-    assert outcome.run == best  # after a table by what differs
-    assert re.search(r"^run +algorithm +seed +state +best valid, nats", outcome.out, re.MULTILINE)
+    assert "digits_rws, job 3: rws digits seed=1 (nws " in outcome.out
+    values = [best(run) for run in runs]
+    assert re.search(r"^ *run +algorithm +seed +state +best", outcome.out, re.MULTILINE)
     for job, (algorithm, seed) in enumerate(jobs):
         row = rf"^ *{job} +{algorithm} +{seed} +finished +{values[job]:.3f} ± "
-        assert re.search(row, outcome.out, re.MULTILINE)
+        assert re.search(row, outcome.out, re.MULTILINE), outcome.out
     mean, deviation = np.mean(values[:2]), np.std(values[:2], ddof=1)
-    assert re.search(rf"^ws +2 +{mean:.3f} ± {deviation:.3f}$", outcome.out, re.MULTILINE)
-    assert_same_run(runs[3], train("seed=1").run)  # a job is the run that it would be alone
+    assert re.search(rf"ws +2 +{mean:.3f} ± {deviation:.3f}", outcome.out)
+    record = read_provenance(runs[3])
+    assert record["overrides"][-2:] == ["algorithm=rws", "seed=1"] and "-m" in record["command"]
+    assert_same_run(runs[3], train("seed=1", f"name={configs[3]['name']}").run)
 
 
-def test_a_failing_job_does_not_stop_the_others(train: Command, tmp_path: Path) -> None:
-    outcome = train("-m", "trainer.batch_size=1298,200", "name=mine")
-    assert (
-        outcome.code == 1
-        and "at most the 1297 training images" in outcome.err
-        and "Traceback" not in outcome.err
-    )
-    (folder,) = (tmp_path / "multirun" / "mine").iterdir()
-    assert len(metrics(folder / "1")) == 2 and not (folder / "0" / "checkpoints").exists()
-    assert "at most the 1297 training images" in (folder / "0" / "train.log").read_text()
-
-
-@pytest.mark.parametrize(
-    ("overrides", "expected", "published"),
-    [
-        (["seed=0,1"], "digits_rws", "published_digits_rws"),
-        (["algorithm=ws,rws"], "digits", "published_digits"),
-        (["data=digits,mnist", "seed=range(3)"], "rws", "published_rws"),
-        (["data=digits,mnist", "algorithm=ws,rws"], "sweep", "published"),
-        (["experiment=a,b"], "sweep", "sweep"),
-        (["model.layers=[4,2]"], "digits_rws", "published_digits_rws"),  # a list is no sweep
-    ],
-)
-def test_sweep_names(overrides: list[str], expected: str, published: str) -> None:
-    assert sweep_name("digits_rws", "digits", "rws", overrides) == expected
-    assert sweep_name("published_digits_rws", "digits", "rws", overrides) == published
-
-
-def test_a_number_is_a_name_too(train: Command, tmp_path: Path) -> None:
-    """Hydra hands `data.name=2026` on as a number."""
-    assert train("data.name=2026", "trainer.epochs=0.1").code == 0
-    (run,) = (tmp_path / "outputs").iterdir()
-    assert run.name == "2026_rws"
+def test_a_wrong_job_says_why_and_the_others_go_on(sweep: Command, tmp_path: Path) -> None:
+    outcome = sweep("trainer.batch_size=1298,200,0", "name=mine")
+    assert outcome.code == 1 and "Traceback" not in outcome.out + outcome.err
+    assert "error: job 0: trainer.batch_size must be at most the 1297 training" in outcome.err
+    assert "error: job 2: trainer.batch_size must be a whole number of at least 1" in outcome.err
+    folder = only(tmp_path / "multirun" / "mine")
+    assert sorted(path.name for path in folder.iterdir()) == ["1", "multirun.yaml", "sweep.yaml"]
+    assert complete(folder / "1") and outcome.out.splitlines()[-1] == str(folder / "1")
 
 
 def test_a_stopped_sweep_is_completed_by_the_same_command(
-    command: Command,
-    sweep: Command,
-    interrupt: Interrupt,
-    tmp_path: Path,
+    command: Command, sweep: Command, interrupt: Interrupt, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     with monkeypatch.context():
         interrupt(20, signal.SIGTERM)  # in the second job
         stopped = sweep("seed=0,1,2")
     assert stopped.code == 128 + signal.SIGTERM and "Traceback" not in stopped.err
     folder = only(tmp_path / "multirun" / "digits_rws")
-    assert stopped.run == folder  # the last line
     again = f"go on with\n  python {ROOT / 'train.py'} -m "  # as this one was started
-    assert f"the sweep was stopped by signal 15; {again}" in stopped.out
-    assert (
-        stopped.out.splitlines()[-2].endswith(f"seed=0,1,2 {AUTO}")
-        and "train.py resume=" not in stopped.out
-    )
-    assert (
-        complete(folder / "0")
-        and checkpoint(folder / "1")["step"] == 8
-        and not (folder / "2").exists()
-    )
+    assert f"the sweep was stopped; {again}" in stopped.out
+    assert f" seed=0,1,2 {AUTO}\n" in stopped.out and "train.py resume=" not in stopped.out
+    assert complete(folder / "0") and checkpoint(folder / "1")["step"] == 8
+    assert not (folder / "2").exists()
 
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
@@ -121,76 +92,112 @@ def test_a_stopped_sweep_is_completed_by_the_same_command(
     resumed = sweep("seed=0,1,2", AUTO)
     assert resumed.code == 0, resumed.err
     assert only(tmp_path / "multirun" / "digits_rws") == folder
-    assert f"going on with the sweep in {folder}\n" in resumed.out
-    assert (
-        f"finished already: step 12 of 12\n{folder / '0'}\n" in resumed.out
-        and snapshot(folder / "0") == before
-    )
+    assert f"going on with the sweep in {folder.relative_to(tmp_path)}\n" in resumed.out
+    assert f"finished already: step 12\n{folder / '0'}\n" in resumed.out
+    assert snapshot(folder / "0") == before and complete(folder / "2")
     assert len(steps) == 4 + 12  # nothing twice
-    assert complete(folder / "2")
-    assert_same_run(folder / "1", command("train.py", *SMALL, "seed=1", "hydra.run.dir=whole").run)
-    assert yaml.safe_load((folder / "1" / ".hydra" / "config.yaml").read_text())["resume"] is None
-
+    whole = command("train.py", *SMALL, "seed=1", "hydra.run.dir=whole").run
+    assert_same_run(folder / "1", whole)
     other = sweep("seed=2", AUTO)  # the control: another command is another sweep
-    assert "resume=auto: a new sweep in" in other.out and other.run.parent != folder
+    assert "a new sweep in " in other.out
+    before = snapshot(tmp_path)
+    for options in (("seed=0,1,2",), ("seed=5", AUTO)):
+        refused = sweep(*options, f"hydra.sweep.dir={folder}")
+        assert "holds a sweep, nothing was changed" in refused.message()
+        assert snapshot(tmp_path) == before
 
 
-def test_of_other_configurations_and_of_jobs_that_never_saved(
-    sweep: Command, tmp_path: Path
+def test_a_search_by_optuna(
+    sweep: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert sweep("seed=0,1", "hydra.sweep.dir=mine").code == 0
-    runs = [tmp_path / "mine" / name for name in "01"]
-    before = [snapshot(run) for run in runs]
-    refused = sweep("seed=0", "hydra.sweep.dir=mine", "optimizer.lr=0.02", AUTO)
-    assert refused.code == 1 and "Traceback" not in refused.err
-    assert (
-        f"{tmp_path / 'mine' / '0'} holds a run of another configuration: optimizer.lr is 0.01"
-        in refused.err
-    )
-    assert "and 0.02 is asked for; nothing was changed" in refused.err
-    refused = sweep("seed=0", "hydra.sweep.dir=mine", "+optimizer.amsgrad=true", AUTO)
-    assert "optimizer.amsgrad is none there, and True is asked for" in refused.err
-    assert [snapshot(run) for run in runs] == before
+    search = ("hydra/sweeper=search", "hydra.sweeper.n_trials=4", "algorithm=nrws")
+    options = (*search, "optimizer.lr=choice(0.1,1e38)")
+    outcome = sweep(*options)
+    assert outcome.code == 0, outcome.err
+    folder = only(tmp_path / "multirun" / "digits_nrws")
+    results = (folder / "optimization_results.yaml").read_text()
+    found, runs = yaml.safe_load(results), [folder / str(number) for number in range(4)]
+    good = [run for run in runs if len(metrics(run)) == 2]
+    assert 0 < len(good) < 4 and outcome.err.count("error: job") == 4 - len(good)
+    configs = [yaml.safe_load((run / ".hydra/config.yaml").read_text()) for run in good]
+    alphas = {config["damping"]["value"] for config in configs}
+    assert len(alphas) == len(good) and all(0.02 <= alpha <= 1 for alpha in alphas)
+    values = [best(run) for run in good]
+    assert found["best_value"] == pytest.approx(max(values))
+    chosen = configs[int(np.argmax(values))]
+    assert found["best_params"]["damping.value"] == chosen["damping"]["value"]
 
-    for path in (runs[1] / "checkpoints").iterdir():
-        path.unlink()
-    assert (
-        sweep("seed=0,1", "hydra.sweep.dir=mine", AUTO).code == 0
-    )  # of the same configuration: the control
-    assert snapshot(runs[0]) == before[0]
-    assert snapshot(runs[1]).keys() == before[1].keys() and complete(runs[1])
+    (folder / "optimization_results.yaml").unlink()
+    steps, before = count_steps(monkeypatch), {run: snapshot(run) for run in good}
+    again = sweep(*options, AUTO)  # the same search, followed again from its runs
+    assert again.code == 0 and again.out.count("finished already") == len(good), again.err
+    assert (folder / "optimization_results.yaml").read_text() == results
+    assert {run: snapshot(run) for run in good} == before
+    assert len(steps) <= 6 * (4 - len(good))  # these have nothing to go on from
+    mistake = sweep(*search, "trainer.batch_size=1298")
+    assert mistake.code == 1 and mistake.err.count("at most the 1297 training images") <= 2
+    assert "Traceback" not in mistake.err
 
 
-def test_auto_finds_the_unfinished_run(
-    command: Command, interrupt: Interrupt, monkeypatch: Any, tmp_path: Path
+@pytest.mark.slow
+def test_jobs_side_by_side_stop_and_go_on(
+    sweep: Command, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(*arguments: str) -> Outcome:
-        return command("train.py", *SMALL, "optimizer=momentum", "optimizer.lr=0.02", *arguments)
+    """Ctrl-C ends all processes of a terminal; the jobs go on from their last checkpoints."""
+    (tmp_path / "held.py").write_text(HELD)
+    (tmp_path / "hold").touch()
+    options = [*TOY, "algorithm=ws", "scheduler._target_=held.held", "seed=0,1,2"]
+    launcher = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "train.py", "-m", *SMALL, *options, *launcher],
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{tmp_path}"}, cwd=tmp_path, text=True,
+        start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    while len(list(tmp_path.glob("waiting_*"))) < 2:
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGINT)
+    (tmp_path / "hold").unlink()
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT and "Traceback" not in output, output
+    assert "the sweep was stopped; go on with" in output
+    folder = only(tmp_path / "multirun" / "three_by_three_ws")
+    assert all(checkpoint(folder / name)["step"] in (6, 8) for name in "01")
+    assert not (folder / "2" / "checkpoints").exists()
+    for name in "01":  # lines of two jobs at once: each says whose it is
+        assert f"[{name}] three_by_three_ws, job {name}: ws three_by_three seed={name}" in output
+        assert read_provenance(folder / name)["state"] in ("stopped", "failed")
+        assert "-m" in read_provenance(folder / name)["command"]
+    monkeypatch.syspath_prepend(tmp_path)
+    resumed = sweep(*options, AUTO)  # in this process: how the jobs are launched does not matter
+    assert resumed.code == 0 and "going on with the sweep in" in resumed.out, resumed.err
+    assert all(complete(folder / name) for name in "012")
+    whole = command("train.py", *SMALL, *options[:-1], "seed=1", "hydra.run.dir=whole").run
+    assert_same_run(folder / "1", whole)
 
-    interrupt(10, signal.SIGTERM)
-    stopped = run("hydra.run.dir=outputs/digits_rws/2999-01-01_00-00-00").run
-    monkeypatch.undo()
-    monkeypatch.chdir(tmp_path)
-    later = run("hydra.run.dir=outputs/digits_rws/2999-01-02_00-00-00", "seed=5").run
-    (later / "checkpoints" / "last.pt").unlink()  # not finished, but of another configuration
-    assert not complete(stopped)
-    resumed = run(AUTO)
-    assert resumed.code == 0 and resumed.run == stopped, resumed.err
-    assert f"resume=auto: going on with {stopped.relative_to(tmp_path)}\n" in resumed.out
-    new = run(AUTO)
-    assert "no unfinished run of this configuration in outputs/digits_rws, a new one" in new.out
-    assert new.run not in (stopped, later)
-    assert_same_run(stopped, new.run)
 
-
-def test_auto_with_a_directory_of_the_user(command: Command) -> None:
-    for expected in ("digits_rws (nws ", "finished already: step 12 of 12\n"):
-        outcome = command("train.py", *SMALL, "hydra.run.dir=mine", AUTO)
-        assert outcome.code == 0 and outcome.out.startswith(expected)
-    other = command("train.py", *SMALL, "hydra.run.dir=mine", AUTO, "seed=1")
-    assert (
-        "mine holds a run of another configuration: seed is 0 there, and 1 is asked for"
-        in other.message()
-    )
-    wrong = command("train.py", *SMALL, AUTO, "foo=1")
-    assert wrong.code == 1 and "foo" in wrong.err and "Traceback" not in wrong.err
+@pytest.mark.slow
+@pytest.mark.parametrize(("launcher", "tasks"), [("slurm", 1), ("slurm_nodes", 2)])
+def test_a_cluster(
+    sweep: Command, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    launcher: str, tasks: int,
+) -> None:  # fmt: skip
+    """The script that SLURM would get, and a job run by it, with stand-ins for SLURM's commands."""
+    kept = put_commands(monkeypatch, tmp_path / "bin")
+    run_scripts(monkeypatch, kept, tasks)
+    options = ("hydra.launcher.partition=gpu", "hydra.launcher.timeout_min=90")
+    outcome = sweep(*TOY, "seed=3", f"hydra/launcher={launcher}", *options)
+    assert outcome.code == 0, (outcome.out, outcome.err)
+    script = kept.read_text()
+    lines = ["partition=gpu", "time=90", "job-name=three_by_three_rws"]
+    lines += ["cpus-per-task=2", "mem=8GB"] if tasks == 1 else [
+        "nodes=2", "ntasks-per-node=4", "gpus-per-node=4", "cpus-per-task=8", "mem=64GB",
+    ]  # fmt: skip
+    assert all(f"#SBATCH --{line}\n" in script for line in lines), script
+    assert "\nexport OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\n" in script
+    assert script.count("\nsrun ") == 1
+    run = only(tmp_path / "multirun" / "three_by_three_rws") / "0"
+    assert complete(run) and read_provenance(run)["processes"] == tasks
+    whole = command("train.py", *SMALL, *TOY, "seed=3", "hydra.run.dir=whole").run
+    if tasks == 1:
+        assert_same_run(run, whole)
+    assert checkpoint(run)["best"] == pytest.approx(checkpoint(whole)["best"], rel=1e-5)

@@ -7,10 +7,8 @@ thousands, from a seed that is printed.
 from __future__ import annotations
 
 import gzip
-import io
 import struct
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,8 +18,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from nws.data import load_dataset, load_folder, load_mnist, load_npz, mnist, tfd
-from nws.data.labels import fashion_mnist_labels
-from nws.errors import UserError
+from nws.data.mnist import fashion_mnist_labels
 
 GREY = np.random.default_rng(0).integers(0, 256, (12, 9), dtype=np.uint8)
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -36,63 +33,6 @@ def test_npz_and_npy(trial: Trial, tmp_path: Path) -> None:
     np.save(tmp_path / "c.npy", GREY)
     file = tmp_path / "c.npy"
     trial.read_bytes(file, 40, lambda: load_dataset(load_npz, path=file))
-
-
-def header(shape: str, dtype: str = "'|u1'", order: str = "False") -> bytes:
-    """The header of a .npy file."""
-    text = f"{{'descr': {dtype}, 'fortran_order': {order}, 'shape': {shape}, }}".encode()
-    text = text.ljust(117) + b"\n"
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (header("(10000000000000, 1000)") + bytes(90), "promises 10,000,000,000,000,000 bytes"),
-        (header("(10, 9)", "'|O'") + bytes(90), "Python objects"),
-        (header("(-1, 9)") + bytes(90), "promises -9 bytes"),
-        (header("('a', 9)") + bytes(90), "reading failed"),
-        (header("(10, 9)", "[('a', '<u4')]") + bytes(360), "got dtype"),
-        (header("(10, 9)", "'nosuch'") + bytes(90), "reading failed"),
-        (header("(10, 9)", order="3") + bytes(90), "reading failed"),
-        (header("()") + bytes(1), r"got shape \(\)"),
-        (b"\x93NUMPY\x09\x09" + bytes(100), "reading failed"),
-    ],
-)
-def test_headers_of_npy(tmp_path: Path, content: bytes, message: str) -> None:
-    file = tmp_path / "my.npy"
-    file.write_bytes(content)
-    with pytest.raises(UserError, match=message):
-        load_npz(file)
-
-
-def test_odd_members_of_npz(tmp_path: Path) -> None:
-    import zipfile
-
-    def load(name: str, content: bytes, message: str, edit: bytes = b"", **options: Any) -> None:
-        file = tmp_path / "my.npz"
-        with zipfile.ZipFile(file, "w", **options) as archive:
-            for part in ("train", "valid", "test"):
-                archive.writestr(f"{part}{name}", content)
-        if edit:  # of the directory, and of the members' own headers
-            text = bytearray(file.read_bytes())
-            for start, place in ((b"PK\x01\x02", 8), (b"PK\x03\x04", 6)):
-                at = text.find(start)
-                while at >= 0:
-                    text[at + place : at + place + len(edit)] = edit
-                    at = text.find(start, at + 1)
-            file.write_bytes(text)
-        with pytest.raises(UserError, match=message):
-            load_npz(file)
-
-    np.save(buffer := io.BytesIO(), GREY)
-    good = buffer.getvalue()
-    load(".npy", b"no array at all", "reading failed")
-    load("", b"no array at all", "reading failed")
-    load(".npy", good, "is encrypted", edit=b"\x01\x00")
-    load(".npy", good, "reading failed", edit=b"\x00\x00\x63\x00")  # a method that is unknown
-    bomb = header("(1000000, 1000)") + bytes(100)
-    load(".npy", bomb, "promises 1,000,000,000 bytes", compression=zipfile.ZIP_DEFLATED)
 
 
 def test_idx(trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

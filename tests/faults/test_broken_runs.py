@@ -23,14 +23,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from nws.analysis.evaluation import read_rows
 from nws.analysis.runs import read_run
-from nws.analysis.supervised.search import _kept, score
 from nws.errors import UserError
 from nws.experiment.launch.resume import Start
 from nws.experiment.process.processes import AgreedStop
-from nws.experiment.process.signals import StopSignals
-from nws.experiment.storage.directory import RunDirectory, open_run
-from nws.experiment.storage.provenance import Provenance, read_provenance
-from nws.experiment.trained.loading import load_run
+from nws.experiment.signals import StopSignals
+from nws.experiment.run import RunDirectory, open_run
+from nws.experiment.provenance import Provenance, read_provenance
+from nws.experiment.loading import load_run
 from nws.programs.train import build_trainer
 
 GREY = np.random.default_rng(0).integers(0, 256, (12, 9), dtype=np.uint8)
@@ -58,7 +57,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     origin = {"command": ["train"], "overrides": overrides, "experiment": None}
     start_record(trainer, origin, resumed=False)
     trainer.fit()
-    evaluate(folder, Request(samples=2, data_points=3), torch.device("cpu"))
+    evaluate(load_run(folder, device="cpu"), Request(samples=2, data_points=3))
     return folder
 
 
@@ -74,7 +73,7 @@ def read_config(file: Path) -> DictConfig:
 
 def go_on(path: Path) -> None:
     """Go on with a run for one epoch, as `resume=RUN trainer.epochs=3` does."""
-    from nws.experiment.storage.checkpoints import load_checkpoint
+    from nws.experiment.checkpoints import load_checkpoint
 
     run, config = RunDirectory(path), read_config(path / ".hydra" / "config.yaml").copy()
     state = load_checkpoint(run.last, resume=True)
@@ -164,17 +163,7 @@ def broken_json(trial: Trial, file: Path, action: Callable[[], object]) -> None:
 
 
 def test_evaluation(trial: Trial, run: Path) -> None:
-    from nws.analysis.comparison import Comparison
-    from nws.analysis.report.scores import EARLY  # noqa: F401
-
-    compared = Comparison("t", "c", run, "s", "exact/kl", False, 2, None, [])
-
-    def action() -> None:
-        rows = read_rows(run)
-        compared.row(run)
-        assert all(isinstance(row.get("samples", 1), int) for row in rows)
-
-    broken_json(trial, run / "evaluation.json", action)
+    broken_json(trial, run / "evaluation.json", lambda: read_rows(run))
 
 
 def test_provenance(trial: Trial, run: Path) -> None:
@@ -198,7 +187,7 @@ def test_provenance(trial: Trial, run: Path) -> None:
             file.write_bytes(content)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nws.experiment.storage.provenance.code_of_this_process", lambda: None)
+        patch.setattr("nws.experiment.provenance.code_of_this_process", lambda: None)
         broken_json(trial, file, fresh)
     assert file.read_bytes() == good
     trial.refuses = False
@@ -207,15 +196,6 @@ def test_provenance(trial: Trial, run: Path) -> None:
 def test_metrics_and_configuration(trial: Trial, run: Path) -> None:
     trial.read_bytes(run / "metrics.csv", 40, lambda: read_run(run).best)
     trial.read_bytes(run / ".hydra" / "config.yaml", 20, lambda: open_run(run))
-
-
-def test_kept_runs_of_comparisons(trial: Trial, tmp_path: Path) -> None:
-    rows = [
-        {"epoch": each, "seconds": 0.5, "valid_loss": 0.1, "valid_error": 0.2} for each in range(3)
-    ]
-    file = tmp_path / "kept.json"
-    file.write_text(json.dumps({"settings": {"seed": 1}, "epochs": 2, "rows": rows}))
-    broken_json(trial, file, lambda: score(_kept(file)))
 
 
 # --- the command line -----------------------------------------------------------------------------

@@ -27,16 +27,15 @@ class Block:
     inner: Tensor  # (d, d) of A, the bias as the last input
     inner_values: Tensor  # (d,)
 
-    def apply_(self, parts: list[Tensor], damping: Tensor) -> None:
-        """Replace the layer's part V (m, d) of a vector by (G (x) A + alpha I)^{-1} V."""
-        weight, *bias = [parts[int(i)] for i in self.places]
-        joined = torch.cat([weight, *(each[:, None] for each in bias)], 1)
+    def write(self, parts: list[Tensor], given: list[Tensor], damping: Tensor) -> None:
+        """Replace the layer's parts of a vector V (m, d) by (G (x) A + alpha I)^{-1} V."""
+        weight, *bias = [int(i) for i in self.places]
+        joined = torch.cat([given[weight], *(given[i][:, None] for i in bias)], 1)
         scale = self.outer_values[:, None] * self.inner_values + damping
-        inside = self.outer.T @ joined @ self.inner / scale
-        joined = self.outer @ inside @ self.inner.T
-        weight.copy_(joined[:, : weight.shape[1]])
-        for each in bias:
-            each.copy_(joined[:, -1])
+        joined = self.outer @ (self.outer.T @ joined @ self.inner / scale) @ self.inner.T
+        parts[weight] = joined[:, : given[weight].shape[1]]
+        for i in bias:
+            parts[i] = joined[:, -1]
 
 
 class KroneckerPreconditioner(Preconditioner):
@@ -95,14 +94,11 @@ class KroneckerPreconditioner(Preconditioner):
     def __call__(self, vectors: Tensor) -> Tensor:
         """About (C + alpha I)^{-1} v: (1, d) from (1, d)."""
         flat = vectors[0].split([shape.numel() for shape in self._shapes])
-        scales = zip(flat, self._means + self._damping, strict=True)
-        in_blocks = {int(i) for block in self._blocks for i in block.places}
-        parts = [
-            (part.clone() if i in in_blocks else part / scale).view(shape)
-            for i, ((part, scale), shape) in enumerate(zip(scales, self._shapes, strict=True))
-        ]
+        given = [part.view(shape) for part, shape in zip(flat, self._shapes, strict=True)]
+        scales = self._means + self._damping
+        parts = [part / scale for part, scale in zip(given, scales, strict=True)]
         for block in self._blocks:
-            block.apply_(parts, self._damping)
+            block.write(parts, given, self._damping)
         return torch.cat([part.flatten() for part in parts])[None]
 
     def state_dict(self) -> State:

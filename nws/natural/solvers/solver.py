@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nws.errors import UserError, number
+from nws.errors import Diverged, UserError, number
 from nws.natural.operators import CurvatureOperator, Rows, UnitFisher
 
 State = dict[str, Tensor]
@@ -85,8 +85,9 @@ class IterativeSolver(Solver):
         if self._solved is None:
             return {}
         gradient, solution = self._solved
-        residual = gradient - damped(self._operator, self._damping, solution)
-        worst = float(worst_ratio(residual, gradient))
+        lengths = gradient.norm(dim=1)
+        residual = (gradient - damped(self._operator, self._damping, solution)).norm(dim=1)
+        worst = float(torch.where(lengths == 0, 0.0, residual / lengths).max())
         return {"iterations": self.used_iterations, "residual": worst}
 
 
@@ -128,22 +129,16 @@ def check_rows(rows: Sequence[Rows], damping: Tensor | float, waits: bool = Fals
     return damping
 
 
-def unfactorable(operator: CurvatureOperator, damping: Tensor, reason: str) -> UserError:
+def unfactorable(operator: CurvatureOperator, damping: Tensor, reason: str) -> Diverged:
     """The error that names the layer, its n and d, and alpha."""
     n, d = operator.rows, operator.shape[1]
     what = f"n={n} rows of d={d} parents with damping {float(damping):g}"
-    return UserError(f"{operator.name}: cannot factor a Fisher block from {what}: {reason}")
+    return Diverged(f"{operator.name}: cannot factor a Fisher block from {what}: {reason}")
 
 
 def damped(operator: CurvatureOperator, damping: Tensor, vectors: Tensor) -> Tensor:
     """(C_j + alpha I) v_j for all units: (m, d) from V (m, d)."""
     return operator.matmul(vectors).addcmul_(vectors, damping)
-
-
-def worst_ratio(residual: Tensor, gradient: Tensor) -> Tensor:
-    """max_j |r_j| / |g_j| over the units whose gradient is not zero."""
-    lengths = gradient.norm(dim=1)
-    return torch.where(lengths == 0, 0.0, residual.norm(dim=1) / lengths).max()
 
 
 def fraction(name: str, value: object) -> float:

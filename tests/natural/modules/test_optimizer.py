@@ -172,11 +172,7 @@ def test_steps_of_constant_kl() -> None:
         optimizer = optimizer_of(case, lr=lr, kl=kl)
         optimizer.step(case.inputs, case.targets)
         assert divergence(case, before) == pytest.approx(lr**2 * kl, rel=0.05)
-
-
-def test_without_it_steps_differ_in_length() -> None:
-    case = make_case("categorical")
-    before = case.model(*case.inputs).detach()
+    case = make_case("categorical")  # the control: without it a step is of another length
     optimizer_of(case).step(case.inputs, case.targets)
     assert divergence(case, before) > 1e-2
 

@@ -1,0 +1,108 @@
+"""Draw the figures of docs/results/ from the lists of trials: `python docs/results/draw.py`.
+
+The lists are CSV files in docs/results/trials/. Curves of runs come from `nws plot`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.axes import Axes
+
+from nws.style import COLOURS, STYLE
+
+TRIALS = Path(__file__).parent / "trials"
+IMAGES = Path(__file__).parents[1] / "images"
+METHODS = {"RWS, SGD": "#999999", "RWS, Adam": COLOURS[0]} | {
+    "NRWS, exact": COLOURS[2],
+    "NRWS, Kronecker": COLOURS[1],
+}
+
+
+def panel(axes: Axes, trials: pd.DataFrame, title: str, depth: float) -> None:
+    """Nats against the rate: a point for each trial, a line through the best at each rate."""
+    trials = trials.dropna(subset="valid")
+    for method, colour in METHODS.items():
+        mine = trials[trials.method == method]
+        best = mine.groupby("rate").valid.max()
+        axes.plot(mine.rate, mine.valid, ".", color=colour, markersize=4, alpha=0.5)
+        axes.plot(best.index, best.values, color=colour, label=method)
+    axes.set(xscale="log", title=title)
+    axes.set_ylim(trials.valid.max() - depth, trials.valid.max() + 0.06 * depth)
+
+
+def draw_fashion_mnist() -> None:
+    """Rates on Fashion-MNIST, one epoch with ten dreams and five with three."""
+    trials = pd.read_csv(TRIALS / "fashion_mnist.csv")
+    figure, grid = plt.subplots(2, 3, figsize=(7, 4), sharey="row", layout="constrained")
+    for row, (epochs, dreams, depth) in zip(grid, [(1, 10, 30), (5, 3, 18)], strict=True):
+        for axes, batch in zip(row, (32, 128, 512), strict=True):
+            chosen = trials[(trials.epochs == epochs) & (trials.dreams == dreams)]
+            length = f"{epochs} epoch{'s' * (epochs > 1)}"
+            panel(axes, chosen[chosen.batch == batch], f"{length}, batch {batch}", depth)
+        top = trials[(trials.epochs == epochs) & (trials.dreams == dreams)].valid.max()
+        row[0].set(ylabel="validation nats", ylim=(top - depth, top + 0.06 * depth))
+    for axes in grid[-1]:
+        axes.set_xlabel("learning rate")
+    grid[1, 0].legend(loc="lower left")
+    figure.savefig(IMAGES / "rates_fashion_mnist.png")
+
+
+def draw_other_data() -> None:
+    """Rates on digits, MNIST and faces."""
+    digits, mnist, faces = (
+        pd.read_csv(TRIALS / f"{name}.csv") for name in ("digits", "mnist", "faces")
+    )
+    short = mnist[mnist.epochs == 6]
+    shallow = short.network == "784-200-200-200"
+    panels = {
+        "digits, 100 epochs": (digits, 1.2),
+        "MNIST, 3 layers, 6 epochs": (short[shallow], 20),
+        "MNIST, 12 layers, 6 epochs": (short[~shallow], 16),
+        "faces, soft targets": (faces[faces.network == "soft targets"], 6),
+        "faces, Gaussian units": (faces[faces.network == "Gaussian units"], 60),
+    }
+    figure, grid = plt.subplots(2, 3, figsize=(7, 4), layout="constrained")
+    for axes, (title, (trials, depth)) in zip(grid.flat, panels.items(), strict=False):
+        panel(axes, trials, title, depth)
+        axes.set_xlabel("learning rate")
+    for axes in grid[:, 0]:
+        axes.set_ylabel("validation nats")
+    grid[1, 2].axis("off")
+    handles = [plt.Line2D([], [], color=colour, label=name) for name, colour in METHODS.items()]
+    grid[1, 2].legend(handles=handles, loc="center")
+    figure.savefig(IMAGES / "rates_other_data.png")
+
+
+def draw_costs() -> None:
+    """Solvers by time and error, and memory against the size of the image."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7, 2.6), layout="constrained")
+    solvers = pd.read_csv(TRIALS / "solvers.csv").fillna({"relative_error": 1e-6})
+    for colour, (name, mine) in zip(COLOURS, solvers.groupby("solver", sort=False), strict=False):
+        below = "" if name == "pcg" else ", below 1e-6"
+        marker = "v" if below else "o"
+        left.loglog(mine.ms, mine.relative_error, marker, color=colour, label=name + below)
+    left.set(xlabel="ms of one solve", ylabel="relative error of the direction")
+    left.legend(loc="upper right")
+    scale = pd.read_csv(TRIALS / "scale.csv")
+    scale = scale[scale.hidden == "1024-100"]
+    for method in ("NRWS, exact", "NRWS, Kronecker"):
+        mine = scale[scale.rule == method]
+        right.loglog(mine.visible, mine.peak_gb, "o-", color=METHODS[method], label=method)
+    dense = scale.drop_duplicates("visible")
+    right.loglog(dense.visible, dense.dense_blocks_gb, "o--", color="#999999", label="dense blocks")
+    right.set(xlabel="visible units, 1,024 hidden", ylabel="GB")
+    right.legend()
+    figure.savefig(IMAGES / "costs.png")
+
+
+if __name__ == "__main__":
+    plt.rcParams.update(STYLE | {"savefig.dpi": 150, "lines.markersize": 4})
+    draw_fashion_mnist()
+    draw_other_data()
+    draw_costs()

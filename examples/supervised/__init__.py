@@ -1,0 +1,1 @@
+"""`NaturalGradient` beside SGD and Adam on supervised tasks: `examples/natural_gradient.py`."""

@@ -1,0 +1,131 @@
+"""The tasks: data in four parts, a network, and the family of its outputs."""
+
+import gzip
+import zlib
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nws.data.mnist import load_fashion_mnist
+from nws.errors import UserError
+from nws.natural import BernoulliLogits, CategoricalLogits
+from nws.natural.modules import OutputFamily
+
+Part = tuple[Tensor, Tensor]  # inputs and targets
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a method is to learn.
+
+    Args:
+        name: Of the task.
+        train: Labelled, for the gradient.
+        unlabelled: Further inputs of the training file, for the metric alone.
+        valid: For the search.
+        test: For the results.
+        sizes: Units of each layer of the network, the inputs first.
+        family: Of the outputs.
+        batch: Examples in a batch of the gradient, and of the metric.
+        epochs: Over `train`.
+    """
+
+    name: str
+    train: Part
+    unlabelled: Tensor
+    valid: Part
+    test: Part
+    sizes: tuple[int, ...]
+    family: OutputFamily
+    batch: int
+    epochs: int
+
+    @property
+    def classifies(self) -> bool:
+        """Whether targets are classes."""
+        return isinstance(self.family, CategoricalLogits)
+
+    def model(self) -> nn.Sequential:
+        """A network of tanh units with Glorot's weights, drawn by torch's own generator."""
+        layers: list[nn.Module] = []
+        for inputs, outputs in pairwise(self.sizes):
+            linear = nn.Linear(inputs, outputs)
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+            layers += [linear, nn.Tanh()]
+        return nn.Sequential(*layers[:-1])
+
+    def quick(self) -> "Task":
+        """The same with little data, for a look at whether everything runs."""
+        train, valid, test = (
+            (inputs[:200], targets[:200]) for inputs, targets in (self.train, self.valid, self.test)
+        )
+        return replace(
+            self, name=f"{self.name}_quick", train=train, unlabelled=self.unlabelled[:200],
+            valid=valid, test=test, batch=50, epochs=2,
+        )  # fmt: skip
+
+
+def digits(root: Path) -> Task:
+    """Classes of scikit-learn's digits: 700 labelled images, 597 unlabelled ones."""
+    from sklearn.datasets import load_digits
+
+    both = load_digits()
+    inputs = (torch.from_numpy(both.data).float() / 16).split([700, 597, 250, 250])
+    labels = torch.from_numpy(both.target).long().split([700, 597, 250, 250])
+    return Task(
+        "digits", (inputs[0], labels[0]), inputs[1], (inputs[2], labels[2]),
+        (inputs[3], labels[3]), (64, 64, 32, 10), CategoricalLogits(), batch=100, epochs=30,
+    )  # fmt: skip
+
+
+def fashion(root: Path) -> Task:
+    """Classes of Fashion-MNIST: 10,000 labelled images, 10,000 unlabelled ones."""
+    (images, labels), test = _fashion_mnist(root)
+    return Task(
+        "fashion", (images[:10_000], labels[:10_000]), images[10_000:20_000],
+        (images[50_000:55_000], labels[50_000:55_000]), test,
+        (784, 100, 50, 10), CategoricalLogits(), batch=250, epochs=5,
+    )  # fmt: skip
+
+
+def autoencoder(root: Path) -> Task:
+    """A deep autoencoder of Fashion-MNIST's grey values, with Bernoulli outputs."""
+    (images, _), (test, _) = _fashion_mnist(root)
+    train, unlabelled, valid = images[:5_000], images[10_000:15_000], images[50_000:55_000]
+    return Task(
+        "autoencoder", (train, train), unlabelled, (valid, valid), (test[:5_000], test[:5_000]),
+        (784, 128, 32, 8, 32, 128, 784), BernoulliLogits(), batch=250, epochs=5,
+    )  # fmt: skip
+
+
+def _fashion_mnist(root: Path) -> tuple[Part, Part]:
+    """The official training and test part: pixels in [0, 1], (N, 784), and labels, (N,)."""
+    images = load_fashion_mnist(root)
+    train = torch.cat([images.train, images.valid]).float() / 255
+    parts = {"train": train, "t10k": images.test.float() / 255}
+    folder = root.expanduser() / "FashionMNIST" / "raw"
+    found = [(pixels, _labels(folder, part, len(pixels))) for part, pixels in parts.items()]
+    return found[0], found[1]
+
+
+def _labels(folder: Path, part: str, count: int) -> Tensor:
+    """The classes 0 to 9 of a part, (N,), from its file, packed or not: a header of 8 bytes."""
+    file = folder / f"{part}-labels-idx1-ubyte"
+    try:
+        if file.is_file():
+            content = file.read_bytes()
+        else:
+            content = gzip.decompress(file.with_name(f"{file.name}.gz").read_bytes())
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{file} (or .gz): {error}; put a good copy there") from error
+    if len(content) != 8 + count:
+        raise UserError(f"{file}: expected {count:,} labels; replace it by a good copy")
+    return torch.from_numpy(np.frombuffer(content, np.uint8, offset=8).astype(np.int64))
+
+
+TASKS = {"digits": digits, "fashion": fashion, "autoencoder": autoencoder}

@@ -1,0 +1,167 @@
+"""In which keys of the configuration runs differ, and what keys and values are called."""
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from nws.analysis.runs import Run
+from nws.errors import UserError
+from nws.experiment.config import override_key
+
+#: keys, or groups of them, that tell nothing about what a run computes
+INCIDENTAL = (
+    "name", "device", "progress", "verbosity", "resume", "logger", "hydra", "experiment", "debug",
+    "tuned", "data.root", "trainer.check_every", "trainer.images_every",
+)  # fmt: skip
+#: groups that an algorithm chooses along with itself
+CHOSEN_BY_ALGORITHM = ("algorithm", "metric", "solver", "damping", "optimizer", "scheduler")
+
+
+def differing_keys(runs: Sequence[Run]) -> list[str]:
+    """Return the keys of the configuration that tell runs apart: algorithm first, seed last.
+
+    Left out are the keys of `INCIDENTAL`, and those that follow from another key: the weights of
+    a rule from `algorithm.name`, the options of an optimizer from `optimizer._target_`, the metric
+    from the algorithm that chose it. A key that was given on a command line follows from none.
+    """
+    texts = (text for run in runs for text in run.provenance.get("overrides", ()))
+    given = set(map(override_key, texts))
+    kept: list[str] = []
+    for key in sorted(filter(_tells, all_differences(runs)), key=_rank):
+        typed = key in given or (_is_name(key) and key.rpartition(".")[0] in given)  # metric=fisher
+        leaders = (name for name in kept if _may_lead(name, key))
+        if typed or not any(_follows(runs, key, leader) for leader in leaders):
+            kept.append(key)
+    return kept
+
+
+def all_differences(runs: Sequence[Run]) -> list[str]:
+    """Return every key of the configuration in which runs differ, in the order of the first."""
+    keys = dict.fromkeys(key for run in runs for key in run.config)
+    return [key for key in keys if len({_text(run, key) for run in runs}) > 1]
+
+
+def but_seed(keys: Sequence[str]) -> list[str]:
+    """Return keys without the seed: runs that agree in them are of one group."""
+    return [key for key in keys if key != "seed"]
+
+
+def _text(run: Run, key: str) -> str:
+    """A value as text that can be compared and hashed; 1 and 1.0 are the same."""
+    value = run.config.get(key)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return repr(float(value)) if number else repr(value)  # type: ignore[arg-type]
+
+
+def _is_name(key: str) -> bool:
+    """Whether a key says which class or choice a group, or a part of it, is."""
+    return key.endswith((".name", "._target_"))
+
+
+def _tells(key: str) -> bool:
+    """Whether a key says what a run computes."""
+    return not f"{key}.".startswith(tuple(f"{name}." for name in INCIDENTAL))
+
+
+def _may_lead(leader: str, key: str) -> bool:
+    """Whether a key's value may follow from that of a leader: an option of what it names."""
+    chosen = leader == "algorithm.name" and key.partition(".")[0] in CHOSEN_BY_ALGORITHM
+    return chosen or (_is_name(leader) and key.startswith(leader.rpartition(".")[0] + "."))
+
+
+def _rank(key: str) -> tuple[object, ...]:
+    """The order of keys: the algorithm, the data, what else has a name, rates, all others, seed."""
+    first = ("algorithm.name", "data.name")
+    place = first.index(key) if key in first else len(first)
+    rate = not key.endswith("lr")
+    return key == "seed", place, not _is_name(key), key.endswith("_target_"), rate, key
+
+
+def _follows(runs: Sequence[Run], key: str, leader: str) -> bool:
+    """Whether runs with one value of the leader have one value of the key."""
+    values = pd.DataFrame([(_text(run, leader), _text(run, key)) for run in runs])
+    return bool((values.groupby(0)[1].nunique() == 1).all())
+
+
+# --- what keys and values are called --------------------------------------------------------------
+
+
+def short_names(keys: Sequence[str]) -> dict[str, str]:
+    """Return a short name for each key, no name twice: a group's own, or with its group.
+
+    Examples:
+        >>> short_names(["algorithm.name", "optimizer.lr", "damping.value", "trainer.batch_size"])
+        {'algorithm.name': 'algorithm', 'optimizer.lr': 'lr', 'damping.value': 'damping.value', \
+'trainer.batch_size': 'batch_size'}
+    """
+    short = {key: _short(key) for key in keys}
+    taken = list(short.values())
+    return {key: name if taken.count(name) == 1 else key for key, name in short.items()}
+
+
+def _short(key: str) -> str:
+    """The shortest name that says what a key is."""
+    parts = key.split(".")
+    if _is_name(key):
+        return ".".join(parts[:-1])
+    alone = parts[0] in ("trainer", "model") or parts[-1].endswith("lr")
+    return parts[-1] if alone else ".".join(parts[-2:])
+
+
+def value_text(key: str, value: Any) -> str:
+    """Return a value of the configuration as people write it: 0.1, SGD, 32-16, none."""
+    if key == "metric._target_" and value is None:
+        return "euclidean"
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    if isinstance(value, list):
+        return "-".join(map(str, value))
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value).split(".")[-1] if key.endswith("_target_") else str(value)
+
+
+def label(run: Run, keys: Sequence[str]) -> str:
+    """Return what tells a run apart, by these keys: `rws, lr 0.1, damping.value 0.328, seed 0`."""
+    parts = []
+    for key, name in short_names(keys).items():
+        text = value_text(key, run.config.get(key))
+        parts.append(text if _is_name(key) and text != "none" else f"{name} {text}")
+    return ", ".join(parts)
+
+
+def columns_of(runs: Sequence[Run], keys: Sequence[str]) -> pd.DataFrame:
+    """Return the values of keys as texts, a line for each run, under short names."""
+    names = short_names(keys)
+    lines = [
+        {name: value_text(key, run.config.get(key)) for key, name in names.items()} for run in runs
+    ]
+    return pd.DataFrame(lines, columns=list(names.values()), index=range(len(runs)), dtype=object)
+
+
+def find_key(name: str, keys: Iterable[str]) -> str:
+    """Return the key that a name stands for: lr, damping.value or algorithm, or a key itself.
+
+    Args:
+        name: What the user wrote.
+        keys: All that there are.
+
+    Raises:
+        UserError: No key is called so, or several are.
+    """
+    keys = list(keys)
+    for choice in (name, f"{name}.name", f"{name}._target_"):
+        if choice in keys:
+            return choice
+    named = [key for key in keys if key.endswith(f".{name}")]
+    if len(named) == 1:
+        return named[0]
+    if named:
+        raise UserError(f"{name!r} is the end of several keys: {', '.join(named)}")
+    near = [key for key in keys if key.startswith(f"{name}.")] or difflib.get_close_matches(
+        name, keys
+    )
+    hint = f"; perhaps {', '.join(near[:6])}" if near else ""
+    raise UserError(f"no run's .hydra/config.yaml has the configuration key {name!r}{hint}")

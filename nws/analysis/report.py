@@ -1,0 +1,246 @@
+"""The report: one page on runs that opens in a browser without a network, `scripts/report.py`.
+
+page.html is its template, with its script, and page.css its style.
+"""
+
+import base64
+import io
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup, escape
+from PIL import Image
+from plotly.offline import get_plotlyjs
+
+from nws.analysis.curves import Band, curve, group_runs, scale, with_column
+from nws.analysis.evaluation import read_rows
+from nws.analysis.figures import LABELS
+from nws.analysis.keys import all_differences, differing_keys, value_text
+from nws.analysis.runs import LOG_LIKELIHOOD, POSITION, Run, folder_names, frame
+from nws.analysis.summaries import means_table, runs_table
+from nws.analysis.tables import with_error
+from nws.errors import UserError
+from nws.experiment.config import flatten
+from nws.experiment.run import RunDirectory
+from nws.files import read_bytes, read_text, write_atomically
+from nws.style import COLOURS
+
+IMAGES = 6  # of each kind and run, at most
+WIDTH = 640  # pixels; wider images are made smaller
+MAX_DIFF = 100_000  # letters of a diff that are shown
+HIDDEN = ("command", "overrides", "pid", "best", "last", "git")  # of provenance.json
+DASHES = ("solid", "dash", "dot", "dashdot")
+STEP = re.compile(r"(.+)_step_(\d+)$")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the page says of a run beside the tables and the curves."""
+
+    name: str  # what tells it from the others
+    place: str  # its directory, below that of all runs
+    command: str  # that started it, empty where it is unknown
+    facts: list[tuple[str, str]]  # of provenance.json
+    diff: str  # of the code, empty where there was none
+    config: list[tuple[str, str, bool]]  # key, value, whether the runs differ in it
+    images: dict[str, list[tuple[str, str]]]  # by their kinds: address and caption of each
+
+
+def write_report(
+    runs: Sequence[Run], path: Path, *, title: str, command: str, images: int = IMAGES
+) -> str:
+    """Write a page on runs: tables, curves, images, provenance.
+
+    Args:
+        runs: The runs.
+        path: The file, .html.
+        title: The heading.
+        command: The command that makes the page.
+        images: How many of each kind and run it shows at most; 0: none.
+
+    Returns:
+        How many runs it shows, and the size of the file, for people.
+
+    Raises:
+        UserError: A file of a run is damaged, or the page cannot be written.
+    """
+    folder = Path(__file__).parent
+    environment = Environment(
+        loader=FileSystemLoader(folder), autoescape=select_autoescape(), undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
+    keys, found = differing_keys(runs), entries(runs, images)
+    kinds = dict.fromkeys(kind for entry in found for kind in entry.images)
+    lengths = {kind: max(len(entry.images.get(kind, ())) for entry in found) for kind in kinds}
+    content = environment.get_template("page.html").render(
+        title=title, command=command, time=datetime.now().astimezone().isoformat(" ", "minutes"),
+        means=means_table(runs, list(frame(runs)["best"]), keys, "best valid, nats"),
+        table=table(runs, keys), entries=found, kinds=lengths, figures=figures(runs),
+        labels=LABELS, style=Markup((folder / "page.css").read_text()),
+        plotly=Markup(get_plotlyjs()),
+    ).encode()  # fmt: skip
+    write_atomically(path, content)
+    return f"{len(runs)} run{'s' * (len(runs) > 1)}, {len(content) / 1e6:.1f} MB"
+
+
+def table(runs: Sequence[Run], keys: Sequence[str]) -> pd.DataFrame:
+    """The table of runs as texts, with what evaluate.py found and where they ran."""
+    shown = runs_table(runs, keys)
+    links = enumerate(shown["run"], 1)
+    shown["run"] = [Markup(f'<a href="#run-{n}">{escape(name)}</a>') for n, name in links]
+    evaluated = pd.DataFrame([_evaluations(run) for run in runs])
+    return pd.concat([shown, evaluated.fillna(""), frame(runs)["host"]], axis=1)
+
+
+def _evaluations(run: Run) -> dict[str, str]:
+    """The figures of a run's evaluation.json by what was asked for, of the present checkpoints."""
+    found = {}
+    for row in read_rows(run.path):
+        checkpoint, weights = row.get("checkpoint"), row.get("weights", "plain")
+        if row.get("step") == (run.last if checkpoint == "last" else run.best).get("step"):
+            asked = f"{row['data_points']:,} {row.get('split')} images, K = {row['samples']:,}"
+            asked += f", {checkpoint}" + f", {weights}" * (weights != "plain")
+            found[f"log p ({asked})"] = with_error(row["log_likelihood"], row["standard_error"], 2)
+            if "log_p_star" in row:
+                errors = row["log_p_star"], row["log_p_star_standard_error"]
+                found[f"log p* ({asked})"] = with_error(*errors, 2)
+    return found
+
+
+def entries(runs: Sequence[Run], images: int) -> list[Entry]:
+    """An entry for each run."""
+    names, unlike = group_runs(runs, "run"), set(all_differences(runs))
+    return [
+        Entry(
+            name, place, shlex.join(map(str, run.provenance.get("command") or ())), _facts(run),
+            _diff(run), [(key, value_text(key, v), key in unlike) for key, v in run.config.items()],
+            _images(run, images),
+        )
+        for run, name, place in zip(runs, names, folder_names(runs), strict=True)
+    ]  # fmt: skip
+
+
+def _facts(run: Run) -> list[tuple[str, str]]:
+    facts = {key: value for key, value in run.provenance.items() if key not in HIDDEN}
+    git = run.provenance.get("git") or {}
+    if git:
+        facts["commit"] = f"{git.get('commit')}{', changed since' * bool(git.get('changed'))}"
+    flat = flatten(facts).items() if facts else ()
+    return [(key.replace("_", " "), value_text(key, each)) for key, each in flat if each != []]
+
+
+def _diff(run: Run) -> str:
+    """What was changed in the code since its commit."""
+    path = run.path / Path(str((run.provenance.get("git") or {}).get("diff"))).name
+    try:
+        text = read_text(path)
+    except UserError:  # there was none, or it is gone
+        return ""
+    return text if len(text) <= MAX_DIFF else text[:MAX_DIFF] + "\n(the rest is in the file)"
+
+
+# --- images ---------------------------------------------------------------------------------------
+
+
+def _images(run: Run, most: int) -> dict[str, list[tuple[str, str]]]:
+    """The PNGs of a run, at most so many of each kind: the first, the last, and between."""
+    kinds: dict[str, list[Path]] = {}
+    for path in sorted(RunDirectory(run.path).images.glob("*.png")):
+        match = STEP.fullmatch(path.stem)
+        kinds.setdefault(match[1] if match else path.stem, []).append(path)
+    found = {}
+    for kind, files in kinds.items():
+        places = np.linspace(len(files) - 1, 0, min(most, len(files))).round().astype(int)
+        if shown := [each for place in places[::-1] if (each := data_uri(files[place]))]:
+            found[kind.replace("_", " ")] = shown
+    return found
+
+
+def data_uri(path: Path) -> tuple[str, str] | None:
+    """An image file as the address of itself, and its caption: a PNG of at most 64 colours.
+
+    The caption that `save_png` drew below the grid is cut off: it is text on the page. None where
+    the file is no image.
+    """
+    try:
+        with Image.open(io.BytesIO(read_bytes(path))) as picture:
+            words = {name: str(text) for name, text in picture.info.items()}
+            image = picture.convert("RGB")
+        width, height = map(int, words.get("grid", f"{image.width}x{image.height}").split("x"))
+    except (OSError, ValueError, Image.DecompressionBombError):  # UserError is a ValueError
+        return None
+    image = image.crop((0, 0, width, height))
+    image.thumbnail((WIDTH, WIDTH * height), Image.Resampling.BOX)
+    buffer = io.BytesIO()
+    image.quantize(64, dither=Image.Dither.NONE).save(buffer, format="png", optimize=True)
+    address = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return address, words.get("caption", path.stem.replace("_", " "))
+
+
+# --- curves ---------------------------------------------------------------------------------------
+
+
+def figures(every: Sequence[Run]) -> dict[str, Any]:
+    """What plotly draws of each view, axis and column: traces, the range of y, what is cut."""
+    runs = [run for run in every if len(run.metrics)]
+    names = dict.fromkeys(name for run in runs for name in run.metrics.dropna(axis=1, how="all"))
+    columns = sorted(
+        (name for name in names if name not in POSITION), key=lambda name: name != LOG_LIKELIHOOD
+    )
+    methods, alone = group_runs(runs), group_runs(runs, "run")
+    numbers = {run.path: n for n, group in enumerate(methods.values()) for run in group}
+    views = {"each run": alone}
+    if len(methods) < len(runs):
+        views = {"mean ± deviation over seeds": methods} | views
+    return {
+        view: {axis: {name: _figure(groups, axis, name, numbers) for name in columns}
+               for axis in ("epoch", "seconds")}
+        for view, groups in views.items()
+    }  # fmt: skip
+
+
+def _figure(
+    groups: dict[str, list[Run]], axis: str, column: str, numbers: dict[Path, int]
+) -> dict[str, Any]:
+    bands, traces, seen = {}, [], dict.fromkeys(numbers.values(), 0)
+    for name, group in groups.items():
+        if not any(column in run.metrics and run.metrics[column].notna().any() for run in group):
+            continue
+        bands[name] = curve(with_column(group, column), axis, column)
+        number = numbers[group[0].path]
+        colour = COLOURS[:-1][number % (len(COLOURS) - 1)]  # black is for the page's ink
+        dash = DASHES[(number // (len(COLOURS) - 1) + seen[number]) % len(DASHES)]
+        seen[number] += 1  # seeds of a method have its colour
+        traces += _traces(name, bands[name], colour, dash)
+    found = scale(bands, column)
+    ends = None if found.low is None else [found.low, found.high]
+    cut = "; ".join(f"{name} goes to {value:,.4g}" for name, value in found.cut.items())
+    return {"traces": traces, "range": ends, "cut": cut}
+
+
+def _traces(name: str, band: Band, colour: str, dash: str) -> list[dict[str, Any]]:
+    """A line, and the band around it where it is a mean over runs."""
+    x, shared = _rounded(band.index), {"name": name, "legendgroup": name}
+    line: Any = {"line": {"color": colour, "dash": dash, "width": 1.8}, "marker": {"size": 5}}
+    mode = "lines+markers" if len(band) < 13 else "lines"
+    traces = [shared | line | {"x": x, "y": _rounded(band["mean"]), "mode": mode}]
+    if band["deviation"].any():
+        around = [*(band["mean"] - band["deviation"]), *(band["mean"] + band["deviation"])[::-1]]
+        area: Any = {"fill": "toself", "fillcolor": colour + "2e", "line": {"width": 0}}
+        area |= {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
+        traces.append(shared | area | {"x": x + x[::-1], "y": _rounded(around)})
+    return traces
+
+
+def _rounded(values: Iterable[float]) -> list[float]:
+    """Numbers with few digits, for a small file."""
+    return [float(f"{value:.6g}") for value in values]

@@ -1,0 +1,132 @@
+"""From the images of a source to a data set: how grey becomes binary, and where bytes are held."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nws.data import files
+from nws.data.dataset import CHUNK, Dataset, RawImages, Split
+from nws.errors import UserError
+
+BINARIZATIONS = ("resample", "static", "threshold", "none")
+WHERE = ("device", "host", "auto")
+SHARE = 0.5  # of a device's free memory, that the bytes of a data set take at most with `auto`
+# Seeds of the draw that makes a part binary, constants: every run sees the same images.
+DRAW_SEEDS = {"train": 101, "valid": 202, "test": 303, "unlabeled": 404}
+
+
+def load_dataset(
+    source: Callable[..., RawImages],
+    *,
+    name: str | None = None,
+    binarize: str = "resample",
+    where: str = "auto",
+    device: torch.device | str = "cpu",
+    **options: Any,
+) -> Dataset:
+    """Return the data set of the images from a source.
+
+    Args:
+        source: A function that returns `RawImages`, such as `load_digits` or your own.
+        name: What to call the data set; None for the name of the function.
+        binarize: How grey images become binary, one of `BINARIZATIONS`. Binary images stay.
+        where: Where bytes are held: on the `device`; in memory of the `host`, or in the file that a
+            source maps; `auto` is the device, unless they would fill its memory. The images of all
+            batches are the same.
+        device: Where images are used.
+        options: The source's own options. `root` is left out where the source does not take it.
+
+    Raises:
+        UserError: An option is unknown, missing or wrong, or a file is missing or damaged.
+
+    Examples:
+        >>> from nws.data import load_digits
+        >>> data = load_dataset(load_digits, binarize="threshold")
+        >>> data.name, len(data.train), data.valid.batch().shape
+        ('digits', 1297, torch.Size([250, 64]))
+    """
+    name = getattr(source, "__name__", "data").removeprefix("load_") if name is None else name
+    if not isinstance(name, str) or not name:
+        raise UserError(f"data.name must be a text, got {name!r}")
+    for option, value, choices in (("binarize", binarize, BINARIZATIONS), ("where", where, WHERE)):
+        if value not in choices:
+            raise UserError(f"data.{option} must be one of {', '.join(choices)}, got {value!r}")
+    device = torch.device(device)
+    raw = _call(source, name, options)
+    size = sum(map(torch.numel, raw.parts().values()))
+    host = where == "host" or (where == "auto" and size > SHARE * files.free_memory(device))
+    parts: dict[str, Any] = {
+        part: _hold(_binarize(part, images, raw, binarize), device, host)
+        for part, images in raw.parts().items()
+    }
+    if raw.unlabeled is raw.train:
+        parts["unlabeled"] = parts["train"]
+    exact = raw.distribution and (raw.distribution[0].to(device), raw.distribution[1].to(device))
+    return Dataset(name, raw.shape, distribution=exact, **parts)
+
+
+def _call(source: Callable[..., RawImages], name: str, options: dict[str, Any]) -> RawImages:
+    """Call a source with the options that it takes, after a check that they fit."""
+    try:
+        signature = inspect.signature(source)
+    except (TypeError, ValueError):  # of a builtin, or of what cannot be called
+        raise UserError(f"data._target_ must be a function in Python, got {source!r}") from None
+    known = dict.fromkeys(["root", "binarize", "where", *signature.parameters])
+    if unknown := ", ".join(sorted(options.keys() - known)):
+        raise UserError(f"data: {name} has no option {unknown}; its options are {', '.join(known)}")
+    if "root" not in signature.parameters:
+        options = {key: value for key, value in options.items() if key != "root"}
+    try:
+        signature.bind(**options)
+    except TypeError as error:
+        raise UserError(f"data: the options of {name} do not fit: {error}") from error
+    target = f"{source.__module__}.{getattr(source, '__qualname__', name)}"
+    try:
+        raw = source(**options)
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:
+        kind = type(error).__name__
+        raise UserError(f"data: {target} raised {kind}: {files.one_line(error)}") from error
+    if not isinstance(raw, RawImages):
+        raise UserError(
+            "data._target_ must be a function that returns nws.data.RawImages,"
+            f" {target} returned {type(raw).__name__}"
+        )
+    return raw
+
+
+def _binarize(part: str, images: Tensor, raw: RawImages, how: str) -> Split:
+    """Return one part's images, (N, D) uint8 on the CPU, as `data.binarize` says."""
+    fresh = how == "resample" and part in ("train", "unlabeled")
+    grey = Split(images, raw.maximum, False, order=raw.order if part == "train" else None)
+    if raw.maximum == 1 or how == "none" or fresh:
+        return replace(grey, redraw=fresh and raw.maximum > 1)
+    # Drawn on the CPU by a generator of its own: the same images on every device.
+    rng = torch.Generator().manual_seed(DRAW_SEEDS[part])
+    drawn = replace(grey, redraw=True)
+    bits = torch.empty(len(grey), images.shape[1], dtype=torch.uint8)
+    for chunk in torch.arange(len(grey)).split(CHUNK):
+        if how == "threshold":
+            bits[chunk] = (grey.rows(chunk) > raw.maximum / 2).to(torch.uint8)
+        else:
+            bits[chunk] = drawn.batch(chunk, rng).to(torch.uint8)
+    source = grey if part in ("valid", "test") else None
+    return Split(bits, 1, redraw=False, source=source)
+
+
+def _hold(split: Split, device: torch.device, host: bool) -> Split:
+    """Return a part with its bytes where they are to be held.
+
+    On the device they are a copy: what they were may be a file, which may change.
+    """
+    if host:
+        return replace(split, onto=device)
+    source = None if split.source is None else _hold(split.source, torch.device("cpu"), False)
+    rows = split.rows()
+    moved = rows.to(device, copy=rows is split.bytes)
+    return replace(split, bytes=moved, source=source, order=None)

@@ -1,0 +1,157 @@
+"""Which images each training step gets."""
+
+from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nws.data import Dataset, Split
+from nws.errors import UserError, positive_int
+
+TRAIN, UNLABELED = 2, 3  # the streams of random numbers that shuffle these parts
+
+Key = tuple[int, int]  # which batch: the stream of its shuffles, and the step
+
+
+def derive_seed(seed: int, *stream: int) -> int:
+    """Return the seed of one stream: 0 parameters, 1 draws, 2 and 3 shuffles, each by epoch,
+    4 dreams of evaluations, by step.
+    """
+    return int(np.random.SeedSequence([seed, *stream]).generate_state(1)[0])
+
+
+def check_seed(name: str, seed: object) -> int:
+    """Return a seed; `UserError` unless it is a whole number of 0 to 2^63 - 1."""
+    value = positive_int(name, seed, minimum=0)
+    if value >= 2**63:
+        raise UserError(f"{name} must be a whole number below 2^63, got {seed}")
+    return value
+
+
+class Batches:
+    """The batches of a run, a function of seed and step: there is no state to save.
+
+    Each epoch is shuffled anew and drops its incomplete last batch.
+
+    Args:
+        data: The data set.
+        size: Images in a batch, B.
+        sources: Where metrics take their rows from: `same`, `other` or `unlabeled`.
+        seed: The run's seed.
+    """
+
+    def __init__(self, data: Dataset, size: int, sources: Collection[str], seed: int) -> None:
+        self.data, self.size, self.sources, self.seed = data, size, sources, seed
+        self._places: list[Tensor] = []  # of the batches: each step writes to the same memory
+        steps_per_epoch(size, len(data.train), "training")
+        if "unlabeled" in sources:
+            if data.unlabeled is None:
+                raise UserError(
+                    "metric.batch=unlabeled needs a data set with unlabelled images,"
+                    f" {data.name} has none; use data=tfd, or metric.batch=other for another batch"
+                    " of the training images"
+                )
+            steps_per_epoch(size, len(data.unlabeled), "unlabelled")
+        host = data.train.onto is not None
+        self._ahead = RowsAhead(data.train.device, self._rows) if host else None
+
+    def at(self, step: int, rng: torch.Generator) -> list[Tensor]:
+        """Return the batch of a step, (B, D), and the one that metrics take rows from, if another.
+
+        `rng` makes fresh draws of grey images. The next call writes over what is returned: a step
+        that is recorded finds its batch in the same place.
+        """
+        wanted = self._wanted(step)
+        if self._ahead is not None:
+            rows = self._ahead.take(wanted, self._wanted(step + 1))
+        else:
+            rows = [self._rows(key) for key in wanted]
+        if not self._places:
+            shape = (len(wanted), *rows[0].shape)
+            self._places = [*rows[0].new_empty(shape, dtype=torch.float32)]
+        return [
+            self._split(stream).images(each, rng, place)
+            for (stream, _), each, place in zip(wanted, rows, self._places, strict=True)
+        ]
+
+    def _wanted(self, step: int) -> list[Key]:
+        """Return which batches a step takes: that of the gradient first."""
+        if "other" in self.sources:
+            return [(TRAIN, step), (TRAIN, step + 1)]
+        if "unlabeled" in self.sources:
+            return [(TRAIN, step), (UNLABELED, step)]
+        return [(TRAIN, step)]
+
+    def _split(self, stream: int) -> Split:
+        """Return the part whose shuffles come from a stream of random numbers."""
+        if stream == UNLABELED and self.data.unlabeled is not None:
+            return self.data.unlabeled
+        return self.data.train
+
+    def _rows(self, key: Key) -> Tensor:
+        """Return the bytes of a batch, (B, D), where they are held."""
+        stream, step = key
+        split = self._split(stream)
+        epoch, place = divmod(step, len(split) // self.size)
+        order = _shuffle(len(split), split.bytes.device, self.seed, stream, epoch)
+        return split.rows(order[place * self.size : (place + 1) * self.size])
+
+
+@lru_cache(maxsize=4)  # a step and the next need two epochs at most, of two parts
+def _shuffle(count: int, device: torch.device, *seed: int) -> Tensor:
+    rng = torch.Generator().manual_seed(derive_seed(*seed))
+    order = torch.randperm(count, generator=rng)
+    if device.type != "cuda":
+        return order.to(device)
+    return order.pin_memory().to(device, non_blocking=True)  # which does not wait
+
+
+def steps_per_epoch(size: int, images: int, kind: str) -> int:
+    """Return the whole batches in a pass over some images; `UserError` where there is none."""
+    if size > images:
+        limit = f"at most the {images} {kind} images"
+        raise UserError(f"trainer.batch_size must be {limit}, got {size}; lower it")
+    return images // size
+
+
+class RowsAhead:
+    """Bytes of batches on the device, of which the next ones are on their way already.
+
+    On CUDA each goes through pinned memory, on a stream of its own: it is copied while the step
+    before computes, and the host waits for nothing. On a CPU there is nothing to copy.
+
+    Args:
+        device: Where batches are used.
+        rows: Returns the bytes of a batch, (B, D), in host memory.
+    """
+
+    def __init__(self, device: torch.device, rows: Callable[[Key], Tensor]) -> None:
+        self._device, self._rows = device, rows
+        self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._coming: dict[Key, Tensor] = {}
+
+    def take(self, wanted: Sequence[Key], following: Sequence[Key]) -> list[Tensor]:
+        """Return the wanted batches, (B, D) bytes on the device, and begin to copy the next ones.
+
+        What was not announced is copied now.
+        """
+        found = {key: self._of(key) for key in wanted}
+        if self._side is not None:
+            main = torch.cuda.current_stream(self._device)
+            main.wait_stream(self._side)
+            for rows in found.values():
+                rows.record_stream(main)  # its memory is not given away before main has used it
+        self._coming = {key: found[key] if key in found else self._of(key) for key in following}
+        return [found[key] for key in wanted]
+
+    def _of(self, key: Key) -> Tensor:
+        """Return a batch that was copied, or is being copied from now on."""
+        if key in self._coming:
+            return self._coming[key]
+        rows = self._rows(key)
+        if self._side is None:
+            return rows.to(self._device)
+        with torch.cuda.stream(self._side):
+            return rows.pin_memory().to(self._device, non_blocking=True)

@@ -1,0 +1,102 @@
+"""The boundary of all programs: what a user sees of an error is one line, never a page of Python.
+
+A `UserError` is its message. Of whatever else is raised, the traceback goes to a file that the line
+names; with `NWS_DEBUG=1` it goes to the terminal. This module imports neither torch nor Hydra, so
+that it is there while they load.
+"""
+
+import contextlib
+import importlib
+import io
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from typing import NoReturn
+
+from nws.errors import UserError
+
+PIPE_CLOSED = 128 + signal.SIGPIPE
+MEMORY = (
+    "there is not enough memory; lower trainer.batch_size, algorithm.samples, model.layers or"
+    " trainer.evaluation_samples; in programs that look at runs --samples, --count or --batch"
+)
+
+
+def launch(module: str) -> None:
+    """Import a program and run it: `launch("nws.programs.sample")`. Ctrl-C is quiet even then."""
+    with errors_for_people():
+        importlib.import_module(module).run()
+
+
+@contextlib.contextmanager
+def errors_for_people() -> Iterator[None]:
+    """End the program with one line for an error, and quietly for Ctrl-C or a closed pipe."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell, >&-
+            setattr(sys, name, io.StringIO())
+        elif hasattr(getattr(sys, name), "reconfigure"):  # a sign that a terminal lacks
+            getattr(sys, name).reconfigure(errors="replace")
+    try:
+        yield
+        sys.stdout.flush()
+    except (Exception, KeyboardInterrupt) as error:
+        end_program(error)
+
+
+def end_program(error: Exception | KeyboardInterrupt) -> NoReturn:
+    """End the program over an error, as `errors_for_people` says."""
+    if isinstance(error, KeyboardInterrupt):
+        print("interrupted", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
+    if isinstance(error, BrokenPipeError):  # the reader is gone; nothing is said, even at exit
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(PIPE_CLOSED)
+    together = sys.modules.get("nws.distributed")  # it imports torch
+    if together is None or together.speaks_first():  # of several processes that end one says why
+        print(f"error: {explain(error)}", file=sys.stderr)
+    sys.exit(1)
+
+
+def explain(error: Exception) -> str:
+    """Return the message of an error for a person; raise the error where `NWS_DEBUG` asks for it.
+
+    Hydra's own errors stay in its words.
+    """
+    if os.environ.get("NWS_DEBUG", "0") not in ("", "0"):
+        raise error
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    if isinstance(error, UserError):
+        return str(error)
+    if kinds & {"HydraException", "OmegaConfBaseException"}:
+        return " ".join(f"{error} {error.__cause__ or ''}".split())
+    if kinds & {"MemoryError", "OutOfMemoryError"} or "Allocator" in str(error):
+        return MEMORY
+    if isinstance(error, OSError):
+        what = f"{error.filename}: " if error.filename is not None else ""
+        return f"{what}{error.strerror or error}; look at whether it is there and may be written"
+    return f"{describe(error)}; {_keep(error)}"
+
+
+def describe(error: BaseException) -> str:
+    """Return an error's kind and first line, and the line that raised it, outside of libraries."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = ([each for each in frames if "site-packages" not in each.filename] or frames)[-1:]
+    where = "".join(f"{os.path.basename(each.filename)} line {each.lineno}: " for each in last)
+    if isinstance(error, SyntaxError):
+        where, text = f"{error.filename} line {error.lineno}: ", error.msg
+    else:
+        text = (str(error).strip().splitlines() or ["no message"])[0]
+    return f"{where}{type(error).__name__}: {text}"
+
+
+def _keep(error: Exception) -> str:
+    """Write the traceback of an error to a file, and return words that name it."""
+    with contextlib.suppress(OSError):
+        with tempfile.NamedTemporaryFile("w", prefix="nws_", suffix=".log", delete=False) as file:
+            file.write("".join(traceback.format_exception(error)))
+        return f"its traceback is in {file.name}"
+    return "NWS_DEBUG=1 shows its traceback"

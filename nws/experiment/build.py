@@ -1,0 +1,325 @@
+"""Everything that is built from a run's configuration."""
+
+import logging
+import math
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from omegaconf import DictConfig
+from torch import Tensor
+from torch.optim import Optimizer, SparseAdam
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from nws import distributed
+from nws.data import Dataset, load_dataset
+from nws.errors import UserError, number, positive_int
+from nws.experiment.batches import check_seed, derive_seed, steps_per_epoch
+from nws.experiment.callbacks import Callback
+from nws.experiment.config import (
+    Mistakes,
+    check_keys,
+    check_names,
+    check_section,
+    filled,
+    locate,
+    make,
+    parameters_of,
+    to_dict,
+)
+from nws.experiment.rates import Scheduler, parameter_groups
+from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep
+from nws.models import HelmholtzMachine, Units
+from nws.models.likelihood import can_enumerate
+from nws.models.units import find_units
+from nws.natural import Damping
+from nws.natural.metrics import Metric
+from nws.natural.solvers import Solver
+
+log = logging.getLogger(__name__)
+
+MOST_SAMPLES = 10**6  # of an evaluation
+RATES = ("generator_lr", "recognition_lr")  # options of every optimizer here
+SOURCE = ("name", "binarize", "where", "root")  # options of every data set
+ROWS = tuple(field.name for field in fields(RowOptions))  # options of every metric
+#: What a group's section has beside the parameters of its class.
+MORE = {"data": SOURCE, "model": ("layers",), "optimizer": RATES, "metric": ROWS}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of the `trainer` group.
+
+    Args:
+        epochs: Passes over the training part; this and the interval may be fractions.
+        batch_size: B, data points of a step.
+        evaluate_every: Epochs between rows of metrics.csv, and checkpoints.
+        evaluation_samples: Importance samples of valid/log_likelihood.
+        evaluation_points: Validation images used; None for all.
+        matmul_precision: Of float32 products: "highest", or "high" (TF32 on a GPU).
+
+    Raises:
+        UserError: For a value that is out of range.
+    """
+
+    epochs: float = 100
+    batch_size: int = 32
+    evaluate_every: float = 10
+    evaluation_samples: int = 100
+    evaluation_points: int | None = None
+    matmul_precision: str = "highest"
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "evaluate_every"):
+            found = number(
+                f"trainer.{name}", getattr(self, name), "above 0", lambda value: value > 0
+            )
+            object.__setattr__(self, name, found)
+        for name, most in (
+            ("batch_size", math.inf),
+            ("evaluation_samples", MOST_SAMPLES),
+            ("evaluation_points", math.inf),
+        ):
+            if getattr(self, name) is not None or name != "evaluation_points":
+                found = positive_int(f"trainer.{name}", getattr(self, name), maximum=most)
+                object.__setattr__(self, name, found)
+        if self.matmul_precision not in ("highest", "high"):
+            raise UserError(
+                f"trainer.matmul_precision must be highest or high, got {self.matmul_precision!r}"
+            )
+        if self.batch_size < distributed.size():
+            raise UserError(
+                "trainer.batch_size must be at least the number of processes, got"
+                f" {self.batch_size} for {distributed.size()}; take a larger batch, or fewer"
+            )
+
+    def total_steps(self, images: int) -> int:
+        """Return the number of steps of a run on so many training images."""
+        each = steps_per_epoch(self.batch_size, images, "training")
+        return max(1, round(self.epochs * each))
+
+
+class Parts(NamedTuple):
+    """What a run trains and trains with, at step 0. The same configuration makes the same."""
+
+    settings: Settings
+    data: Dataset
+    learner: WakeSleep  # with the machine, on the device of the data
+    optimizer: Optimizer  # it follows the gradients that the learner writes
+    scheduler: Scheduler  # stepped once a step; ReduceLROnPlateau once an evaluation
+    callbacks: dict[str, Callback]
+    total_steps: int
+
+
+def build_parts(config: DictConfig, device: torch.device) -> Parts:
+    """Return what a configuration names, at step 0.
+
+    Raises:
+        UserError: With all mistakes in the options that were found.
+    """
+    mistakes = check_options(config)
+    collected, total = mistakes.collected, 1
+    settings = data = machine = optimizer = None
+    with collected():
+        settings = build_settings(config)
+    with collected():
+        data = build_data(config, device)
+    with collected():
+        seed = check_seed("seed", config.seed)
+    if settings is not None and data is not None:
+        with collected():
+            total = settings.total_steps(len(data.train))
+    with collected():
+        rule = build_rule(config, total)
+    with collected():
+        callbacks = build_callbacks(config, total)
+    with collected():
+        machine = build_machine(config, data or 1).to(device)
+    if machine is not None:
+        with collected():
+            metrics = build_metrics(config, total, machine)
+        with collected():
+            optimizer = build_optimizer(config, machine)
+    if optimizer is not None:
+        with collected():
+            scheduler = build_scheduler(config, total, optimizer)
+    mistakes.say()
+    assert settings is not None and data is not None and machine is not None
+    assert optimizer is not None
+    rng = torch.Generator(device).manual_seed(derive_seed(seed, 1))
+    learner = WakeSleep(machine, rule, rng, metrics)
+    data = without_exact(data, machine)
+    return Parts(settings, data, learner, optimizer, scheduler, callbacks, total)
+
+
+def check_options(config: DictConfig) -> Mistakes:
+    """Return what is wrong with the names of options: every key against the class that takes it."""
+    mistakes = Mistakes()
+    check_keys(config, mistakes)
+    mistakes.say()  # what is missing cannot be resolved
+    for group in (
+        "algorithm", "data", "model", "metric", "solver", "damping", "optimizer", "scheduler",
+        "average", "logger", "callbacks",
+    ):  # fmt: skip
+        with mistakes.collected():
+            if group not in config:
+                raise UserError(f"the options of {group} are missing; leave ~{group} out")
+            check_section(group, to_dict(config[group] or {}), MORE.get(group, ()))
+    return mistakes
+
+
+def build_settings(config: DictConfig) -> Settings:
+    """Return the options of the `trainer` group."""
+    options, names = to_dict(config.trainer), [field.name for field in fields(Settings)]
+    check_names("trainer", list(options), names, "the trainer")
+    return Settings(**options)
+
+
+def build_data(config: DictConfig, device: torch.device) -> Dataset:
+    """Return the data set of the `data` group on the device."""
+    options = to_dict(config.data)
+    check_section("data", options, SOURCE)
+    return load_dataset(locate(options.pop("_target_"), "data"), device=device, **options)
+
+
+def build_machine(config: DictConfig, data: Dataset | int) -> HelmholtzMachine:
+    """Return an untrained machine of the `model` group, on the CPU, drawn from the run's seed.
+
+    Args:
+        config: The run's configuration.
+        data: The data set; or the number of pixels, where parameters are loaded afterwards.
+    """
+    options = to_dict(config.model)
+    if options.get("visible_bias") == "data":
+        options["visible_bias"] = 0.0
+        if not isinstance(data, int):
+            units = options.get("visible") or options.get("units", "binary")
+            units = make(units, "model.visible") if isinstance(units, dict) else find_units(units)
+            _expected(units, Units, "model.visible", "a nws.models.units.Units")
+            options["visible_bias"] = mean_image_bias(data, units)
+    pixels = data if isinstance(data, int) else math.prod(data.shape)
+    rng = torch.Generator().manual_seed(derive_seed(check_seed("seed", config.seed), 0))
+    layers = options.pop("layers")
+    if not isinstance(layers, list):
+        raise UserError(f"model.layers must be a list of sizes such as [128,64], got {layers!r}")
+    machine = make(options, "model", [pixels, *layers], rng=rng)
+    return _expected(machine, HelmholtzMachine, "model", "a nws.models.HelmholtzMachine")
+
+
+def _expected(made: Any, kind: Any, option: str, words: str) -> Any:
+    """Return what was made; `UserError` where it is not what its group is for."""
+    if not isinstance(made, kind):
+        found = type(made).__name__
+        raise UserError(f"{option}._target_ must make {words}, got a {found}; see conf/{option}/")
+    return made
+
+
+def without_exact(data: Dataset, machine: HelmholtzMachine) -> Dataset:
+    """Return a data set without its p_D where the machine has too many states to sum over."""
+    if data.distribution is None or can_enumerate(machine, len(data.distribution[0])):
+        return data
+    log.warning(
+        f"metrics.csv will not have exact/kl: layers {list(machine.sizes[1:])} have too many states"
+        " to sum over; model=toy has few enough"
+    )
+    return replace(data, distribution=None)
+
+
+def mean_image_bias(data: Dataset, units: Units) -> Tensor:
+    """Return the logits (D,) of the training part's mean image.
+
+    One white and one black image are added, so that no pixel is certain.
+    """
+    white = data.train.total() / data.train.maximum
+    return units.link(units.from_data((white + 1) / (len(data.train) + 2)))
+
+
+def build_rule(config: DictConfig, total_steps: int = 1) -> Rule:
+    """Return the learning rule of the `algorithm` group."""
+    rule: Rule = make(filled(to_dict(config.algorithm), total_steps), "algorithm")
+    _expected(rule, Rule, "algorithm", "a nws.learning.Rule")
+    rule.try_step(total_steps - 1)  # a schedule that leaves its range is found here
+    return rule
+
+
+def build_damping(config: DictConfig, total_steps: int) -> Damping:
+    """Return the damping of the `damping` group, for one network."""
+    damping: Damping = make(filled(to_dict(config.damping), total_steps), "damping")
+    _expected(damping, Damping, "damping", "a class of nws.natural.damping")
+    for step in (total_steps - 1, 0):  # a schedule that falls to 0 is found here
+        damping.start_step(step)
+    return damping
+
+
+def build_metrics(
+    config: DictConfig, total_steps: int, machine: HelmholtzMachine
+) -> list[NaturalMetric]:
+    """Return a metric for each network from `metric`, `solver`, `damping`; none if Euclidean.
+
+    The options of `RowOptions` say which rows a metric takes in. The metric's own come first.
+    """
+    options = to_dict(config.metric)
+    if options.get("_target_") is None:
+        return []
+    check_section("metric", options, ROWS)
+    taken = parameters_of(locate(options["_target_"], "metric"))
+    names = [name for name in ROWS if name in options and name not in taken]
+    rows = RowOptions(**{name: options.pop(name) for name in names})
+    extra = {}
+    if "solver" in taken:
+        extra["solver"] = partial(make, to_dict(config.solver), "solver")
+        # A wrong option is found here, not at the first step.
+        _expected(extra["solver"](), Solver, "solver", "a nws.natural.solvers.Solver")
+    metrics = []
+    for network in machine.networks:
+        metric = make(options, "metric", **extra)
+        _expected(metric, Metric, "metric", "a nws.natural.Metric")
+        metrics.append(NaturalMetric(network, metric, build_damping(config, total_steps), rows))
+    return metrics
+
+
+def build_optimizer(config: DictConfig, machine: HelmholtzMachine) -> Optimizer:
+    """Return the `optimizer` group's optimizer of all parameters.
+
+    It has one group of parameters, or where the networks' rates differ one for each network.
+    """
+    options = to_dict(config.optimizer)
+    for name in ("lr", *RATES):
+        if options.get(name) is not None:
+            options[name] = number(
+                f"optimizer.{name}", options[name], "of at least 0", lambda value: value >= 0
+            )
+    if "lr" not in options and "lr" in parameters_of(locate(options["_target_"], "optimizer")):
+        raise UserError("optimizer.lr has no value; give optimizer.lr=VALUE")
+    made = make(options, "optimizer", parameter_groups(machine, options))
+    if isinstance(made, SparseAdam):
+        raise UserError("optimizer: SparseAdam takes sparse gradients alone; take another")
+    return _expected(made, Optimizer, "optimizer", "a torch optimizer")
+
+
+def build_scheduler(config: DictConfig, total_steps: int, optimizer: Optimizer) -> Scheduler:
+    """Return the `scheduler` group's scheduler of an optimizer."""
+    made = make(filled(to_dict(config.scheduler), total_steps), "scheduler", optimizer)
+    kinds, words = (LRScheduler, ReduceLROnPlateau), "one of torch.optim.lr_scheduler"
+    return _expected(made, kinds, "scheduler", words)
+
+
+def build_callbacks(config: DictConfig, total_steps: int) -> dict[str, Callback]:
+    """Return the callbacks of `callbacks`, `average` and `logger`, by their names.
+
+    Of several processes those that only show the run are the first one's.
+    """
+    sections = {f"callbacks.{name}": each for name, each in to_dict(config.callbacks).items()}
+    sections |= {name: to_dict(config[name]) for name in ("average", "logger") if config[name]}
+    made = {}
+    for option, section in sections.items():
+        if section is None or (section.get("_target_") is None and option in config):
+            continue  # none
+        if section.get("_target_") is None:
+            raise UserError(f"{option} needs a _target_, as the callbacks in conf/config.yaml have")
+        callback: Callback = make(filled(section, total_steps), option)
+        _expected(callback, Callback, option, "a nws.experiment.callbacks.Callback")
+        if distributed.is_first() or not callback.shows:
+            made[option.rpartition(".")[2]] = callback
+    return made

@@ -1,0 +1,103 @@
+"""Averages of the weights along a run: evaluated and saved beside the weights themselves.
+
+An average takes away much of the noise that the last steps leave in the weights. So a constant
+learning rate with an average may replace a rate that falls to zero, at some loss: see
+docs/results/kronecker.md.
+Sources: Polyak & Juditsky 1992 (the mean of the tail); Kingma & Ba 2015, section 3 (the correction
+of an exponential average's start).
+"""
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from nws.errors import number
+from nws.experiment.callbacks.callback import Callback
+from nws.models import HelmholtzMachine
+
+if TYPE_CHECKING:
+    from nws.experiment.run import Row
+    from nws.experiment.trainer import Trainer
+
+
+class Average(Callback):
+    """The mean of the weights after each step, over the last part of a run or over all of it.
+
+    With d = 1 - 1 / memory, the weights of k steps ago count d^k, over sum_k d^k. Without memory
+    all count the same. The sum makes the average unbiased from its first step on: it is the mean of
+    the weights that it has seen, and never of the starting point.
+
+    Args:
+        memory: Steps that an exponential average remembers; None for the plain mean.
+        start: Share of the run before the first weights that count, 0 to 1.
+
+    Attributes:
+        machine: A machine with the averaged weights; None before the run starts.
+        count: Steps in the average; 0 before its start.
+
+    Raises:
+        UserError: For a memory below 1, or a start that is not at least 0 and below 1.
+    """
+
+    def __init__(self, memory: float | None = None, start: float = 0.0) -> None:
+        if memory is not None:
+            expected = "of steps of at least 1, or null"
+            memory = number("average.memory", memory, expected, lambda value: value >= 1)
+        expected = "of at least 0 and below 1, a share of the run"
+        self.after = number("average.start", start, expected, lambda value: 0 <= value < 1)
+        self.decay = 1.0 if memory is None else 1 - 1 / memory
+        self.machine: HelmholtzMachine | None = None
+        self.count = 0
+        self._saved: dict[str, Any] | None = None
+
+    def start(self, trainer: "Trainer") -> None:
+        """Make the machine that takes the mean; a resumed run's has what it had."""
+        self.machine = copy.deepcopy(trainer.machine)
+        if self._saved is not None:
+            self.machine.load_state_dict(self._saved)
+
+    def after_step(self, trainer: "Trainer") -> None:
+        """Take in the weights after a step. It does not wait for the device."""
+        self.update(trainer.machine, trainer.step, trainer.total_steps)
+
+    def update(self, machine: HelmholtzMachine, step: int, total_steps: int) -> None:
+        """Take in a machine's weights after a step, counted from 1, of so many."""
+        if step <= self.after * total_steps:
+            self.count = 0  # a longer run may move the start
+            return
+        assert self.machine is not None
+        self.count += 1
+        pair = (list(part.parameters()) for part in (self.machine, machine))
+        mix = get_ema_multi_avg_fn(1 - newest_share(self.count, self.decay))
+        mix(*([each.detach() for each in part] for part in pair), self.count)
+
+    def row(self, trainer: "Trainer") -> "Row":
+        """The evaluation of the average, once there is one."""
+        if not self.count or self.machine is None:
+            return {}
+        found = trainer.validate(self.machine, "evaluation of the average")
+        return {
+            f"average/{key.split('/')[1]}": value
+            for key, value in found.items()
+            if key != "valid/samples"
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the averaged weights and how many steps are in them."""
+        machine = self.machine.state_dict() if self.machine is not None else self._saved
+        return {"machine": machine, "count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self._saved, self.count = state["machine"], int(state["count"])
+
+
+def newest_share(count: int, decay: float) -> float:
+    """Return the share of the newest of `count` weights: 1 / sum of decay^k, k = 0 .. count - 1.
+
+    Examples:
+        >>> [newest_share(count, 0.5) for count in (1, 2)], newest_share(4, 1.0)
+        ([1.0, 0.6666666666666666], 0.25)
+    """
+    return 1 / count if decay == 1 else (1 - decay) / (1 - decay**count)

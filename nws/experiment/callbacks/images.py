@@ -1,0 +1,48 @@
+"""Grids of generated and reconstructed images along a run."""
+
+from typing import TYPE_CHECKING
+
+from nws.errors import number, positive_int
+from nws.experiment.callbacks.callback import Callback
+from nws.experiment.evaluation import EVALUATION_SEED
+
+if TYPE_CHECKING:
+    from nws.experiment.trainer import Trainer
+
+
+class Images(Callback):
+    """Writes RUN/images/NAME_step_N.png, and hands it to the loggers.
+
+    Args:
+        every: Epochs between image grids, which may be a fraction; null for none.
+        count: Images of a grid of generated ones; half as many are reconstructed.
+
+    Raises:
+        UserError: For an interval that is not above 0, or less than 2 images.
+    """
+
+    shows = True
+
+    def __init__(self, every: float | None = 50, count: int = 64) -> None:
+        if every is not None:
+            name = "callbacks.images.every"
+            every = number(name, every, "of epochs above 0, or null", lambda value: value > 0)
+        self.every = every
+        self.count = positive_int("callbacks.images.count", count, minimum=2, maximum=10_000)
+
+    def due(self, trainer: "Trainer") -> None:
+        """Draw the pictures, always from the same random numbers."""
+        from nws.experiment.pictures import progress_pictures, save_png
+
+        row = trainer.rows[-1] if trainer.rows and trainer.rows[-1]["step"] == trainer.step else {}
+        likelihood = ""
+        if row:
+            mean, error = row["valid/log_likelihood"], row["valid/standard_error"]
+            likelihood = f", validation log p {mean:.2f} ± {error:.2f} nats"
+        pictures = progress_pictures(trainer.machine, trainer.data, EVALUATION_SEED, self.count)
+        for name, picture in pictures.items():
+            path = trainer.run.images / f"{name}_step_{trainer.step:07d}.png"
+            where = f"{trainer.run.path.parent.name}/{trainer.run.path.name}"
+            caption = f"{name}, {where}, step {trainer.step:,}{likelihood}\n{picture.rows}"
+            save_png(picture.grid, path, caption)
+            trainer.call("image", f"images/{name}", path, trainer.step)

@@ -1,0 +1,47 @@
+"""The noise scale of the gradients at evaluations."""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from nws.errors import positive_int
+from nws.experiment.callbacks.callback import Callback
+from nws.experiment.evaluation import EVALUATION_SEED
+from nws.learning.gradient_noise import gradient_noise
+
+if TYPE_CHECKING:
+    from nws.experiment.run import Row
+    from nws.experiment.trainer import Trainer
+
+MOST = 10_000
+
+
+class NoiseScale(Callback):
+    """The column noise_scale/NETWORK of metrics.csv: that of the plain gradient, in data points.
+
+    It takes the halves of the next batches of training, and draws of its own.
+
+    Args:
+        batches: How many of them, at least 2; null for no column.
+
+    Raises:
+        UserError: For another number.
+    """
+
+    def __init__(self, batches: int | None = None) -> None:
+        name = "callbacks.noise_scale.batches"
+        self.batches = batches
+        if batches is not None:
+            self.batches = positive_int(name, batches, minimum=2, maximum=MOST)
+
+    def row(self, trainer: "Trainer") -> "Row":
+        """Return the noise scale of each network."""
+        if self.batches is None:
+            return {}
+        rng = torch.Generator(trainer.learner.rng.device).manual_seed(EVALUATION_SEED)
+        batches = trainer.batches
+        size, steps = max(1, batches.size // 2), range(trainer.step, trainer.step + self.batches)
+        ahead = [batches.at(step, rng)[0].clone() for step in steps]
+        halves = [half for batch in ahead for half in batch.split(size)[:2]]
+        noise = gradient_noise(trainer.machine, trainer.learner.rule, halves, rng, trainer.step)
+        return {f"noise_scale/{name}": each.scale for name, each in noise.items()}

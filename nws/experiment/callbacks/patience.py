@@ -1,0 +1,54 @@
+"""The end of a run that gets no better."""
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from nws.errors import positive_int
+from nws.experiment.callbacks.callback import Callback
+
+if TYPE_CHECKING:
+    from nws.experiment.run import Row
+    from nws.experiment.trainer import Trainer
+
+log = logging.getLogger(__name__)
+
+
+class Patience(Callback):
+    """Ends a run after so many evaluations without a better valid/log_likelihood.
+
+    Args:
+        evaluations: How many; null for no such end.
+
+    Raises:
+        UserError: For a number below 1.
+    """
+
+    def __init__(self, evaluations: int | None = None) -> None:
+        name = "callbacks.patience.evaluations"
+        self.evaluations = None if evaluations is None else positive_int(name, evaluations)
+        self.waited = 0  # evaluations since the best one
+
+    @property
+    def ends(self) -> str:  # type: ignore[override]
+        """Why the run is to end."""
+        if self.evaluations is None or self.waited < self.evaluations:
+            return ""
+        return (
+            f"{self.waited} evaluations brought no better valid/log_likelihood; go on with"
+            f" callbacks.patience.evaluations=N, N > {self.waited}"
+        )
+
+    def after_row(self, trainer: "Trainer", row: "Row") -> None:
+        """Count; `trainer.best` is that of the rows before."""
+        if trainer.step:
+            self.waited = 0 if row["valid/log_likelihood"] > trainer.best else self.waited + 1
+            if self.ends and trainer.step < trainer.total_steps:
+                log.warning(f"the run ends at {trainer.place}: {self.ends}")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how long it has waited."""
+        return {"waited": self.waited}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self.waited = int(state["waited"])

@@ -1,0 +1,87 @@
+"""Weights & Biases: `logger=wandb_offline` and `logger=wandb`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nws.errors import UserError
+from nws.experiment.callbacks.callback import Callback
+
+if TYPE_CHECKING:
+    from nws.experiment.run import Row
+    from nws.experiment.trainer import Trainer
+
+MODES = ("online", "offline", "disabled")
+
+
+class WandbLogger(Callback):
+    """A run of Weights & Biases beside a run directory. The jobs of a sweep share a group.
+
+    W&B knows two ends, finished and failed. The summary has `state` as well: finished, stopped,
+    failed or diverged.
+
+    Args:
+        mode: `offline`, `online` or `disabled`.
+        **options: Other arguments of `wandb.init`, such as `project`.
+
+    Raises:
+        UserError: For another mode, or a project that is no text.
+    """
+
+    shows = True
+
+    def __init__(self, mode: Any = "offline", **options: Any) -> None:
+        if mode not in MODES:
+            raise UserError(f"logger.mode must be one of {', '.join(MODES)}, got {mode!r}")
+        if not isinstance(options.get("project", ""), str):
+            raise UserError(f"logger.project must be a text, got {options['project']!r}")
+        self.mode, self.options = mode, options
+        self.id: str | None = None  # by which W&B goes on with the run
+        self._run: Any = None
+
+    def start(self, trainer: "Trainer") -> None:
+        """Start a run of W&B, or go on with the one of before."""
+        if self.mode == "disabled":
+            return
+        import wandb
+
+        settings = wandb.Settings(silent=True, console="off", init_timeout=60)
+        self._run = wandb.init(  # type: ignore[arg-type]
+            dir=trainer.run.path, mode=self.mode, config=trainer.config, id=self.id,
+            group=trainer.group, resume="allow", name=trainer.name, settings=settings,
+            **self.options,
+        )  # fmt: skip
+        self.id = self._run.id
+        self._run.define_metric("*", step_metric="step")
+
+    def after_row(self, trainer: "Trainer", row: "Row") -> None:
+        """Log a row."""
+        if self._run is not None:
+            self._run.log(dict(row), step=int(row["step"]))
+
+    def image(self, name: str, path: Path, step: int) -> None:
+        """Log an image file under a name."""
+        if self._run is not None:
+            import wandb
+
+            picture = wandb.Image(str(path), caption=f"step {step}")
+            self._run.log({name: picture, "step": step}, step=step)
+
+    def finish(self, trainer: "Trainer", summary: dict[str, Any], state: str) -> None:
+        """End the W&B run, and wait until it is written."""
+        if self._run is None:
+            return
+        import wandb
+
+        self._run.summary.update(summary | {"state": state})
+        self._run.finish(exit_code=int(state in ("failed", "diverged")))
+        # W&B returns from finish() before its service has written the run; teardown() waits for
+        # that. At the end of a process W&B does this itself, but not in those of a parallel sweep.
+        wandb.teardown()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the id of the W&B run."""
+        return {"id": self.id}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with a W&B run."""
+        self.id = state["id"]

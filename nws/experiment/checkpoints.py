@@ -1,0 +1,115 @@
+"""Checkpoints: one file with all that a run needs to go on, and what went before.
+
+A checkpoint is a dictionary of tensors and plain values. It is written atomically and read without
+running code. docs/runs.md has its keys in words.
+"""
+
+import io
+import shlex
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nws.errors import UserError
+from nws.files import check_file, write_atomically
+
+VERSION = 2  # of the format
+NAMES = ("best.pt", "last.pt")
+
+State = dict[str, Any]
+
+
+def save_checkpoint(path: Path, state: State) -> None:
+    """Write a checkpoint completely or not at all; `UserError` where the disk is full."""
+    buffer = io.BytesIO()
+    torch.save({"version": VERSION} | state, buffer)
+    write_atomically(path, buffer.getvalue())
+
+
+def load_checkpoint(path: Path) -> State:
+    """Read a checkpoint onto the CPU.
+
+    Raises:
+        UserError: There is none, it is damaged, or of another version. The message names the other
+            checkpoint of the run, where that one is good.
+    """
+    with from_checkpoint(path):
+        return _read(path)
+
+
+def _read(path: Path) -> State:
+    if not path.exists():
+        raise UserError(f"expected a checkpoint at {path}, found none")
+    check_file(path)
+    with zipfile.ZipFile(path) as archive:  # its parts have checksums
+        promised = sum(each.file_size for each in archive.infolist())
+        if promised > path.stat().st_size or archive.testzip() is not None:
+            raise ValueError("its bytes have changed")
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(state, dict) or state.get("version") != VERSION:
+        found = state.get("version") if isinstance(state, dict) else "none"
+        raise ValueError(f"its format is {found}, this nws reads {VERSION}")
+    missing = {"step", "machine", "configuration", "rows"} - state.keys()
+    if missing:
+        raise ValueError(f"it lacks {', '.join(sorted(missing))}")
+    return state
+
+
+@contextmanager
+def from_checkpoint(path: Path) -> Iterator[None]:
+    """Turn errors inside into one that names the checkpoint, and what to do."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{error}; {way_out(path)}") from error
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        reason = (str(error).strip() or "no message").splitlines()[0]
+        if "weights_only" in str(error) or "Unsupported" in reason:  # torch says how to run it
+            reason = "it holds other objects than tensors and plain values, which nws never loads"
+        raise UserError(
+            f"{path} is damaged, does not fit this run, or another version of nws or torch wrote"
+            f" it ({type(error).__name__}: {reason[:200]}); {way_out(path)}"
+        ) from error
+
+
+def way_out(path: Path) -> str:
+    """Return what to do where a checkpoint cannot be used: the other one, and its step."""
+    other = path.with_name(NAMES[path.name == NAMES[0]])
+    try:
+        step = _read(other)["step"]
+    except Exception:
+        return "no other checkpoint beside it can be used; take a copy of the run, or train again"
+    copy = shlex.join(["cp", str(other), str(path)])
+    return f"{other.name} beside it is good (step {step}): {copy}"
+
+
+def load_parameters(module: nn.Module, state: dict[str, Tensor], path: Path) -> None:
+    """Copy parameters from `path` into a module; `UserError` if of another architecture."""
+    here = {name: tuple(each.shape) for name, each in module.state_dict().items()}
+    there = {name: tuple(each.shape) for name, each in state.items()}
+    if here != there:
+        name = next(name for name in [*here, *there] if here.get(name) != there.get(name))
+        raise UserError(
+            f"{path} is of another architecture: {name} is {there.get(name, 'missing')} there and"
+            f" {here.get(name, 'missing')} in the configuration;"
+            " give the layers (model, data) that it was trained with"
+        )
+    module.load_state_dict(state)
+
+
+def check_finite(state: dict[str, Tensor], path: Path) -> None:
+    """Raise `UserError` where a parameter that came from `path` is not finite."""
+    for name, each in state.items():
+        bad = int((~each.isfinite()).sum())
+        if bad:
+            raise UserError(
+                f"{path}: {bad:,} of {each.numel():,} numbers of {name} are not finite, so nothing"
+                f" can be drawn or evaluated; {way_out(path)}"
+            )

@@ -1,0 +1,296 @@
+"""The configuration: sections as dictionaries, their checks, and the objects that they name.
+
+An option has one source, the parameter of the class or function that a section's `_target_` names.
+So a section is held against that signature, and the values are checked by the constructor.
+"""
+
+import difflib
+import inspect
+import os
+import pkgutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+import torch
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from nws.errors import UserError
+from nws.experiment.boundary import describe
+from nws.files import PACKAGE
+
+#: The folder of config.yaml: in an installed nws within the package, in the repository beside it.
+CONF = (PACKAGE if (PACKAGE / "conf").is_dir() else PACKAGE.parent) / "conf"
+#: Keys that an object's section may have beside its parameters.
+HYDRAS = ("_target_", "_partial_")
+#: What a saved run may name besides nws itself: these modules' classes of these kinds.
+OF_TORCH = {"torch.optim.": (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)}
+
+
+class Mistakes:
+    """Collects the `UserError`s of several checks, to say them together.
+
+    Examples:
+        >>> mistakes = Mistakes()
+        >>> with mistakes.collected():
+        ...     raise UserError("seed must be a whole number")
+        >>> mistakes.texts
+        ['seed must be a whole number']
+    """
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """Take in a `UserError` of the lines inside."""
+        try:
+            yield
+        except UserError as error:
+            self.texts.append(str(error))
+
+    def say(self) -> None:
+        """Raise `UserError` where there were some, with all of them."""
+        texts = list(dict.fromkeys(self.texts))
+        if len(texts) > 1:
+            texts = ["\n  ".join([f"{len(texts)} mistakes in the options:", *texts])]
+        if texts:
+            raise UserError(texts[0])
+
+
+def to_dict(section: Any) -> dict[str, Any]:
+    """Return a section with its interpolations resolved, as dictionaries and lists."""
+    items: Any = OmegaConf.to_container(section, resolve=True)
+    return {str(key): value for key, value in items.items()}
+
+
+def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Return nested dictionaries as one, its keys joined by dots. A list is a value.
+
+    Examples:
+        >>> flatten({"seed": 0, "model": {"layers": [4, 2]}})
+        {'seed': 0, 'model.layers': [4, 2]}
+    """
+    if not isinstance(value, dict) or not value:
+        return {prefix: value}
+    flat: dict[str, Any] = {}
+    for name, each in value.items():
+        flat |= flatten(each, f"{prefix}.{name}" if prefix else str(name))
+    return flat
+
+
+def typed(overrides: Any) -> list[str]:
+    """Return a list of overrides that Hydra keeps, as they were typed."""
+    return [str(each) for each in OmegaConf.to_container(overrides, resolve=False)]
+
+
+def override_key(text: str) -> str:
+    """Return the key of an override such as model.layers=[4]; of a group, as in optimizer=sgd."""
+    return text.split("=", 1)[0].lstrip("+~").split("@")[0].replace("/", ".")
+
+
+def targets(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each `_target_` in dictionaries and lists, with the key of its section."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    for name, each in pairs:
+        if name == "_target_" and each is not None:
+            yield key, str(each)
+        elif isinstance(each, dict | list):
+            yield from targets(each, f"{key}.{name}".lstrip("."))
+
+
+def check_trust(config: DictConfig, trusted: Sequence[str], where: object) -> None:
+    """Raise `UserError` where a saved configuration names code that nobody asked for.
+
+    What a saved run names is called only if it is nws's own, an optimizer or a scheduler of torch,
+    or of a module that the user names now. Nothing else is imported.
+
+    Args:
+        config: That of a saved run.
+        trusted: Modules that the user names, for instance `["my_ideas"]`.
+        where: The run, for the message.
+    """
+    for key, target in targets(OmegaConf.to_container(config, resolve=False)):
+        if any(target == each or target.startswith(f"{each}.") for each in trusted):
+            continue
+        found = _safely_located(target)
+        if found is None:
+            module = target.partition(".")[0]
+            raise UserError(
+                f"{where} wants to call {target} ({key}._target_), which is not a part of nws; if"
+                f" you trust it, add trust=[{module}] to train.py, or --trust {module} to others"
+            )
+
+
+def _safely_located(target: str) -> Any:
+    """Return what a name of nws, or an optimizer or scheduler of torch, stands for; else None."""
+    ours = target.startswith("nws.")
+    kinds = next((OF_TORCH[each] for each in OF_TORCH if target.startswith(each)), None)
+    if not ours and kinds is None:
+        return None
+    try:
+        found = pkgutil.resolve_name(target)
+    except (ImportError, AttributeError, ValueError):
+        return None
+    if kinds is not None:
+        return found if isinstance(found, type) and issubclass(found, kinds) else None
+    home = getattr(found, "__module__", None) or ""  # of os.system it is posix
+    return found if callable(found) and home.partition(".")[0] == "nws" else None
+
+
+def locate(target: object, option: str) -> Callable[..., Any]:
+    """Import the function or class that a `_target_` names; `UserError` for anything else.
+
+    A file of the user's own may lie in the working directory.
+    """
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        found = pkgutil.resolve_name(str(target))
+    except Exception as error:  # a file of the user's own may raise any
+        raise UserError(
+            f"{option}._target_={target} cannot be imported ({describe(error)}); a file of your own"
+            " has to lie in the working directory, beside train.py or on PYTHONPATH, under a name"
+            " that no library has"
+        ) from error
+    if not callable(found):
+        raise UserError(f"{option}._target_ must name a function or a class, got {target}")
+    return found
+
+
+def parameters_of(found: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return what a class or function takes, by name; anything of a builtin that does not say."""
+    try:
+        return dict(inspect.signature(found).parameters)
+    except (ValueError, TypeError):
+        return {"options": inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)}
+
+
+def check_names(option: str, given: Sequence[str], taken: Sequence[str], owner: str) -> None:
+    """Raise `UserError` for a key of a section that its class does not take."""
+    prefix = f"{option}." if option else ""
+    for name in given:
+        if name not in taken:
+            close = difflib.get_close_matches(name, taken, 1)
+            way = (
+                f"did you mean {prefix}{close[0]}?"
+                if close
+                else f"it takes {', '.join(taken) or 'none'}"
+            )
+            raise UserError(f"{prefix}{name} is no option of {owner}; {way}")
+
+
+def check_section(option: str, section: Any, more: Sequence[str] = ()) -> None:
+    """Hold the keys of a section, and of those within it, against the signatures they are for.
+
+    Args:
+        option: The section's key.
+        section: Dictionaries and lists; a dictionary with a `_target_` names its class.
+        more: Names that the caller takes out of the section, or gives beside it.
+
+    Raises:
+        UserError: For a key that is no parameter, or a name that cannot be imported.
+    """
+    if not isinstance(section, dict):
+        return
+    if "_target_" in section:
+        target = section["_target_"]
+        taken = {} if target is None else parameters_of(locate(target, option))
+        if not any(each.kind is each.VAR_KEYWORD for each in taken.values()):
+            names = [name for name in taken if taken[name].kind is not taken[name].VAR_POSITIONAL]
+            given = [key for key in section if key not in HYDRAS]
+            check_names(option, given, [*names, *more], str(target or f"{option}=none"))
+    for key, each in section.items():
+        check_section(f"{option}.{key}", each)
+
+
+def leave_out_others(
+    config: DictConfig, overrides: Sequence[str], more: Mapping[str, Sequence[str]]
+) -> None:
+    """Leave out what a group's file has for its own class, where an override names another one.
+
+    So `metric=fisher metric._target_=my_ideas.Mine` takes those options of the file that Mine has,
+    and `+algorithm.weighting={_target_: my_ideas.Mine}` none of them.
+    """
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    given = {key: each for each in parsed for key in flatten(each.value(), each.key_or_group)}
+    for option in [key.removesuffix("._target_") for key in given if key.endswith("._target_")]:
+        section, known = OmegaConf.select(config, option), set(more.get(option, ()))
+        with suppress(UserError, AttributeError), open_dict(config):  # said when it is built
+            if given[f"{option}._target_"].key_or_group != option:  # it is not given as a whole
+                taken = parameters_of(locate(section._target_, option))
+                open_ended = any(each.kind is each.VAR_KEYWORD for each in taken.values())
+                known |= {*section} if open_ended else {*taken, *HYDRAS}
+            for key in [key for key in section if f"{option}.{key}" not in given]:
+                if key not in known:
+                    del section[key]
+
+
+def make(section: dict[str, Any], option: str, *arguments: Any, **extra: Any) -> Any:
+    """Return the object that a section's `_target_` names, made from its other keys.
+
+    Sections within it become objects as well; with `_partial_: true` functions that lack the rest
+    of their arguments.
+
+    Args:
+        section: Its values, resolved.
+        option: Its key, for messages.
+        *arguments: Others, before the section's.
+        **extra: Others, beside the section's.
+
+    Raises:
+        UserError: Where the class does not take the options, in its own words.
+
+    Examples:
+        >>> make({"_target_": "fractions.Fraction", "numerator": 3, "denominator": 6}, "half")
+        Fraction(1, 2)
+    """
+    check_section(option, section, list(extra))
+    options = {key: _made(each, f"{option}.{key}") for key, each in section.items()}
+    found, late = locate(options.pop("_target_"), option), options.pop("_partial_", False)
+    if late:
+        return partial(found, *arguments, **options, **extra)
+    try:
+        return found(*arguments, **options, **extra)
+    except (UserError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        own = {key: each for key, each in section.items() if key not in HYDRAS}
+        raise UserError(
+            f"{option}: {section['_target_']} cannot be made from the options {own}:"
+            f" {describe(error)}"
+        ) from error
+
+
+def _made(value: Any, option: str) -> Any:
+    """Return a value with the objects in place of its sections."""
+    if isinstance(value, dict):
+        if value.get("_target_") is not None:
+            return make(value, option)
+        return {key: _made(each, f"{option}.{key}") for key, each in value.items()}
+    return [_made(each, option) for each in value] if isinstance(value, list) else value
+
+
+def filled(value: Any, total_steps: int) -> Any:
+    """Return a section in which the number stands for the value `total_steps`."""
+    if isinstance(value, dict):
+        return {key: filled(each, total_steps) for key, each in value.items()}
+    if isinstance(value, list):
+        return [filled(each, total_steps) for each in value]
+    return total_steps if value == "total_steps" else value
+
+
+def check_keys(config: DictConfig, mistakes: Mistakes) -> None:
+    """Collect missing values, keys that nothing reads, and values that do not resolve."""
+    known = OmegaConf.load(CONF / "config.yaml")
+    assert isinstance(known, DictConfig)
+    names = {str(key) for key in known if key not in ("defaults", "hydra")} | {"tuned"}
+    for each in known.defaults:
+        names |= {str(key).split()[-1].split("/")[0] for key in each} if each != "_self_" else set()
+    with mistakes.collected():
+        check_names("", [str(key) for key in config], sorted(names), "train.py")
+    for key in sorted(OmegaConf.missing_keys(config)):
+        mistakes.texts.append(f"{key} has no value (???); give {key}=VALUE")

@@ -1,0 +1,68 @@
+"""What a row of metrics.csv says of a machine: how good is it?"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from nws.data import Dataset
+from nws.experiment.run import Row
+from nws.learning.together import log_sums
+from nws.models.helmholtz import HelmholtzMachine
+from nws.models.likelihood import kl_divergence, log_likelihood
+
+EVALUATION_SEED = 0  # of validation and images: the same draws for every run, none of training's
+
+
+class Likelihood(NamedTuple):
+    """A valid/log_likelihood of a row of metrics.csv."""
+
+    mean: float  # nats
+    standard_error: float  # nats
+    step: int
+    epoch: float
+
+
+def best_and_last(rows: Sequence[Mapping[str, Any]]) -> tuple[Likelihood | None, Likelihood | None]:
+    """Return the best and the last likelihood of the rows of metrics.csv after step 0, if any."""
+    columns = ("valid/log_likelihood", "valid/standard_error", "step", "epoch")
+    table = [[float(row[name]) for name in columns] for row in rows if int(row["step"]) > 0]
+    found = [Likelihood(mean, error, int(step), epoch) for mean, error, step, epoch in table]
+    if not found:
+        return None, None
+    finite = [each for each in found if not math.isnan(each.mean)] or found
+    return max(finite, key=lambda each: each.mean), found[-1]
+
+
+def validate(
+    machine: HelmholtzMachine, data: Dataset, samples: int, points: int | None,
+    show: Callable[[int, int], object] = lambda done, total: None,
+) -> Row:  # fmt: skip
+    """Return the columns of an evaluation, in nats an image; with the exact KL if p_D is known.
+
+    Args:
+        machine: The machine.
+        data: Its validation part is used.
+        samples: Importance samples an image, K.
+        points: How many validation images, the first ones; None for all.
+        show: Called with the images done, and how many there are, from time to time.
+    """
+    images = data.valid.first(points)
+    rng = torch.Generator(images.device).manual_seed(EVALUATION_SEED)
+    valid = log_likelihood(machine, images, samples, rng, show=show, sums=log_sums)
+    row: Row = {
+        "valid/log_likelihood": valid.mean,
+        "valid/standard_error": valid.standard_error,
+        "valid/samples": valid.samples,
+    }
+    if data.distribution is not None:
+        row["exact/kl"] = kl_divergence(machine, *data.distribution)
+    return row
+
+
+def dream_loss(machine: HelmholtzMachine, rows: int, seed: int) -> float:
+    """Return -log q of so many dreams, in nats: their mean, from random numbers of the seed."""
+    rng = torch.Generator(next(machine.parameters()).device).manual_seed(seed)
+    log_probs = machine.dream(rows, rng).layer_log_probs(machine.recognition).sum(0)
+    return -float(log_probs.mean())

@@ -1,0 +1,58 @@
+"""How the user started this program, and what to type for the next one."""
+
+import os
+import shlex
+import sys
+
+#: The programs, and what `nws --help` says of them.
+PROGRAMS = {
+    "train": "train a machine, or a sweep of them: key=value ...",
+    "sample": "draw images from a run",
+    "evaluate": "log-likelihoods of runs on held-out images",
+    "plot": "training curves of runs",
+    "runs": "a table of the runs below a folder",
+    "diff": "the configurations of two runs, side by side",
+    "report": "one page to browse runs",
+    "reproduce": "train, evaluate and draw a whole comparison",
+    "export": "a small copy of a run, to share and to sample from",
+    "batch_sizes": "steps and images to a likelihood, against the batch size",
+}
+#: The module of each in nws/programs/, and the script of that name in the repository.
+MODULES = {name: name for name in PROGRAMS} | {"plot": "plot_curves"}
+SCRIPTS = {name: f"scripts/{module}.py" for name, module in MODULES.items()}
+SCRIPTS |= {"train": "train.py"}
+MODULE = ["python", "-m", "nws"]  # where the command nws is not on the path
+
+
+def command_line(program: str, *arguments: object) -> str:
+    """Return what to type to start a program, in the way in which this one was started.
+
+    Args:
+        program: One of `PROGRAMS`.
+        *arguments: Those of the program; they are quoted for a shell where they need it.
+
+    After `python scripts/evaluate.py` it is `python train.py 'resume=my runs/1'` for the arguments
+    "train" and "resume=my runs/1"; after `nws evaluate` it is `nws train 'resume=my runs/1'`.
+    """
+    started = sys.argv[0]
+    root = _repository(started)
+    if root is not None:
+        words = ["python", os.path.join(root, SCRIPTS[program])]
+    else:
+        words = [*(MODULE if started.startswith(shlex.join(MODULE)) else ["nws"]), program]
+    return shlex.join([*words, *map(str, arguments)])
+
+
+def _repository(started: str) -> str | None:
+    """Return the folder of train.py as the user named it, None where no script was started."""
+    folder, file = os.path.split(started)
+    if file == SCRIPTS["train"]:
+        return folder
+    above, last = os.path.split(folder)
+    here = os.path.join(last, file) in SCRIPTS.values()
+    return above if here else None
+
+
+def start_command(program: str, *arguments: str) -> list[str]:
+    """Return the command that starts a program in a process of its own, installed or not."""
+    return [sys.executable, "-m", "nws", program, *arguments]

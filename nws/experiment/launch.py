@@ -1,0 +1,319 @@
+"""A run as Hydra starts it, by itself or as a job of a sweep, and what Hydra does around runs.
+
+A sweep's directory holds a run directory for each job (0, 1, ...), and `sweep.yaml`: the overrides
+that make it this sweep, the command that started it, and the keys that it varies.
+"""
+
+import logging
+import math
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, ClassVar
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from nws import distributed
+from nws.errors import Diverged, UserError
+from nws.experiment.boundary import end_program, errors_for_people, explain
+from nws.experiment.build import MORE, build_parts
+from nws.experiment.config import CONF, leave_out_others, override_key, typed
+from nws.experiment.hardware import pick_device
+from nws.experiment.invocation import command_line
+from nws.experiment.panels import identity, show_end, show_start
+from nws.experiment.provenance import Provenance, surroundings
+from nws.experiment.resume import Start, starting_point
+from nws.experiment.run import SWEEP, Taken, read_sweep, sweep_of
+from nws.experiment.signals import StopSignals, end_with
+from nws.experiment.terminal import Terminal, short_path, write_line
+from nws.experiment.trainer import Trainer
+from nws.files import write_atomically
+
+log = logging.getLogger(__name__)
+
+PARENT = "NWS_SWEEP_PROCESS"  # the variable by which workers know the process of their sweep
+# Loggers that say what a run says itself; and Optuna's data base, even where there is none.
+CHATTY = (
+    "hydra._internal.core_plugins.basic_launcher", "hydra_plugins.hydra_joblib_launcher", "alembic",
+)  # fmt: skip
+STARTED = ""  # when the program was started, with microseconds: one for each run
+
+
+def started() -> str:
+    """Return the time at which the program was started, the same in all processes of a run."""
+    return STARTED
+
+
+def folder(name: object) -> str:
+    """Return an experiment's name as a folder below outputs/; `UserError` where it leads out."""
+    parts = Path(str(name)).parts
+    if not parts or ".." in parts or Path(str(name)).is_absolute():
+        raise UserError(f"name must be a folder below outputs/, got {name!r}")
+    return str(name)
+
+
+def sweep_directory(parent: str, resume: str | None, overrides: DictConfig) -> str:
+    """Return a sweep's directory; for resume=auto the newest one of the same command, if any."""
+    if resume == "auto":
+        for record in sorted(Path(parent).glob(f"*/{SWEEP}"), reverse=True):
+            if read_sweep(record.parent).get("overrides") == sweep_command(overrides):
+                return str(record.parent)
+    return f"{parent}/{started()}"
+
+
+def sweep_command(overrides: DictConfig) -> list[str]:
+    """Return what makes two sweeps the same: the overrides of jobs and sweeper, no launcher."""
+    sweepers = ("hydra/sweeper", "hydra.sweeper")
+    ways = [text for text in typed(overrides.hydra) if text.startswith(sweepers)]
+    return [text for text in typed(overrides.task) if override_key(text) != "resume"] + ways
+
+
+# Cached, so that all jobs of a sweep share the folder that was named at its start.
+OmegaConf.register_new_resolver("folder", folder, use_cache=True, replace=True)
+OmegaConf.register_new_resolver("started", started, use_cache=True, replace=True)
+OmegaConf.register_new_resolver("sweep_directory", sweep_directory, use_cache=True, replace=True)
+
+
+class Sweep(Callback):
+    """Hydra's callback at the start of a sweep: notes its command, and what it varies."""
+
+    command: ClassVar[list[str]] = []  # that this process was started by
+    directory: ClassVar[Path | None] = None  # of the sweep that this process started
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Write sweep.yaml, unless the sweep goes on."""
+        with errors_for_people():  # Hydra would only warn
+            self._start(config, Path(config.hydra.sweep.dir).absolute())
+        for name in CHATTY:
+            logging.getLogger(name).setLevel(logging.WARNING)
+        os.environ[PARENT] = str(os.getpid())
+
+    def _start(self, config: DictConfig, directory: Path) -> None:
+        if distributed.size() > 1:
+            raise UserError(
+                "a sweep (-m) starts its runs by itself, and torchrun starts the processes of one"
+                " run; start run after run by torchrun, or the sweep without it, on SLURM with"
+                " hydra/launcher=slurm_nodes for several processes a run"
+            )
+        record, overrides = directory / SWEEP, sweep_command(config.hydra.overrides)
+        before = read_sweep(directory)
+        if before and (config.resume != "auto" or before["overrides"] != overrides):
+            raise UserError(
+                f"{directory} holds a sweep, nothing was changed; go on with it by its command and"
+                f" resume=auto, or give another hydra.sweep.dir:\n  {shlex.join(before['command'])}"
+            )
+        words = "going on with the" if before else "a new"
+        print(f"{words} sweep in {short_path(directory)}", flush=True)
+        if not before:
+            # An experiment or a sweeper may have keys to vary too.
+            params = config.hydra.sweeper.get("params") or {}
+            listed = [f"{key}={params[key]}" for key in params]
+            varies = dict.fromkeys(varied([*typed(config.hydra.overrides.task), *listed]))
+            content = {"overrides": overrides, "command": Sweep.command, "varies": [*varies]}
+            write_atomically(record, OmegaConf.to_yaml(content).encode())
+        Sweep.directory = directory
+
+
+def varied(overrides: Sequence[str]) -> list[str]:
+    """Return the keys, or groups, of those overrides that have several values."""
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    return [each.key_or_group for each in parsed if each.is_sweep_override()]
+
+
+def run_name(config: DictConfig, keys: Sequence[str]) -> str:
+    """Return what loggers call a run: its rule, its data and what its sweep varies.
+
+    Examples:
+        >>> algorithm, data = {"name": "nrws"}, {"name": "digits"}
+        >>> config = OmegaConf.create({"seed": 2, "algorithm": algorithm, "data": data})
+        >>> run_name(config, ["algorithm", "seed"])
+        'nrws digits seed=2'
+    """
+    parts = [str(config.algorithm.get("name")), str(config.data.get("name"))]
+    for key in keys:
+        value = OmegaConf.select(config, key)
+        if key in ("algorithm", "data") or value is None:
+            continue
+        if isinstance(value, DictConfig):  # the choice of a group
+            value = str(value.get("_target_") or value.get("name")).rpartition(".")[2]
+        text = f"{value:g}" if isinstance(value, float) else str(value).replace(" ", "")
+        parts.append(f"{key}={text}")
+    return " ".join(parts)
+
+
+class Job:
+    """One run of train.py as Hydra sees it: by itself, or a job of a sweep."""
+
+    def __init__(self, config: DictConfig) -> None:
+        self.hydra, self.config = HydraConfig.get(), config
+        self.overrides = typed(self.hydra.overrides.task)
+        self.sweep = self.hydra.mode == RunMode.MULTIRUN
+        launcher = str(self.hydra.launcher._target_)
+        self.in_worker = self.sweep and not launcher.endswith(".BasicLauncher")
+        self.shares_output = self.in_worker and "joblib" in launcher
+        if self.shares_output and PARENT in os.environ:
+            end_with(int(os.environ[PARENT]))
+        if self.in_worker and "submitit" in launcher:
+            meet_tasks()
+        self.choices = {
+            name: choice
+            for name, choice in self.hydra.runtime.choices.items()
+            if not name.startswith("hydra/") and name not in ("experiment", "debug") and choice
+        }
+
+    def run(self) -> float:
+        """Train; return the best valid/log_likelihood in nats, which hydra/sweeper=search wants.
+
+        In a sweep an error is said at once, and the other jobs go on.
+        """
+        try:
+            if self.sweep and self.config.resume not in (None, "auto"):
+                raise UserError("resume=RUN takes one run; resume=auto goes on with a sweep (-m)")
+            leave_out_others(self.config, self.overrides, MORE)
+            place = Path(self.hydra.runtime.output_dir)
+            with starting_point(self.config, self.overrides, place) as start, StopSignals() as stop:
+                best = self._train(start, stop)
+        except Exception as error:
+            if not self.sweep:  # Hydra would name the overrides once more
+                end_program(error)
+            return self._failed(error)
+        self._say_stopped(start, stop)
+        return best
+
+    def _failed(self, error: Exception) -> float:
+        """Say why a job of a sweep failed; a search goes on after a run that diverged."""
+        number, message = self.hydra.job.num, explain(error)
+        searches = "direction" in self.hydra.sweeper
+        if isinstance(error, Taken) and self.config.resume == "auto" and not searches:
+            write_line(f"job {number} is left out: {message}")
+            return -math.inf
+        print(f"error: job {number}: {message}", file=sys.stderr, flush=True)
+        if isinstance(error, Diverged) and searches:
+            return -math.inf
+        raise UserError(f"job {number}: {message}") from None  # Hydra reports it at the end
+
+    def _say_stopped(self, start: Start, stop: StopSignals) -> None:
+        """Print the run's directory, and end the program or the job where a signal stopped it."""
+        if stop.caught is not None and not self.sweep:
+            command = command_line("train", f"resume={start.run.path}")
+            write_line(f"stopped by signal {stop.caught}; go on with\n  {command}")
+        write_line(start.run.path)
+        if stop.caught is not None and self.in_worker:
+            raise UserError(f"job {self.hydra.job.num} was stopped by signal {stop.caught}")
+        if stop.caught is not None:
+            sys.exit(128 + stop.caught)
+
+    def _train(self, start: Start, stop: StopSignals) -> float:
+        """Train one run to its end or to a signal."""
+        number = str(self.hydra.job.num) if self.shares_output else None
+        terminal, state = Terminal(bool(start.config.progress), number), start.state
+        if state is not None and state["finished"] and not start.changed - {"resume"}:
+            terminal.line(f"finished already: step {state['step']}")
+            start.run.write_views(state)
+            return float(state["best"])
+        trainer = self._trainer(start, terminal)
+        if state is not None and trainer.ends:
+            terminal.line(f"nothing to do: {trainer.ends}")
+            return trainer.best
+        if state is not None:  # from here on files change
+            start.run.write_views(state)
+            start.run.keep_log()
+        given = self._origin() | identity(trainer) | surroundings(trainer.device)
+        record = Provenance(start.run, given, None if state is None else trainer.step)
+        trainer.callbacks = {"provenance": record, **trainer.callbacks}
+        title = str(start.config.name)
+        if self.sweep:
+            title += f", job {self.hydra.job.num}: {trainer.name}"
+        show_start(terminal, title, trainer, start.config, record.code)
+        self._fit(trainer, stop)
+        show_end(terminal, trainer, record.record, single=not self.sweep)
+        return trainer.best
+
+    def _trainer(self, start: Start, terminal: Terminal) -> Trainer:
+        """Build what a configuration names, and go on from the checkpoint, if there is one."""
+        if start.state is None:
+            self._warn_of_unused(start.config)
+        sweep, keys = sweep_of(start.run.path)
+        name, group = run_name(start.config, keys), "/".join(sweep.parts[-2:]) if sweep else None
+        parts = build_parts(start.config, pick_device(start.config.device))
+        choices = self.choices if start.state is None else start.state["choices"]
+        trainer = Trainer(parts, start.config, start.run, terminal, name, group, choices)
+        if start.state is not None:
+            trainer.load_state_dict(start.state, start.changed)
+        return trainer
+
+    def _fit(self, trainer: Trainer, stop: StopSignals) -> None:
+        """Train, and tell the callbacks how that ended."""
+        state = "failed"
+        try:
+            trainer.fit(stop)
+            state = "finished" if trainer.ends else "stopped"
+        except (Diverged, KeyboardInterrupt) as error:  # the latter is a second Ctrl-C
+            state = "diverged" if isinstance(error, Diverged) else "stopped"
+            log.info("error: %s", error)
+            raise
+        except Exception as error:
+            log.info("error: %s", error)
+            raise
+        finally:
+            numbers = {"best/log_likelihood": trainer.best, "steps": trainer.step}
+            numbers |= {"training_seconds": round(trainer.seconds, 3)}
+            trainer.call("finish", trainer, numbers, state)
+
+    def _origin(self) -> dict[str, Any]:
+        """Return what this run was asked for by: command line, overrides and experiment."""
+        command = Sweep.command
+        if self.in_worker:  # another process than that of the command
+            command = read_sweep(Path(self.hydra.sweep.dir)).get("command", [])
+        experiment = self.hydra.runtime.choices.get("experiment")
+        return {"command": command, "overrides": self.overrides, "experiment": experiment}
+
+    def _warn_of_unused(self, config: DictConfig) -> None:
+        """Warn of overrides of damping and solver where no metric reads them."""
+        metric = str(config.metric.get("_target_") or "")
+        solved = metric.rpartition(".")[2] in ("Fisher", "Empirical") or "nws." not in metric
+        used = {"damping": bool(metric), "natural_metric": bool(metric)}
+        used["solver"] = bool(metric) and solved
+        groups = {text: override_key(text).split(".")[0] for text in self.overrides}
+        unused = [text for text, group in groups.items() if not used.get(group, True)]
+        if unused:
+            named = self.choices.get("metric")
+            log.warning("without effect with metric=%s: %s", named, ", ".join(unused))
+
+
+def meet_tasks() -> None:
+    """Meet the other tasks of a job of SLURM, where it has several: they train one run."""
+    if int(os.environ.get("SLURM_NTASKS", 1)) > 1:
+        from submitit.helpers import TorchDistributedEnvironment
+
+        TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
+        meet_others()
+
+
+def meet_others() -> None:
+    """Meet the other processes of a run, if there are some. The first one speaks."""
+    global STARTED
+    distributed.start()
+    STARTED = distributed.send(datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f"))
+    if not distributed.is_first():
+        logging.disable()
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
+def main(config: DictConfig) -> float:
+    """Run one run, or one job of a sweep, of a composed configuration."""
+    return Job(config).run()
+
+
+def interrupt_on_termination() -> None:
+    """Let SIGTERM end a sweep as Ctrl-C does; a run in this process takes both over meanwhile."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)

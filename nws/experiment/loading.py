@@ -1,0 +1,246 @@
+"""Runs that were trained before; and data, rules and metrics by their names on the command line.
+
+The names are the files of conf/, and so are the values of what is not given.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import hydra
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from nws.data import Dataset, load_arrays, load_dataset
+from nws.errors import UserError
+from nws.experiment.build import ROWS, SOURCE, build_data, build_machine, build_metrics, build_rule
+from nws.experiment.checkpoints import (
+    State,
+    check_finite,
+    from_checkpoint,
+    load_checkpoint,
+    load_parameters,
+)
+from nws.experiment.config import CONF, check_names, check_section, check_trust, to_dict
+from nws.experiment.hardware import pick_device
+from nws.experiment.run import RunDirectory, open_run, saved_config
+from nws.learning import NaturalMetric, Rule
+from nws.models import HelmholtzMachine
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A run, as `load_run` returns it.
+
+    Attributes:
+        directory: Its files; `directory.path` is where they are.
+        config: Its resolved configuration, with keys such as `config.optimizer.lr`.
+        machine: The trained machine.
+        state: The checkpoint that the machine is from: `state["step"]` and others.
+    """
+
+    directory: RunDirectory
+    config: DictConfig
+    machine: HelmholtzMachine
+    state: State
+
+    @property
+    def device(self) -> torch.device:
+        """Where the machine is, and its data."""
+        return next(self.machine.parameters()).device
+
+    @cached_property
+    def data(self) -> Dataset:
+        """The data set of the run, on the machine's device. It is read when it is first asked for.
+
+        Raises:
+            UserError: Where its files are missing, or its images have another size by now.
+        """
+        data = build_data(self.config, self.device)
+        pixels, visible = data.shape[0] * data.shape[1], self.machine.sizes[0]
+        if pixels != visible:
+            raise UserError(
+                f"{self.directory.path} is of another architecture: its machine has {visible}"
+                f" visible units, and the images of {data.name} have {pixels} pixels now;"
+                " give the data that it was trained with"
+            )
+        return data
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width of an image, which the checkpoint knows without the data."""
+        height, width = self.state["shape"]
+        return int(height), int(width)
+
+    @torch.no_grad()
+    def features(self, x: torch.Tensor, samples: int = 100, seed: int = 0) -> list[torch.Tensor]:
+        """Return what the recognition network makes of images: the mean state of each layer.
+
+        Args:
+            x: Images in [0, 1], (B, D).
+            samples: K, samples of h ~ q(h | x) that the means are of.
+            seed: Of the draws.
+
+        Returns:
+            (B, n_1) .. (B, n_L), of the hidden layers from below.
+        """
+        rng = torch.Generator(self.device).manual_seed(seed)
+        trace = self.machine.wake(x.to(self.device), samples, rng)
+        means = trace.means(self.machine.recognition).split(self.machine.recognition.widths, 1)
+        return [each.unflatten(0, (-1, samples)).mean(1) for each in means]
+
+
+def load_run(
+    path: str | Path,
+    checkpoint: str = "best",
+    weights: str = "plain",
+    device: str | torch.device = "auto",
+    trust: Sequence[str] = (),
+) -> LoadedRun:
+    """Return a trained run.
+
+    Args:
+        path: The run directory; or `pretrained/digits` and the like, which come with nws and are
+            copied to the working directory.
+        checkpoint: `best` or `last`.
+        weights: `plain`, or `average` for those that the run averaged.
+        device: `auto` (CUDA where there is one), `cpu` or `cuda`.
+        trust: Modules of yours that the run may call, for instance `["my_ideas"]`. What else it
+            names besides nws is refused before it is imported.
+
+    Raises:
+        UserError: Where there is no run, a file is damaged, or an option is none of these.
+    """
+    for name, value, choices in (
+        ("checkpoint", checkpoint, ("best", "last")),
+        ("weights", weights, ("plain", "average")),
+    ):
+        if value not in choices:
+            raise UserError(f"{name} must be {' or '.join(choices)}, got {value!r}")
+    place = pick_device(device) if isinstance(device, str) else device
+    run, _ = open_run(path)
+    file = run.best if checkpoint == "best" else run.last
+    state = load_checkpoint(file)
+    config = saved_config(state, file)
+    check_trust(config, trust, run.path)
+    with from_checkpoint(file):
+        parameters = _parameters(state, weights, file)
+        visible = len(parameters["generator.layers.0.bias"])
+        check_finite(parameters, file)
+        machine = build_machine(config, visible)
+        load_parameters(machine, parameters, file)
+    return LoadedRun(run, config, machine.to(place), state)
+
+
+def _parameters(state: State, weights: str, file: Path) -> dict[str, torch.Tensor]:
+    """Return the parameters of a checkpoint, or their average."""
+    if weights == "average":
+        state = state.get("callbacks", {}).get("average") or {"count": 0}
+        if not state["count"]:
+            raise UserError(
+                f"{file} has no averaged weights; a run has them with average=exponential or"
+                " average=tail, from average.start on"
+            )
+    parameters: dict[str, torch.Tensor] = state["machine"]
+    return parameters
+
+
+def load_data(data: Any, device: str | torch.device = "auto", **options: Any) -> Dataset:
+    """Return a data set by its name on the command line, or one of images in memory.
+
+    Args:
+        data: A file of conf/data/: `digits`, `fashion_mnist`, `npz`, `folder` and others. Or images
+            themselves, an array, tensor or data frame (N, D) or (N, H, W), as
+            `nws.data.load_arrays` takes them.
+        device: Where the images are held: `auto` (CUDA where there is one), `cpu` or `cuda`.
+        **options: Those of the `data` group, for instance `binarize="threshold"` or `path=FILE`; of
+            images in memory those of `nws.data.load_arrays`, such as `valid` and `test`.
+
+    Raises:
+        UserError: There is no such data set or option, or a file is missing or damaged.
+
+    Examples:
+        >>> data = load_data("digits", device="cpu")
+        >>> len(data.train), data.shape, data.valid.batch().shape
+        (1297, (8, 8), torch.Size([250, 64]))
+        >>> load_data(torch.ones(40, 6), device="cpu").train.batch().shape
+        torch.Size([32, 6])
+    """
+    place = pick_device(device) if isinstance(device, str) else device
+    if not isinstance(data, str):
+        named = {"name": "arrays"} | options
+        return load_dataset(load_arrays, device=place, train=data, **named)
+    config = _compose({"data": data}, {"data": options})
+    check_section("data", to_dict(config.data), SOURCE)
+    return build_data(config, place)
+
+
+def named_rule(name: str, **options: Any) -> Rule:
+    """Return a learning rule by its name on the command line.
+
+    A natural rule such as `nrws` has the numbers of `rws`: what makes it natural are the metrics
+    that `WakeSleep` is given, for instance those of `natural_metrics`.
+
+    Args:
+        name: A file of conf/algorithm/: `ws`, `rws`, `nrws`, `bihm`, `vimco` and others.
+        **options: Fields of `Rule` that are to differ.
+
+    Raises:
+        UserError: There is no such rule or field, or a value is out of range.
+
+    Examples:
+        >>> rule = named_rule("nrws", samples=5)
+        >>> rule.samples, rule.recognition_wake, rule.recognition_dream
+        (5, 0.5, 0.5)
+    """
+    config = _compose({"algorithm": name}, {})
+    check_names("algorithm", list(options), [str(key) for key in config.algorithm], name)
+    return replace(build_rule(config), **options)  # the values may be functions
+
+
+def natural_metrics(
+    machine: HelmholtzMachine,
+    metric: str = "kronecker",
+    damping: float = 0.2,
+    solver: str = "pcg",
+    **options: Any,
+) -> list[NaturalMetric]:
+    """Return a metric for each of a machine's networks, for `WakeSleep(..., metrics)`.
+
+    Args:
+        machine: Whose gradients become natural.
+        metric: A file of conf/metric/: `kronecker`, `fisher`, `diagonal`, `empirical` or `mean`.
+        damping: alpha, above 0, constant.
+        solver: A file of conf/solver/, for the metrics that take one.
+        **options: Those of the `metric` group, for instance `rank=5` or `max_kl=0.01`.
+
+    Raises:
+        UserError: There is no such metric, solver or option, or a value is out of range.
+
+    Examples:
+        >>> machine = HelmholtzMachine([64, 32, 16])
+        >>> generator, recognition = natural_metrics(machine, "kronecker", damping=0.1)
+        >>> generator.network.name, recognition.network.name
+        ('generator', 'recognition')
+    """
+    more = {"damping": {"value": damping}, "metric": options}
+    config = _compose({"metric": metric, "solver": solver}, more)
+    check_section("metric", to_dict(config.metric), ROWS)
+    return build_metrics(config, 1, machine)
+
+
+def _compose(choices: dict[str, str], options: dict[str, dict[str, Any]]) -> DictConfig:
+    """Return the configuration of these choices of groups, with these values of options."""
+    for group, choice in choices.items():
+        there = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+        if choice not in there:
+            raise UserError(f"{group} must be one of {', '.join(there)}, got {choice!r}")
+    overrides = [f"{group}={choice}" for group, choice in choices.items()]
+    with hydra.initialize_config_dir(str(CONF), job_name="nws", version_base="1.3"):
+        config = hydra.compose("config", overrides)
+    for group, values in options.items():
+        for name, value in values.items():
+            OmegaConf.update(config, f"{group}.{name}", value, merge=False, force_add=True)
+    return config

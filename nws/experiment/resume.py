@@ -1,0 +1,225 @@
+"""Where a run starts: new, or from what a checkpoint has; and what may change then."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from nws import distributed
+from nws.errors import UserError
+from nws.experiment.checkpoints import State, load_checkpoint
+from nws.experiment.config import CONF, check_trust, flatten, override_key, to_dict
+from nws.experiment.run import RunDirectory, load_yaml, open_run, remove_empty, saved_config
+
+#: What a resumed run keeps: its place in the draws depends on it, or only a start takes it.
+FIXED = ("seed", "name", "trainer.batch_size", "algorithm", "model", "data")
+#: Options of the data that may change: where the files are.
+FREE = ("data.root", "data.path", "data.shape", "data.where")
+#: What changes no number, or only chooses other options: two runs that differ in it are the same.
+ASIDE = (
+    "resume", "trust", "progress", "data.root", "data.where", "logger", "experiment", "debug",
+    "natural_metric", "tuned",
+)  # fmt: skip
+PATIENCE = 5.0  # seconds that resume=auto waits for a process that is just ending
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run starts."""
+
+    run: RunDirectory
+    config: DictConfig
+    state: State | None = None  # the last checkpoint; None for a new run
+    changed: set[str] = field(default_factory=set)  # groups with overrides, which win over `state`
+
+
+def resume_of(arguments: Sequence[str]) -> str | None:
+    """Return what the option `resume` is given: a run, auto, or None for a new run."""
+    values = [text.partition("=")[2] for text in arguments if override_key(text) == "resume"]
+    value = values[-1] if values else "null"
+    if value[:1] in ("'", '"') and value[-1] == value[0]:
+        value = value[1:-1]
+    return None if value in ("", "null") else value
+
+
+def resume_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return a command line on which the groups of a run to go on with are chosen as it has them.
+
+    So overrides such as optimizer.momentum=0.5 are composed beside the options that the run has. A
+    choice whose file is not there now is left out: the run has its configuration in full. The path
+    of the run is quoted for Hydra, so that it may have any signs.
+    """
+    path = resume_of(arguments)
+    if path in (None, "auto"):
+        return list(arguments)
+    run, _ = open_run(str(path))
+    given = {override_key(text) for text in arguments}
+    choices = load_checkpoint(run.last).get("choices", {})
+    added = [
+        f"{name}={choice}"
+        for name, choice in choices.items()
+        if override_key(name) not in given and (CONF / name / f"{choice}.yaml").is_file()
+    ]
+    quoted = "resume='{}'".format(str(path).replace("'", "\\'"))
+    parts = [[*added, quoted] if override_key(each) == "resume" else [each] for each in arguments]
+    return [text for part in parts for text in part]
+
+
+@contextmanager
+def starting_point(config: DictConfig, overrides: Sequence[str], output: Path) -> Iterator[Start]:
+    """Give what the option `resume` of a composed configuration stands for.
+
+    This process is the owner of the run's directory meanwhile. Of several processes the first one
+    is, and tells the others.
+
+    Raises:
+        Taken: Another process trains there.
+        UserError: There is a run already, there is none, or it is another one.
+    """
+    if not distributed.is_first():
+        path, content, state, changed = distributed.send(None)
+        yield Start(RunDirectory(path, writes=False), OmegaConf.create(content), state, changed)
+        return
+    output = output.absolute()
+    try:
+        path, patience = output, 0.0
+        if config.resume == "auto":
+            path, patience = left_run(output, config), PATIENCE
+        elif config.resume is not None:
+            path = open_run(config.resume)[0].path
+        if path != output:
+            remove_empty(output)
+        run = RunDirectory(path)
+        with run.owned(patience):
+            start = _start(run, config, overrides)
+            resolved = to_dict(start.config)
+            distributed.send((run.path, resolved, start.state, start.changed))
+            yield replace(start, config=OmegaConf.create(resolved))
+    finally:
+        remove_empty(output)
+
+
+def _start(run: RunDirectory, config: DictConfig, overrides: Sequence[str]) -> Start:
+    """Return where a run starts whose directory is this process's."""
+    resolve_paths(config)
+    state = load_checkpoint(run.last) if run.last.exists() and config.resume else None
+    if config.resume in (None, "auto") and state is None:
+        run.check_free()
+        return Start(run, config)
+    if state is None:
+        raise UserError(
+            f"expected a checkpoint at {run.last}, found none; copies by nws export, and runs"
+            " without their checkpoints, can be looked at but not gone on with"
+        )
+    saved = saved_config(state, run.last)
+    if config.resume == "auto":
+        check_same(config, saved, run.path)
+        return Start(run, config, state)
+    if run.config.exists():
+        _check_identity(run, saved)
+    check_trust(saved, list(config.trust), run.path)
+    as_before = {f"{name}={choice}" for name, choice in state.get("choices", {}).items()}
+    overrides = [text for text in overrides if text not in as_before]
+    resumed = override(saved, config, overrides)
+    changed = {override_key(text).split(".")[0] for text in overrides}
+    return Start(run, resumed, state, changed)
+
+
+def _check_identity(run: RunDirectory, saved: DictConfig) -> None:
+    """Raise `UserError` where last.pt and config.yaml are of two runs."""
+    difference = first_difference(load_yaml(run.config), saved, only=FIXED)
+    if difference is not None:
+        key, here, there = difference
+        raise UserError(
+            f"{run.last} is of another run than {run.config}: {key} is {there} there, and {here}"
+            " here; put the right one back, or delete config.yaml if last.pt is the run that you"
+            " mean"
+        )
+
+
+def resolve_paths(config: DictConfig) -> None:
+    """Make the paths of the data absolute, so that a run works from any working directory."""
+    for key in ("root", "path"):
+        if config.data.get(key) is not None:
+            config.data[key] = os.path.abspath(os.path.expanduser(str(config.data[key])))
+
+
+def left_run(output: Path, config: DictConfig) -> Path:
+    """Return the newest unfinished run of a configuration beside a new directory, or that itself.
+
+    A job of a sweep has its own directory.
+    """
+    if RunDirectory(output).last.exists():
+        return output
+    wanted = config.copy()
+    resolve_paths(wanted)
+    for last in sorted(output.parent.glob("*/checkpoints/last.pt"), reverse=True):
+        try:
+            run, saved = open_run(last.parent.parent)
+            check_same(wanted, saved, run.path)
+            if not load_checkpoint(last)["finished"]:
+                return run.path
+        except UserError:  # another configuration, or damaged
+            continue
+    return output
+
+
+def check_same(config: DictConfig, saved: DictConfig, path: Path) -> None:
+    """Raise `UserError` where a directory holds a run of another configuration."""
+    difference = first_difference(config, saved)
+    if difference is not None:
+        key, asked, found = difference
+        raise UserError(
+            f"{path} holds a run of another configuration: {key} is {found} there, and {asked}"
+            " is asked for; nothing was changed. Give the options of that run, or another directory"
+        )
+
+
+def first_difference(
+    config: DictConfig, saved: DictConfig, only: Sequence[str] = ()
+) -> tuple[str, str, str] | None:
+    """Return the first key in which two configurations differ, and both values.
+
+    Args:
+        config: Here.
+        saved: There.
+        only: The keys and groups that are compared; by default all but `ASIDE`.
+    """
+    here, there = (flatten(to_dict(each)) for each in (config, saved))
+    for key in dict.fromkeys([*here, *there]):
+        within = _is_in(key, only) and key not in FREE if only else not _is_in(key, ASIDE)
+        if within and here.get(key) != there.get(key):
+            asked, found = (repr(flat[key]) if key in flat else "none" for flat in (here, there))
+            return key, asked, found
+    return None
+
+
+def _is_in(key: str, groups: Sequence[str]) -> bool:
+    return any(key == each or key.startswith(f"{each}.") for each in groups)
+
+
+def override(saved: DictConfig, composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
+    """Return a saved configuration with overrides; `UserError` for one that is not allowed.
+
+    The overrides have the values of the `composed` configuration.
+    """
+    config = saved.copy()
+    for text in overrides:
+        key = override_key(text)
+        if key in ("resume", "trust"):
+            continue
+        value: Any = OmegaConf.select(composed, key)
+        if text.startswith("~") or _is_in(key, ("experiment", "debug", "natural_metric", "tuned")):
+            raise UserError(f"a resumed run keeps its {key}, got {text}; start a new run instead")
+        OmegaConf.update(config, key, value, merge=False, force_add=True)
+    difference = first_difference(config, saved, only=FIXED)
+    if difference is not None:
+        key, asked, found = difference
+        raise UserError(
+            f"a resumed run keeps its {key}, which is {found}, got {asked}; start a new run instead"
+        )
+    return config

@@ -1,0 +1,265 @@
+"""Run directories: their files, their owner, opening one, and finding all below a folder.
+
+`checkpoints/last.pt` is the truth of a run. It has the configuration and the rows of metrics.csv in
+it. `metrics.csv` and `.hydra/config.yaml` are views for people and programs, written after it.
+"""
+
+import csv
+import io
+import logging
+import os
+import shutil
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+from filelock import FileLock, Timeout
+from omegaconf import DictConfig, OmegaConf
+
+from nws.errors import UserError
+from nws.experiment.checkpoints import State, load_checkpoint, save_checkpoint
+from nws.files import PACKAGE, read_text, remove_temporary, write_atomically
+
+SWEEP = "sweep.yaml"  # in a sweep's folder: its overrides, its command, the keys that it varies
+YAML_LIMIT = 2**20  # bytes
+PRETRAINED = PACKAGE / "pretrained"  # machines that come with nws
+
+Row = dict[str, Any]  # a row of metrics.csv
+
+
+class Taken(UserError):
+    """A run directory that another process trains in."""
+
+
+class RunDirectory:
+    """The files that a run leaves behind.
+
+    Args:
+        path: The directory.
+        writes: Whether this process writes them; of several processes of a run the first one does.
+    """
+
+    def __init__(self, path: Path, writes: bool = True) -> None:
+        self.path, self.writes = path, writes
+        self._log: logging.FileHandler | None = None
+        self.config = path / ".hydra" / "config.yaml"
+        self.metrics = path / "metrics.csv"
+        self.last = path / "checkpoints" / "last.pt"
+        self.best = path / "checkpoints" / "best.pt"
+        self.images = path / "images"
+        self.provenance = path / "provenance.json"
+
+    def check_free(self) -> None:
+        """Raise `UserError` where the directory holds a run, or a file that a run would write over.
+
+        What a killed start left before its first checkpoint is no run.
+        """
+        ours = (self.last, self.best, self.config, self.metrics, self.images, self.provenance)
+        there = next((each for each in ours if each.exists()), None)
+        if there is not None:
+            way = f"go on with it by resume={self.path}" if self.last.exists() else "move it away"
+            raise UserError(
+                f"{self.path} holds {there.relative_to(self.path)} already, nothing was changed;"
+                f" {way}, or give another hydra.run.dir or hydra.sweep.dir"
+            )
+
+    def save(self, state: State, best: bool) -> None:
+        """Write last.pt, before it best.pt where the state is the best so far, then the views."""
+        if self.writes:
+            for path in [self.best] * best + [self.last]:
+                save_checkpoint(path, state)
+            self.write_views(state)
+            self.keep_log()
+
+    def write_views(self, state: State) -> None:
+        """Write metrics.csv and config.yaml as a checkpoint has them."""
+        if self.writes:
+            write_atomically(self.metrics, csv_text(state["rows"]).encode())
+            write_atomically(self.config, state["configuration"].encode())
+
+    def write(self, name: str, content: bytes) -> Path:
+        """Write another file of the run, and return its path."""
+        path = self.path / name
+        if self.writes:
+            write_atomically(path, content)
+        return path
+
+    def keep_log(self) -> None:
+        """Let all that is logged go to train.log as well, once the directory holds a run.
+
+        A full disk costs lines of it alone.
+        """
+        if self.writes and self._log is None:
+            logging.raiseExceptions = False
+            self._log = logging.FileHandler(self.path / "train.log", delay=True)
+            self._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+            logging.getLogger().addHandler(self._log)
+
+    @contextmanager
+    def owned(self, patience: float = 0.0) -> Iterator[None]:
+        """Have this process own the directory: the kernel frees the lock however it ends.
+
+        Args:
+            patience: Seconds to wait for the lock.
+
+        Raises:
+            Taken: Another process trains here.
+            UserError: The directory cannot be written to.
+        """
+        place = self.path / ".lock"
+        lock = FileLock(place, fallback_to_soft=False)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout=patience)
+            place.write_text(f"process {os.getpid()} on {socket.gethostname()} since {now()}")
+        except Timeout:
+            who = read_text(place, 1000) or "another process"
+            raise Taken(
+                f"{self.path} is being trained by {who}; nothing was changed. Wait for its end,"
+                " stop it, or give another directory"
+            ) from None
+        except OSError as error:
+            raise UserError(
+                f"{self.path} cannot be written to ({error.strerror or error}); make room or"
+                " choose another folder"
+            ) from error
+        try:
+            remove_temporary(self.path)
+            yield
+        finally:
+            if self._log is not None:
+                logging.getLogger().removeHandler(self._log)
+                self._log.close()
+            if os.listdir(self.path) == [place.name]:  # a start that came to nothing
+                place.unlink()
+            lock.release()
+            remove_empty(self.path)
+
+
+def now() -> str:
+    """Return the time, as ISO 8601 with the offset of the time zone."""
+    return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as metrics.csv has them; the row of step 0 lacks the columns of training."""
+    columns = list(dict.fromkeys(name for each in reversed(rows) for name in each))
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def remove_empty(directory: Path) -> None:
+    """Remove a directory that holds nothing, and those above it, up to the working directory."""
+    here = Path.cwd()
+    with suppress(OSError):  # of one that holds something
+        while directory != here and here in directory.parents:
+            if directory.exists():
+                directory.rmdir()
+            directory = directory.parent
+
+
+def load_yaml(path: Path) -> DictConfig:
+    """Return what a YAML file of ours says; `UserError` where it is damaged, large or too clever.
+
+    Files of ours have no aliases, and those of others could multiply.
+    """
+    text = read_text(path, YAML_LIMIT)
+    return parse_yaml(text, path)
+
+
+def parse_yaml(text: str, path: Path) -> DictConfig:
+    """Return the configuration that a text is, which came from a file."""
+    try:
+        if any(isinstance(each, yaml.AliasEvent) for each in yaml.parse(text, yaml.SafeLoader)):
+            raise ValueError("it has aliases")
+        found = OmegaConf.create(text)
+        if not isinstance(found, DictConfig) or not found:
+            raise ValueError("it has no keys and values")
+    except (Exception, RecursionError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"{path} is damaged: {reason}; put back a good copy") from error
+    return found
+
+
+def saved_config(state: State, path: Path) -> DictConfig:
+    """Return the configuration in the checkpoint of a path."""
+    if not isinstance(state["configuration"], str):
+        raise UserError(f"{path} is damaged: its configuration is no text")
+    return parse_yaml(state["configuration"], path)
+
+
+def open_run(path: str | Path) -> tuple[RunDirectory, DictConfig]:
+    """Return an existing run and its configuration; `UserError` where it cannot be read.
+
+    `pretrained/NAME` is copied from nws to the working directory first, where it is not there.
+    """
+    place = Path(os.path.abspath(os.path.expanduser(path)))
+    if place.parent.name == PRETRAINED.name and not place.exists():
+        lay_out(place)
+    run = RunDirectory(Path(os.path.realpath(place)))
+    if not run.path.is_dir():
+        raise UserError(f"{run.path} does not exist; a run prints its directory at start and end")
+    if run.config.exists():
+        return run, load_yaml(run.config)
+    checkpoint = next((each for each in (run.last, run.best) if each.exists()), None)
+    if checkpoint is None:
+        raise UserError(f"{run.path} is not a run directory: it has no checkpoints/last.pt")
+    return run, saved_config(load_checkpoint(checkpoint), checkpoint)
+
+
+def lay_out(path: Path) -> None:
+    """Copy the machine that `pretrained/NAME` names to that path."""
+    names = sorted(each.name for each in PRETRAINED.iterdir() if each.is_dir())
+    if path.name not in names:
+        there = ", ".join(f"pretrained/{name}" for name in names)
+        raise UserError(f"{path} does not exist; the machines that come with nws are {there}")
+    try:
+        shutil.copytree(PRETRAINED / path.name, path, dirs_exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"{path} cannot be written ({reason}); start from a folder of yours") from (
+            error
+        )
+
+
+def is_run(path: Path) -> bool:
+    """Return whether a directory holds a run."""
+    run = RunDirectory(path)
+    return any(each.is_file() for each in (run.config, run.last, run.best))
+
+
+def find_runs(folder: str | Path) -> list[Path]:
+    """Return the run at a path, or all runs below it, 2 before 10; `UserError` for none."""
+    top = Path(os.path.realpath(os.path.expanduser(folder)))
+    if is_run(top) or not top.is_dir():
+        return [open_run(top)[0].path]
+    runs = []
+    for here, below, _ in os.walk(top):
+        if is_run(Path(here)):
+            runs.append(Path(here))
+            below.clear()
+        below.sort(key=lambda name: (len(name), name) if name.isdigit() else (0, name))
+    if not runs:
+        raise UserError(f"{top} is not a run directory, and no run is below it")
+    return runs
+
+
+def read_sweep(directory: Path) -> dict[str, list[str]]:
+    """Return what the sweep.yaml of a directory says, {} without: overrides, command, varies."""
+    path = directory / SWEEP
+    if not path.exists():
+        return {}
+    return {str(key): [str(each) for each in value] for key, value in load_yaml(path).items()}
+
+
+def sweep_of(run: Path) -> tuple[Path | None, list[str]]:
+    """Return the directory of the sweep that a run is a job of, if any, and what it varies."""
+    record = read_sweep(run.parent)
+    return (run.parent, record.get("varies", [])) if record else (None, [])

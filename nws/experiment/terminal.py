@@ -1,0 +1,160 @@
+"""What a run says while it goes on: panels, lines and bars on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from nws import distributed
+
+if TYPE_CHECKING:
+    from nws.experiment.run import Row
+    from nws.experiment.trainer import Trainer
+
+LOOK_EVERY = 1.0  # seconds between two looks at the bound, each of which waits for the device
+SPEAK_EVERY = 60.0  # seconds without a line, at most, where there is no bar
+
+PanelLines = Sequence[tuple[str, str]]  # what each line of a panel is about, and what it says
+
+
+def write_line(text: object) -> None:
+    """Write a line to standard output as one piece, which parallel jobs may share.
+
+    Of several processes of a run the first one does.
+    """
+    if distributed.is_first():
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+
+
+def short_path(path: Path) -> Path:
+    """Return a path relative to the working directory where it lies below it."""
+    here = Path.cwd()
+    return path.relative_to(here) if path != here and path.is_relative_to(here) else path
+
+
+def duration(seconds: float) -> str:
+    """Return a time in seconds, or from two minutes on as hours:minutes:seconds.
+
+    Examples:
+        >>> duration(12.34), duration(3723.2)
+        ('12.3 s', '1:02:03')
+    """
+    return f"{seconds:.1f} s" if seconds < 120 else str(timedelta(seconds=round(seconds)))
+
+
+def row_parts(row: "Row") -> list[str]:
+    """Return a row of metrics.csv for people, in parts, what matters most first."""
+    valid, error = row["valid/log_likelihood"], row["valid/standard_error"]
+    parts = [f"epoch {row['epoch']:6.2f}", f"step {row['step']:7d}"]
+    parts.append(f"valid {valid:8.3f} ± {error:.3f} nats")
+    if "train/log_likelihood" in row:
+        parts.append(f"bound {row['train/log_likelihood']:8.3f}")
+    if "exact/kl" in row:
+        parts.append(f"KL {row['exact/kl']:.3f}")
+    if "average/log_likelihood" in row:
+        parts.append(f"average {row['average/log_likelihood']:8.3f}")
+    parts.append(f"{row['seconds']:.1f} s")
+    if "train/ess" in row:
+        parts.append(f"ess {row['train/ess']:.2f}")
+    return [*parts, f"{row['valid/samples']} samples"]
+
+
+class Terminal:
+    """What one run shows.
+
+    Args:
+        progress: Whether there are bars, where the output is a terminal.
+        job: The name of a job that shares the output with others. It stands before each line, and
+            there are no bars.
+        speaks: Whether there is anything at all.
+    """
+
+    def __init__(self, progress: bool = True, job: str | None = None, speaks: bool = True) -> None:
+        self.speaks = speaks and distributed.is_first()
+        self.is_terminal = sys.stdout.isatty() and job is None
+        self.name = "" if job is None else f"[{job}] "
+        self.console = Console(highlight=False)
+        self.bars = Progress(
+            TextColumn("{task.description}"), BarColumn(None), TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"), console=self.console, transient=True, expand=True,
+            disable=not (self.speaks and progress and self.is_terminal),
+        )  # fmt: skip
+        self._looked = self._spoke = time.monotonic()
+
+    def line(self, text: str) -> None:
+        """Write a line, above the bars where there are some."""
+        if self.speaks and self.is_terminal:
+            self.console.print(Text(text), soft_wrap=True)
+        elif self.speaks:
+            write_line(self.name + text)
+        self._spoke = time.monotonic()
+
+    def row(self, row: "Row") -> None:
+        """Write a row of metrics.csv, on a terminal the first parts that fit into its width."""
+        shown = row_parts(row)
+        while self.is_terminal and len("  ".join(shown)) > self.console.width and len(shown) > 1:
+            shown.pop()
+        self.line("  ".join(shown))
+
+    def panel(self, title: str, rows: PanelLines, foot: str = "") -> None:
+        """Show what a run is, or what became of it: a frame on a terminal, else plain lines."""
+        if not (self.speaks and self.is_terminal):
+            text = [f"{title} ({foot})" if foot else title]
+            text += [f"  {label:10} {what}" for label, what in rows]
+            self.line(f"\n{self.name}".join(text))  # one piece
+            return
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(overflow="fold")
+        for label, what in rows:
+            table.add_row(label, Text(what))
+        frame = Panel(
+            table, title=Text(title, "bold"), subtitle=Text(foot, "dim"), title_align="left",
+            subtitle_align="right", expand=False,
+        )  # fmt: skip
+        self.console.print(frame)
+
+    @contextmanager
+    def training(self, trainer: "Trainer") -> Iterator[None]:
+        """Show a bar while a run goes on."""
+        with self.bars:
+            self._bar = self.bars.add_task("training", total=trainer.total_steps, note="")
+            self.bars.update(self._bar, completed=trainer.step)
+            yield
+        self.bars.remove_task(self._bar)
+
+    def step(self, trainer: "Trainer") -> None:
+        """Show that a step was taken; the bound is read from time to time."""
+        now = time.monotonic()
+        head = f"epoch {trainer.epoch:.2f} of {trainer.settings.epochs:g}"
+        if not self.bars.disable:
+            self.bars.update(self._bar, completed=trainer.step, description=head)
+            if now - self._looked > LOOK_EVERY:
+                self.bars.update(self._bar, note=f"bound {trainer.bound():.2f} nats")
+                self._looked = now
+        elif self.speaks and now - self._spoke > SPEAK_EVERY:
+            self.line(f"{head}  {trainer.place}  bound {trainer.bound():.2f} nats")
+
+    @contextmanager
+    def evaluation(self, what: str) -> Iterator[Callable[[int, int], None]]:
+        """Show a bar of an evaluation; the function takes the images done, and how many."""
+        bar = self.bars.add_task(what, total=None, note="")
+
+        def show(done: int, total: int) -> None:
+            note = f"{done:,} of {total:,} images"
+            self.bars.update(bar, completed=done, total=total, note=note)
+            if self.bars.disable and self.speaks and time.monotonic() - self._spoke > SPEAK_EVERY:
+                self.line(f"{what}: {note}")
+
+        yield show
+        self.bars.remove_task(bar)

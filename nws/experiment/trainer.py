@@ -1,0 +1,332 @@
+"""The training loop. It stops at any step, and goes on bit for bit."""
+
+import logging
+import math
+import time
+from collections.abc import Collection
+from functools import partial
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from nws.experiment.batches import Batches, derive_seed
+from nws.experiment.build import Parts
+from nws.experiment.checkpoints import State, from_checkpoint, load_parameters
+from nws.experiment.config import to_dict
+from nws.experiment.evaluation import dream_loss, validate
+from nws.experiment.hardware import matmul_precision
+from nws.experiment.rates import Rates, learning_rates, restore
+from nws.experiment.run import Row, RunDirectory
+from nws.experiment.signals import StopSignals
+from nws.experiment.terminal import Terminal, row_parts
+from nws.learning.step import STATISTICS
+from nws.models import HelmholtzMachine
+
+log = logging.getLogger(__name__)
+
+
+class Trainer:
+    """Trains one machine on one data set.
+
+    Args:
+        parts: What is trained and by what, at step 0.
+        config: The run's configuration.
+        run: Where checkpoints go.
+        terminal: What shows the run; None for nothing.
+        name: What loggers call the run.
+        group: What the jobs of a sweep share, if any.
+
+    Attributes:
+        step: Steps that were taken.
+        rows: Those of metrics.csv.
+        best: The best valid/log_likelihood so far, nats.
+        seconds: Of training, evaluations left out.
+        sums: Over the `count` steps since the last row, on the device, as STATISTICS says.
+    """
+
+    def __init__(
+        self, parts: Parts, config: DictConfig, run: RunDirectory,
+        terminal: Terminal | None = None, name: str = "", group: str | None = None,
+        choices: dict[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        self.settings, self.data, self.learner, self.optimizer, self.scheduler = parts[:5]
+        self.callbacks, self.total_steps = dict(parts.callbacks), parts.total_steps
+        self.config, self.run = to_dict(config), run
+        self.terminal = terminal or Terminal(speaks=False)
+        self.name, self.group, self.choices = name, group, choices or {}
+        self.machine, self.device = self.learner.machine, self.data.train.device
+        self.seed = int(config.seed)
+        sources = {metric.options.batch for metric in self.learner.metrics}
+        self.batches = Batches(self.data, self.settings.batch_size, sources, self.seed)
+        self.plateau = isinstance(self.scheduler, ReduceLROnPlateau)
+        self.step, self.best, self.rows = 0, -math.inf, list[Row]()
+        self.seconds, self.evaluation_seconds = 0.0, 0.0  # the latter in this process
+        self.sums = torch.zeros(len(STATISTICS), device=self.learner.rng.device)
+        self.count = 0
+        self.saved_step: int | None = None  # of last.pt
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Whole batches in a pass over the training images."""
+        return len(self.data.train) // self.settings.batch_size
+
+    @property
+    def epoch(self) -> float:
+        """Passes over the training images so far."""
+        return self.step / self.steps_per_epoch
+
+    @property
+    def rates(self) -> Rates:
+        """The present learning rates."""
+        return learning_rates(self.optimizer)
+
+    @property
+    def ends(self) -> str:
+        """Why the run ends here, empty where it goes on: its last step, or a callback's reason."""
+        if self.step >= self.total_steps:
+            return f"{self.place}; go on with trainer.epochs=N, N > {self.epoch:g}"
+        return next((each.ends for each in self.callbacks.values() if each.ends), "")
+
+    @property
+    def place(self) -> str:
+        """How far the run is, in words."""
+        return f"step {self.step} of {self.total_steps}"
+
+    def fit(self, stop: StopSignals) -> None:
+        """Train to the end, or until a signal came.
+
+        Raises:
+            Diverged: Numbers are not finite.
+            UserError: A file cannot be written, or a matrix not be inverted.
+        """
+        self.call("start", self)
+        with self.terminal.training(self), matmul_precision(self.settings.matmul_precision):
+            if not self.rows:
+                self.rows.append(self._row())
+                self._keep_row()
+            while not self.ends and not stop.asked():
+                self._train_until_due(stop)
+                self._do_what_is_due()
+            if self.saved_step != self.step:
+                self._save(best=False)
+
+    def call(self, method: str, *arguments: Any, only: Collection[str] | None = None) -> list[Any]:
+        """Call a method of each callback. One that only shows the run may fail, with a warning.
+
+        Args:
+            method: Its name.
+            *arguments: Its arguments.
+            only: Names of callbacks; None for all.
+
+        Returns:
+            What each returned.
+        """
+        found = []
+        for name, callback in list(self.callbacks.items()):
+            if only is not None and name not in only:
+                continue
+            try:
+                found.append(getattr(callback, method)(*arguments))
+            except (Exception, SystemExit) as error:  # wandb exits where its service failed
+                if not callback.shows:
+                    raise
+                reason = f"{type(error).__name__}: {error}"
+                log.warning(f"{name} failed ({reason}); going on without it")
+                self.callbacks.pop(name, None)
+        return found
+
+    def _train_until_due(self, stop: StopSignals) -> None:
+        """Take steps up to the next evaluation or other event, the end, or a signal."""
+        started, due = time.perf_counter(), False
+        intervals = [self.settings.evaluate_every]
+        intervals += [each.every for each in self.callbacks.values() if each.every]
+        while not due and not stop.asked(self.step):
+            self._step()
+            self.terminal.step(self)
+            due = any(map(self._is_due, intervals))
+        for metric in self.learner.metrics:
+            metric.check()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.seconds += time.perf_counter() - started
+
+    def _step(self) -> None:
+        """Take one step."""
+        rates = self.rates
+        for metric in self.learner.metrics:
+            metric.learning_rate.fill_(rates[metric.network.upward])
+        self.learner.start_step(self.step)
+        self.call("before_step", self)
+        batches = self.batches.at(self.step, self.learner.rng)
+        self.optimizer.step(partial(self._loss, *batches))  # type: ignore[arg-type]
+        self.learner.after_step()
+        if not self.plateau:
+            self.scheduler.step()  # type: ignore[call-arg]
+        self.step += 1
+        self.call("after_step", self)
+
+    def _loss(self, x: Tensor, other: Tensor | None = None) -> Tensor:
+        """Write the gradients of one batch; the closure that a torch optimizer calls."""
+        result = self.learner.step(x, other)
+        self.sums += result.statistics
+        self.count += 1
+        self.call("after_loss", self, result)
+        return result.layer_losses.sum()
+
+    def bound(self) -> float:
+        """Return the mean training bound since the last row, in nats (synchronises)."""
+        return float(self.sums[2]) / self.count
+
+    def _is_due(self, epochs: float) -> bool:
+        """Return whether something is due that comes every so many epochs, and at the end."""
+        every = max(1, round(epochs * self.steps_per_epoch))
+        return self.step % every == 0 or self.step == self.total_steps
+
+    def _do_what_is_due(self) -> None:
+        """Evaluate, and let callbacks do what comes now; the checkpoint comes last."""
+        evaluates = self._is_due(self.settings.evaluate_every)
+        if evaluates:
+            self.rows.append(self._row())
+        every = {name: each.every for name, each in self.callbacks.items() if each.every}
+        self.call("due", self, only=[name for name in every if self._is_due(every[name])])
+        if evaluates:
+            self._keep_row()
+
+    def _keep_row(self) -> None:
+        """Write the checkpoints with the newest row."""
+        row = self.rows[-1]
+        mean = row["valid/log_likelihood"]
+        if self.plateau and self.step:
+            self.scheduler.step(mean)  # type: ignore[arg-type]
+        self.call("after_row", self, row)
+        log.info("  ".join(row_parts(row)))
+        better = self.step > 0 and mean > self.best
+        if better:  # max() would keep a mean that is no number
+            self.best = mean
+        self._save(better)
+        self.terminal.row(row)
+
+    def _row(self) -> Row:
+        """Return the row of metrics of this step, and start the sums of the next.
+
+        At step 0 nothing of training is in it.
+        """
+        started = time.perf_counter()
+        own: Row = {key: each for found in self.call("row", self) for key, each in found.items()}
+        valid = self.validate(self.machine, "evaluation")
+        train = self._train_means() if self.count else {}
+        row: Row = {"epoch": self.epoch, "step": self.step, "seconds": round(self.seconds, 3)}
+        ess = {"train/ess": train.pop("train/ess")} if train else {}
+        row |= train | {"valid/log_likelihood": valid.pop("valid/log_likelihood")} | ess | valid
+        rates = self.rates
+        row["learning_rate"] = rates.generator
+        if len(self.optimizer.param_groups) > 1:
+            row["recognition/learning_rate"] = rates.recognition
+        row |= own
+        if self.step:
+            row |= self.learner.report()
+        self.evaluation_seconds += time.perf_counter() - started
+        return row
+
+    def validate(self, machine: HelmholtzMachine, what: str) -> Row:
+        """Return the columns of an evaluation of a machine, with a bar."""
+        samples, points = self.settings.evaluation_samples, self.settings.evaluation_points
+        with self.terminal.evaluation(what) as show:
+            return validate(machine, self.data, samples, points, show)
+
+    def _train_means(self) -> Row:
+        """Return the training columns: means since the last row. Start the sums of the next."""
+        train = dict(zip(STATISTICS, (self.sums / self.count).tolist(), strict=True))
+        if not self.learner.rule.recognition_dream:  # the steps need no dreams
+            rows = self.settings.batch_size * self.learner.dreams
+            seed = derive_seed(self.seed, 4, self.step)
+            train["dream_loss"] = dream_loss(self.machine, rows, seed)
+        self.sums.zero_()
+        self.count = 0
+        return {f"train/{name}": value for name, value in train.items()}
+
+    def _save(self, best: bool) -> None:
+        self.run.save(self.state_dict(), best)
+        self.saved_step = self.step
+        self.call("saved", self)
+
+    def state_dict(self) -> State:
+        """Return everything to go on bit for bit, as tensors and plain values."""
+        config: Any = OmegaConf.create(self.config)
+        return {
+            "step": self.step,
+            "total_steps": self.total_steps,
+            "finished": bool(self.ends),
+            "seconds": self.seconds,
+            "best": self.best,
+            "sums": self.sums,
+            "count": self.count,
+            "rows": self.rows,
+            "configuration": OmegaConf.to_yaml(config),
+            "choices": self.choices,
+            "shape": list(self.data.shape),
+            "machine": self.machine.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "optimizer_class": type(self.optimizer).__name__,
+            "scheduler": self.scheduler.state_dict(),
+            "metrics": [metric.state_dict() for metric in self.learner.metrics],
+            "rng": self.learner.rng.get_state(),
+            "rng_device": self.learner.rng.device.type,
+            "callbacks": {name: each.state_dict() for name, each in self.callbacks.items()},
+            "stateful": {name: each.state_dict() for name, each in self._stateful().items()},
+        }
+
+    def _stateful(self) -> dict[str, Any]:
+        """Return the parts of a user's own that keep a state: a weighting, or families of units."""
+        parts: dict[str, Any] = {"weighting": self.learner.rule.weighting}
+        parts |= {f"units.{n}": each for n, each in enumerate(dict.fromkeys(self.machine.units))}
+        return {name: each for name, each in parts.items() if hasattr(each, "state_dict")}
+
+    def load_state_dict(self, state: State, changed: set[str]) -> None:
+        """Go on from a checkpoint; options of the `changed` groups win over the saved ones.
+
+        Raises:
+            UserError: For a checkpoint of another architecture, or one that is damaged.
+        """
+        with from_checkpoint(self.run.last):
+            load_parameters(self.machine, state["machine"], self.run.last)
+            self.step = self.saved_step = state["step"]
+            self.seconds, self.best, self.count = state["seconds"], state["best"], state["count"]
+            self.rows = [dict(row) for row in state["rows"]]
+            self.sums.copy_(state["sums"])
+            self._load_optimizer(state, changed)
+            fresh = bool(changed & {"metric", "solver"})
+            for metric, saved in zip(self.learner.metrics, state["metrics"], strict=False):
+                metric.load_state_dict(saved, "damping" in changed, fresh)
+            if not state["metrics"]:  # the run had none
+                for metric in self.learner.metrics:
+                    metric.start_at(self.step)
+            for name, saved in state["callbacks"].items():
+                if name in self.callbacks and name not in changed:
+                    self.callbacks[name].load_state_dict(saved)
+            for name, each in self._stateful().items():
+                each.load_state_dict(state["stateful"][name])
+            self._load_draws(state)
+
+    def _load_optimizer(self, state: State, changed: set[str]) -> None:
+        """Restore both; with new options, or another number of steps, the schedule from step 0."""
+        steps = None
+        longer = state["total_steps"] != self.total_steps and not self.plateau
+        if longer or changed & {"optimizer", "scheduler"}:
+            steps = 0 if self.plateau else min(self.step, self.total_steps)
+        restore(self.optimizer, self.scheduler, state, steps)
+
+    def _load_draws(self, state: State) -> None:
+        """Let the draws go on; from a new seed where the checkpoint is of another device."""
+        rng = self.learner.rng
+        if state["rng_device"] == rng.device.type:
+            rng.set_state(state["rng"])
+            return
+        log.warning(
+            f"the checkpoint is from {state['rng_device']}: on {rng.device} its draws cannot be"
+            " continued"
+        )
+        rng.manual_seed(derive_seed(self.seed, 1, self.step))

@@ -1,0 +1,168 @@
+"""The Gaussian family in three coordinate systems: theta, eta, and (mu, Sigma).
+
+T(x) = (x, x_i x_j for i <= j), so n = d + d (d + 1) / 2. With P = Sigma^{-1},
+
+    theta = (P mu, -P_ii / 2 and -P_ij),   eta = (mu, Sigma_ij + mu_i mu_j)
+
+Each is a vector: the mean first, then the upper triangle of a matrix, row by row. The formulas of
+the Fisher matrix are those of Malagò & Pistone 2015, *Information geometry of the Gaussian
+distribution in view of stochastic optimization*, FOGA.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nws.errors import UserError, positive_int
+from nws.geometry.families import ExponentialFamily
+
+
+class Moments(NamedTuple):
+    """The mean mu (..., d) and the covariance Sigma (..., d, d)."""
+
+    mean: Tensor
+    covariance: Tensor
+
+
+def _pairs(matrix: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    """M_ik M_jl + M_il M_jk for pairs (i, j) and (k, l) of the upper triangle."""
+    upper, lower = matrix[..., i, :], matrix[..., j, :]
+    return upper[..., :, i] * lower[..., :, j] + upper[..., :, j] * lower[..., :, i]
+
+
+class MultivariateGaussian(ExponentialFamily):
+    """All Gaussian distributions on R^d; d = 1 is the univariate family.
+
+    Args:
+        size: d, the dimension of x.
+
+    Examples:
+        >>> family = MultivariateGaussian(1)
+        >>> standard = Moments(torch.zeros(1), torch.eye(1))
+        >>> family.from_moments(standard)
+        tensor([ 0.0000, -0.5000])
+    """
+
+    def __init__(self, size: int = 1) -> None:
+        self.size = positive_int("size", size)
+        self.rows, self.columns = torch.triu_indices(self.size, self.size)
+        self.dimension = self.size + len(self.rows)
+        pairs = torch.arange(len(self.rows))
+        where = torch.zeros(self.size, self.size, dtype=torch.long)
+        where[self.rows, self.columns] = where[self.columns, self.rows] = pairs
+        self.where = where  # the number of the pair (i, j) in the upper triangle
+        self.on_diagonal = self.rows == self.columns
+
+    # --- coordinates ------------------------------------------------------------------------------
+
+    def _split(self, point: Tensor) -> tuple[Tensor, Tensor]:
+        """A vector of d, and a symmetric matrix from its upper triangle."""
+        return point[..., : self.size], point[..., self.size :][..., self.where]
+
+    def _join(self, vector: Tensor, matrix: Tensor) -> Tensor:
+        return torch.cat([vector, matrix[..., self.rows, self.columns]], dim=-1)
+
+    def _halved(self, theta: Tensor) -> Tensor:
+        """theta with a half of what pairs i < j have: theta . T(x) counts those once."""
+        pairs = torch.where(self.on_diagonal, 1.0, 0.5).to(theta)
+        return torch.cat([theta[..., : self.size], theta[..., self.size :] * pairs], dim=-1)
+
+    def moments(self, theta: Tensor) -> Moments:
+        """mu and Sigma of natural parameters."""
+        vector, matrix = self._split(self._halved(theta))
+        covariance = torch.linalg.inv(-2 * matrix)
+        return Moments((covariance @ vector[..., None]).squeeze(-1), covariance)
+
+    def from_moments(self, moments: Moments) -> Tensor:
+        """theta of mu and Sigma."""
+        precision = torch.linalg.inv(moments.covariance)
+        pairs = torch.where(self.on_diagonal, 0.5, 1.0).to(precision)
+        joined = self._join((precision @ moments.mean[..., None]).squeeze(-1), -precision)
+        return torch.cat([joined[..., : self.size], joined[..., self.size :] * pairs], dim=-1)
+
+    def expected_moments(self, eta: Tensor) -> Moments:
+        """mu and Sigma of expectation parameters."""
+        mean, second = self._split(eta)
+        return Moments(mean, second - mean[..., :, None] * mean[..., None, :])
+
+    def moments_vector(self, moments: Moments) -> Tensor:
+        """mu and the upper triangle of Sigma in one vector, (..., n)."""
+        return self._join(moments.mean, moments.covariance)
+
+    def expectation(self, theta: Tensor) -> Tensor:
+        """(mu, Sigma + mu mu^T)."""
+        mean, covariance = self.moments(theta)
+        return self._join(mean, covariance + mean[..., :, None] * mean[..., None, :])
+
+    def natural(self, eta: Tensor) -> Tensor:
+        """theta of (mu, Sigma + mu mu^T)."""
+        return self.from_moments(self.expected_moments(eta))
+
+    # --- potential and Fisher matrices ------------------------------------------------------------
+
+    def log_partition(self, theta: Tensor) -> Tensor:
+        """(mu^T P mu + log det Sigma) / 2, and d log(2 pi) / 2."""
+        vector, matrix = self._split(self._halved(theta))
+        precision = -2 * matrix
+        mean = torch.linalg.solve(precision, vector[..., None]).squeeze(-1)
+        normal = self.size * math.log(2 * math.pi) - torch.linalg.slogdet(precision)[1]
+        return ((vector * mean).sum(-1) + normal) / 2
+
+    def fisher(self, theta: Tensor) -> Tensor:
+        """The covariance of T(x), from the moments of a Gaussian up to the fourth (Isserlis)."""
+        mean, s = self.moments(theta)
+        i, j = self.rows, self.columns
+        crossed = mean[..., None, j] * s[..., :, i] + mean[..., None, i] * s[..., :, j]
+        second = s + mean[..., :, None] * mean[..., None, :]
+        products = mean[..., i] * mean[..., j]
+        pairs = _pairs(second, i, j) - 2 * products[..., :, None] * products[..., None, :]
+        top = torch.cat([s, crossed], dim=-1)
+        return torch.cat([top, torch.cat([crossed.mT, pairs], dim=-1)], dim=-2)
+
+    def moments_fisher(self, moments: Moments) -> Tensor:
+        """The Fisher matrix in (mu, Sigma): P, and tr(P dSigma P dSigma) / 2."""
+        p = torch.linalg.inv(moments.covariance)
+        i, j = self.rows, self.columns
+        twice = torch.where(self.on_diagonal, 1.0, 2.0).to(p)
+        pairs = _pairs(p, i, j) / 4 * twice[:, None] * twice
+        corner = torch.zeros(*p.shape[:-2], self.size, len(i), dtype=p.dtype, device=p.device)
+        top = torch.cat([p, corner], dim=-1)
+        return torch.cat([top, torch.cat([corner.mT, pairs], dim=-1)], dim=-2)
+
+    def dual_fisher(self, eta: Tensor) -> Tensor:
+        """That of (mu, Sigma), pulled back by dSigma = dM - dmu mu^T - mu dmu^T."""
+        moments = self.expected_moments(eta)
+        mean, i, j = moments.mean, self.rows, self.columns
+        unit = torch.eye(self.size, dtype=eta.dtype, device=eta.device)
+        turned = -(unit[i] * mean[..., j, None] + unit[j] * mean[..., i, None])
+        n, pairs = self.dimension, len(i)
+        eye = torch.eye(n, dtype=eta.dtype, device=eta.device).expand(*mean.shape[:-1], n, n)
+        left = torch.cat([eye[..., : self.size, : self.size], turned], dim=-2)
+        jacobian = torch.cat([left, eye[..., n - pairs :].expand(*left.shape[:-1], pairs)], dim=-1)
+        return jacobian.mT @ self.moments_fisher(moments) @ jacobian
+
+    # --- data -------------------------------------------------------------------------------------
+
+    def log_prob(self, x: Tensor, theta: Tensor) -> Tensor:
+        """theta . T(x) - A(theta), the log-density of x, (..., d)."""
+        pairs = x[..., self.rows] * x[..., self.columns]
+        statistics = torch.cat([x, pairs], dim=-1)
+        return (statistics * theta).sum(-1) - self.log_partition(theta)
+
+    def sample(self, theta: Tensor, count: int, rng: torch.Generator | None = None) -> Tensor:
+        """Points, (count, d).
+
+        Raises:
+            UserError: Where theta belongs to no Gaussian: Sigma is not positive definite.
+        """
+        mean, covariance = self.moments(theta)
+        root, failed = torch.linalg.cholesky_ex(covariance)
+        if failed:
+            raise UserError(
+                "theta must give a positive definite covariance matrix,"
+                f" got the eigenvalues {torch.linalg.eigvalsh(covariance).tolist()}"
+            )
+        noise = torch.randn(count, self.size, dtype=theta.dtype, generator=rng)
+        return mean + noise @ root.mT

@@ -1,6 +1,0 @@
-"""NaturalGradient beside SGD and Adam: `python scripts/natural_gradient.py TASK`."""
-
-from nws.experiment.process.boundary import launch
-
-if __name__ == "__main__":
-    launch("nws.programs.natural_gradient")

@@ -1,0 +1,86 @@
+"""Files of every source, made here, of a few images each."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from conftest import idx
+from PIL import Image
+from scipy.io import savemat
+
+import nws.data as nd
+
+Source = tuple[Callable[..., nd.RawImages], dict[str, Any]]
+TRAIN_FILE, TEST_FILE = "train-images-idx3-ubyte", "t10k-images-idx3-ubyte"
+GREY = np.random.default_rng(0).integers(0, 256, (60, 4, 3), dtype=np.uint8)
+PARTS: dict[str, Any] = {"train": GREY[:40], "valid": GREY[40:50], "test": GREY[50:]}
+# In fold 0 these are 0 and 5 unlabelled, 1 and 6 train, 2 valid, 3 and 4 test; the labelled ones
+# move on from fold to fold.
+KINDS = [0, 1, 2, 3, 3, 0, 1]
+FOLDS = np.array([[k and (k - 1 + fold) % 3 + 1 for fold in range(5)] for k in KINDS], np.uint8)
+
+
+def marked(count: int, low: int, high: int, size: tuple[int, int] = (4, 3)) -> np.ndarray:
+    """Images of noise in [low, high): each part's pixels tell where they come from."""
+    return np.random.default_rng(low).integers(low, high, (count, *size), dtype=np.uint8)
+
+
+def write_mnist(root: Path, packed: bool = False, kind: str = "MNIST") -> Path:
+    """A folder of 10,020 training images (the last 10,000 for validation) and 7 test images."""
+    folder = root / kind / "raw"
+    folder.mkdir(parents=True)
+    official = np.concatenate([marked(20, 0, 80), marked(10_000, 80, 160)])
+    for name, images in {TRAIN_FILE: official, TEST_FILE: marked(7, 160, 240)}.items():
+        content = gzip.compress(idx(images), 1) if packed else idx(images)
+        (folder / f"{name}{'.gz' * packed}").write_bytes(content)
+    return folder
+
+
+def faces(side: int = 48) -> np.ndarray:
+    """Seven faces, of which number k has the grey 30 k + 10 and an eye at row 5, column 11 + k."""
+    images = np.arange(10, 220, 30, np.uint8)[:, None, None].repeat(side, 1).repeat(side, 2)
+    images[np.arange(7), 5, 11 + np.arange(7)] = 255
+    return images
+
+
+def write_tfd(root: Path, side: int = 48, **changed: np.ndarray | None) -> Path:
+    """The faces in TFD's layout, with some arrays changed, or left out where they are None."""
+    file = root / "TFD" / f"TFD_{side}x{side}.mat"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    labels = np.full((7, 1), -1, dtype=np.int16)
+    arrays = {"images": faces(side), "folds": FOLDS, "labs_id": labels, **changed}
+    savemat(file, {key: array for key, array in arrays.items() if array is not None})
+    return file
+
+
+def write_picture(path: Path, grey: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(grey).save(path)
+
+
+def write_sources(root: Path) -> dict[str, Source]:
+    """A source and its options for each kind of file, and those that need none."""
+    single = {"grey": GREY, "bits": GREY > 99, "columns": np.asfortranarray(GREY)}
+    for name, array in {**single, "shares": GREY / 255}.items():
+        np.save(root / f"{name}.npy", array)
+    np.savez(root / "parts.npz", **PARTS)
+    np.savez_compressed(root / "packed.npz", **PARTS)
+    write_mnist(root)
+    write_mnist(root / "packed", packed=True)
+    write_tfd(root)
+    for number, image in enumerate(GREY[:20]):
+        write_picture(root / "pictures" / f"class_{number % 3}" / f"{number:02}.PNG", image)
+    files = [*root.glob("*.np?")]
+    return {file.name: (nd.load_npz, {"path": file}) for file in files} | {
+        "arrays": (nd.load_arrays, PARTS),
+        "idx": (nd.load_mnist, {"root": root}),
+        "idx.gz": (nd.load_mnist, {"root": root / "packed"}),
+        "tfd": (nd.load_tfd, {"root": root, "split": "train"}),
+        "folder": (nd.load_folder, {"path": root / "pictures"}),
+        "digits": (nd.load_digits, {}),
+        "three_by_three": (nd.load_three_by_three, {}),
+    }

@@ -1,0 +1,299 @@
+"""What a user reads where an option is wrong, or a file is missing, damaged or misshapen."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import idx
+from data_files import FOLDS, GREY, PARTS, TEST_FILE, faces, marked, write_mnist, write_picture
+from data_files import write_tfd as write_mat
+from PIL import Image
+
+import nws.data as nd
+from nws.errors import UserError
+
+BITS = GREY // 128
+TEST_GZ = f"MNIST/raw/{TEST_FILE}.gz"
+
+
+def refused(source: Callable[..., nd.RawImages], message: str, **options: Any) -> None:
+    """Loading ends in one line for a person."""
+    with pytest.raises(UserError, match=message) as caught:
+        nd.load_dataset(source, **options)
+    assert "\n" not in str(caught.value) and "pickle" not in str(caught.value)
+
+
+def broken() -> nd.RawImages:
+    raise KeyError("mine")
+
+
+def no_images() -> Any:
+    return {}
+
+
+HELD_OUT = "data.held_out must be a number above 0 and below 0.5"
+FOLD = "data.fold must be one of 0, 1, 2, 3, 4, got"
+OPTIONS: list[tuple[Any, dict[str, Any], str]] = [
+    ("digits", {"binarize": "round"}, "data.binarize must be one of resample, .*'round'"),
+    ("digits", {"where": "disk"}, "data.where must be one of device, host, auto, got 'disk'"),
+    ("digits", {"name": 3}, "data.name must be a text, got 3"),
+    ("digits", {"path": "x"}, "digits has no option path; its options are root, binarize, where$"),
+    ("npz", {"size": 3}, "no option size; its options are root, .*, path, shape, held_out$"),
+    ("npz", {}, "data.path must name a file or folder, got null: add data.path=PATH"),
+    ("npz", {"path": 3}, "data.path must name a file or folder, got 3"),
+    ("npz", {"path": "~nosuch/x.npz"}, "expected a .npz or .npy file .*, found none at"),
+    ("folder", {}, "data.path must name a file or folder, got null"),
+    ("folder", {"path": "nosuch"}, "expected a folder of PNG or JPEG images, found none at"),
+    ("mnist", {"root": None}, "data.root must name a file or folder, got null"),
+    ("torchvision", {"dataset": "Nosuch"}, "data.dataset: torchvision's Nosuch cannot be had"),
+    ("torchvision", {"dataset": "KMNIST", "options": {"a": 1}}, "cannot be had: .*argument 'a'"),
+    ("tfd", {"fold": 5}, f"{FOLD} 5"),
+    ("tfd", {"fold": -1}, f"{FOLD} -1"),
+    ("tfd", {"fold": "all"}, f"{FOLD} 'all'"),
+    ("tfd", {"fold": True}, f"{FOLD} True"),
+    ("tfd", {"split": "valid"}, "data.split must be one of unlabeled, train, both, got 'valid'"),
+    ("tfd", {"split": None}, "data.split must be one of unlabeled, train, both, got None"),
+    ("tfd", {"size": 28}, "data.size must be one of 24, 48, 96, got 28"),
+    ("tfd", {"size": [24, 24]}, r"data.size must be one of 24, 48, 96, got \[24, 24\]"),
+    ("tfd", {}, "expected the file .*TFD_48x48.mat, found none.* requested from.*data.root"),
+    *(("arrays", {"train": BITS, "held_out": bad}, HELD_OUT) for bad in (0, 0.5, -1, "0.1", True)),
+    ("arrays", {**PARTS, "held_out": 0.2}, "data.held_out has no effect: data has its parts"),
+    ("arrays", {"train": BITS[:2]}, "data: expected at least 3 images to split, got 2"),
+    ("arrays", {"train": BITS, "test": BITS}, r"train alone, got \['train', 'test'\]"),
+    ("arrays", {"train": pd.DataFrame({"a": ["x"]})}, "expected booleans, .* got dtype"),
+    ("arrays", {"train": BITS, "shape": [5, 5]}, r"data.shape must have H \* W = 12, .* \[5, 5\]"),
+    ("arrays", {"train": BITS, "shape": "34"}, r"data.shape must be \[H, W\] or null, got '34'"),
+    ("arrays", {"train": BITS, "shape": 12}, r"data.shape must be \[H, W\] or null, got 12"),
+    ("arrays", {"train": BITS, "shape": [-3, -4]}, "data.shape must be a whole .* least 1, got -3"),
+    (broken, {}, "data: test_bad_inputs.broken raised KeyError: 'mine'"),
+    (no_images, {}, "a function that returns nws.data.RawImages, .*no_images returned dict"),
+    (dict, {}, "data._target_ must be a function in Python, got <class 'dict'>"),
+    (lambda count: None, {"name": "mine"}, "options of mine do not fit: missing .* 'count'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "options", "message"), OPTIONS)
+def test_options(tmp_path: Path, source: Any, options: dict[str, Any], message: str) -> None:
+    source = getattr(nd, f"load_{source}") if isinstance(source, str) else source
+    refused(source, message, **({"root": tmp_path} | options))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"test": np.zeros(12)}, r"test: expected images \(N, D\) or .*, got shape \(12,\)"),
+        ({"train": np.zeros((2, 3, 4, 1))}, r"train: expected images .* got shape \(2, 3, 4, 1\)"),
+        ({"valid": BITS[:, :3]}, r"images of one size .*'valid': \(3, 3\)"),
+        ({"valid": BITS.reshape(60, 12)}, r"images of one size .*'valid': \(12,\)"),
+        ({"valid": BITS[:0]}, r"valid: expected images .*, got shape \(0, 4, 3\)"),
+        ({"valid": BITS[:, :0]}, r"valid: expected images .*, got shape \(60, 0, 3\)"),
+        ({"valid": BITS * 2.5}, "valid: expected 0 and 1, or .*, got float64 from 0.0 to 2.5"),
+        ({"test": np.full((2, 4, 3), np.nan)}, "test: expected .*, got float64 from nan to nan"),
+        ({"train": np.full((2, 4, 3), np.inf)}, "train: expected .* from inf to inf"),
+        ({"train": -BITS.astype(int)}, "train: expected 0 and 1, .* int64 from -1 to 0"),
+        ({"train": BITS.astype(int) * 256}, "train: expected .* from 0 to 256"),
+        ({"train": BITS.astype(str)}, "train: expected booleans, integers or floats, .* <U"),
+        ({"train": BITS.astype(object)}, "expected booleans, .*dtype object|something else"),
+        ({"train": BITS + 0j}, "train: expected booleans, integers or floats, got dtype complex"),
+        ({"train": GREY}, "one kind .*, got bytes 0..255 in train, 0 and 1 in valid, 0 and 1"),
+        ({"train": GREY, "test": BITS / 2}, r"bytes 0..255 in train, .*floats in \[0, 1\] in test"),
+    ],
+)
+def test_arrays(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    """In memory and in a file, which the message names."""
+    arrays = {"train": BITS, "valid": BITS, "test": BITS} | changed
+    refused(nd.load_arrays, message, **arrays)
+    np.savez(tmp_path / "my.npz", **arrays)
+    refused(nd.load_npz, f"{tmp_path}/my.npz: .*({message})", path=tmp_path / "my.npz")
+
+
+GOOD = torch.zeros(4, 12, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize(
+    ("part", "images", "message"),
+    [
+        ("train", GOOD.float(), r"train must be bytes .* of shape \(N, 12\) .*got torch.float32"),
+        ("valid", GOOD[:, :9], r"valid must be bytes .*got torch.uint8 of shape \(4, 9\)"),
+        ("test", GOOD.reshape(4, 3, 4), r"test must be .*got torch.uint8 of shape \(4, 3, 4\)"),
+        ("unlabeled", GOOD[0], r"unlabeled must be bytes .*got torch.uint8 of shape \(12,\)"),
+        ("train", GOOD[:0], r"train must be bytes .*got torch.uint8 of shape \(0, 12\)"),
+        ("test", GOOD.numpy(), "test must be bytes .*got a ndarray"),
+        ("valid", GOOD + 2, "valid must be bytes .*got a byte of 2, where 1 means intensity 1"),
+    ],
+)
+def test_raw_images(part: str, images: Any, message: str) -> None:
+    arrays = {"train": GOOD, "valid": GOOD, "test": GOOD}
+    nd.RawImages(**arrays, shape=(3, 4), maximum=1)  # the control
+    with pytest.raises(UserError, match=message):
+        nd.RawImages(**{**arrays, part: images}, shape=(3, 4), maximum=1)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def header(shape: str, dtype: str = "'|u1'", pad: int = 117) -> bytes:
+    """The header of a .npy file."""
+    text = f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}, }}".encode()
+    text = text.ljust(pad) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+def npz(member: bytes | None = None, names: tuple[str, ...] = (*PARTS,), **options: Any) -> bytes:
+    """A .npz file whose arrays are the same, or are these bytes."""
+    np.save(array := io.BytesIO(), BITS)
+    with zipfile.ZipFile(buffer := io.BytesIO(), "w", **options) as archive:
+        for name in names:
+            archive.writestr(f"{name}.npy", array.getvalue() if member is None else member)
+    return buffer.getvalue()
+
+
+def pack(content: bytes) -> bytes:
+    return gzip.compress(content, mtime=0)
+
+
+TEN, FIVE = idx(marked(10, 160, 240)), idx(marked(5, 0, 9, (5, 5)))
+TERABYTES = struct.pack(">4I", 2051, *[2**32 - 1] * 3) + bytes(45)
+V73 = b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM" + bytes(384) + b"\x89HDF\r\n\x1a\n"
+NPY, IDX = "reading|expected an array alone, or the arrays", "is damaged, or no idx .* delete it"
+ZEROS = {"compression": zipfile.ZIP_DEFLATED}
+FILES: list[tuple[str, bytes | None, str]] = [  # None: a named pipe, which is never opened
+    ("my.npy", None, "found something that is no regular file at .*my.npy"),
+    ("my.npy", b"", NPY),
+    ("my.npy", b"train", f"({NPY}).* it holds something else"),
+    ("my.npy", b"\x93NUMPY\x01", NPY),
+    ("my.npy", header("(10000000000000, 1000)") + bytes(90), NPY),
+    ("my.npy", header("(10, 9)", "'|O'") + bytes(90), f"({NPY}).*Python objects"),
+    ("my.npy", header("(10, 9)", pad=20_000) + bytes(90), f"({NPY}).* it holds something else"),
+    ("my.npy", header("(-1, 9)") + bytes(90), NPY),
+    ("my.npy", header("(10, 9)", "'nosuch'") + bytes(90), NPY),
+    ("my.npy", header("(10, 9)", "[('a', '<u4')]") + bytes(360), "got dtype"),
+    ("my.npy", header("()") + bytes(1), r"got shape \(\)"),
+    ("my.npz", npz(names=("train",)), f"({NPY}).* missing valid, test, got train"),
+    ("my.npz", npz()[:200] + bytes(60) + npz()[260:], NPY),
+    ("my.npz", npz(b"no array at all"), "got dtype|got shape"),
+    ("my.npz", npz(header("(1000000, 1000)") + bytes(100), **ZEROS), NPY),
+    (TEST_GZ, None, "found something that is no regular file"),
+    (TEST_GZ, pack(TEN[:-13]), IDX),
+    (TEST_GZ, pack(TEN + b"x"), IDX),
+    (TEST_GZ, pack(TEN)[:-30], IDX),
+    (TEST_GZ, pack(TEN)[:-4], IDX),
+    (TEST_GZ, pack(TEN)[:-8] + bytes(8), IDX),
+    (TEST_GZ, pack(TERABYTES), IDX),
+    (TEST_GZ, b"<html>not found</html>", IDX),
+    (TEST_GZ, pack(FIVE), r"test images of their size, got \(10020, 4, 3\) and \(5, 5, 5\)"),
+    (TEST_GZ[:-3], TEN[:-13], IDX),
+    (TEST_GZ[:-3], TEN[:10], IDX),
+    (TEST_GZ[:-3], b"", IDX),
+    (TEST_GZ[:-3], idx(marked(7, 0, 9), magic=2049), IDX),
+    (TEST_GZ[:-3], TERABYTES, IDX),
+    ("MNIST/raw/train-images-idx3-ubyte", TEN, "expected more than 10000 training images"),
+    ("TFD/TFD_48x48.mat", None, "expected the file .*TFD_48x48.mat, found none"),
+    ("TFD/TFD_48x48.mat", b"", "expected a MATLAB file .*take a fresh copy"),
+    ("TFD/TFD_48x48.mat", b"<html>not found</html>" * 20, "expected a MATLAB file"),
+    ("TFD/TFD_48x48.mat", V73, "expected a MATLAB file of version 7 .*HDF"),
+]  # fmt: skip
+
+
+def write(file: Path, content: bytes | None) -> None:
+    """Write a file, or a named pipe."""
+    file.parent.mkdir(exist_ok=True, parents=True)
+    os.mkfifo(file) if content is None else file.write_bytes(content)
+
+
+@pytest.mark.parametrize(("name", "content", "message"), FILES)
+def test_files(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
+    file = tmp_path / name
+    if "MNIST" in name:
+        write_mnist(tmp_path)
+    if name == TEST_GZ:
+        file.with_suffix("").unlink()
+    write(file, content)
+    if name.startswith("my."):
+        refused(nd.load_npz, message, path=file)
+    else:
+        refused(nd.load_mnist if "MNIST" in name else nd.load_tfd, message, root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"folds": None}, "folds are missing"),
+        ({"images": None, "folds": None}, "folds and images are missing"),
+        ({"images": faces(96)}, r"images are uint8 of shape \(7, 96, 96\)"),
+        ({"images": np.zeros((48, 48), np.uint8)}, r"images are uint8 of shape \(48, 48\)"),
+        ({"images": np.zeros((7, 48, 48))}, r"images are float64 of shape \(7, 48, 48\)"),
+        ({"images": np.zeros((0, 48, 48), np.uint8)}, "expected a MATLAB file"),
+        ({"folds": FOLDS[:, :3]}, r"folds are uint8 of shape \(7, 3\)"),
+        ({"folds": FOLDS[:6]}, r"folds are uint8 of shape \(6, 5\)"),
+        ({"folds": np.array(["a"] * 7)}, "folds are <U1"),
+        ({"folds": FOLDS + 1}, r"folds are uint8 of shape \(7, 5\), or not 0 to 3"),
+        ({"folds": FOLDS / 2}, "folds are float64 .* or not 0 to 3"),
+        ({"folds": np.full((7, 5), np.nan)}, "folds are float64 .* or not 0 to 3"),
+        ({"folds": np.minimum(FOLDS, 2)}, "images of each kind .* in fold 0, got 0: 2, 1: 2, 2: 3"),
+    ],
+)
+def test_arrays_of_tfd(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    file = write_mat(tmp_path, **changed)
+    refused(nd.load_tfd, f"{file}: .*{message}", root=tmp_path)
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    refused(nd.load_tfd, f"{file}: expected a MATLAB file", root=tmp_path)
+
+
+def png(promised: tuple[int, int] = (3, 4)) -> bytes:
+    Image.fromarray(GREY[0]).save(buffer := io.BytesIO(), "PNG")
+    return buffer.getvalue()[:16] + struct.pack(">2I", *promised) + buffer.getvalue()[24:]
+
+
+UNLIKE = {"a.png": GREY[0], "b.png": GREY[0][:3]}
+FOLDERS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"a.gif": b""}, {}, r"expected images ending in \.png, \.jpg, \.jpeg, found a\.gif"),
+    (UNLIKE, {}, r"got 4x3 pixels in .*a\.png and 3x3 in .*b\.png; data\.size=\[H,W\] brings"),
+    ({"b.png": png()[:40]}, {}, r"b\.png cannot be read as a PNG or JPEG image \(.*\); replace it"),
+    ({"a.png": png((2**30, 2**30))}, {}, r"a\.png cannot be read as a PNG or JPEG image \(.*\)"),
+    ({"a.png": b"%!PS-Adobe-3.0 EPSF-3.0"}, {}, r"a\.png cannot be read as a PNG or JPEG image"),
+    ({"a.png": None}, {}, "found something that is no regular file at .*a.png"),
+    ({"train/a.png": GREY[0], "test/a.png": GREY[0]}, {}, "or none of them .*, got train, test"),
+    (UNLIKE, {"size": 0}, "data.size must be a whole number of at least 1, got 0"),
+    (UNLIKE, {"size": [1]}, r"data.size must be \[H, W\] or null, got \[1\]"),
+    (UNLIKE, {"size": 4}, "expected at least 3 images to split, got 2"),
+]
+
+
+@pytest.mark.parametrize(("files", "options", "message"), FOLDERS)
+def test_folders(
+    tmp_path: Path, files: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    for name, content in files.items():
+        if isinstance(content, np.ndarray):
+            write_picture(tmp_path / name, content)
+        else:
+            write(tmp_path / name, content)
+    refused(nd.load_folder, message, path=tmp_path, **options)
+
+
+@pytest.mark.parametrize("failure", [URLError("no route\nto host"), PermissionError("read-only")])
+def test_a_failed_download_says_what_is_missing_and_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    def fail(*_args: object, **_options: object) -> None:
+        raise failure
+
+    monkeypatch.setattr("torchvision.datasets.mnist.download_and_extract_archive", fail)
+    raw = write_mnist(tmp_path)
+    (raw / TEST_FILE).unlink()
+    reason = str(failure.args[0]).replace("\n", " ")
+    found = f"in {raw}, found train-images-idx3-ubyte, and the download failed.*{reason}"
+    refused(nd.load_mnist, f"{TEST_FILE} .*{found}.*data.root, .*NWS_DATA_ROOT", root=tmp_path)

@@ -1,0 +1,179 @@
+"""What holds for every source: how images become binary, and that where bytes are held changes no
+image.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from cases import seeded
+from data_files import GREY, Source, write_sources
+
+import nws.data as nd
+from nws.data import Split, load_dataset, loading
+from nws.data.dataset import CHUNK
+from nws.data.files import free_memory
+
+CPU = torch.device("cpu")
+BINARY = ("bits.npy", "three_by_three")
+MAPPED = ("grey.npy", "bits.npy", "idx")
+SOURCES = (
+    *BINARY, "grey.npy", "columns.npy", "shares.npy", "parts.npz", "packed.npz", "arrays", "idx",
+    "idx.gz", "tfd", "folder", "digits",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Source]:
+    made = write_sources(tmp_path_factory.mktemp("sources"))
+    assert {*made} == {*SOURCES}
+    return made
+
+
+def splits(data: nd.Dataset) -> dict[str, Split]:
+    parts = {"train": data.train, "valid": data.valid, "test": data.test}
+    return parts | ({"unlabeled": data.unlabeled} if data.unlabeled is not None else {})
+
+
+def is_map(images: torch.Tensor) -> bool:
+    """Whether bytes are a map of a file, by the kernel's list of maps."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        place, *_, name = line.split(maxsplit=5)
+        first, last = (int(each, 16) for each in place.split("-"))
+        if first <= images.data_ptr() < last:
+            return name.endswith((".npy", ".npz", "ubyte"))
+    return False
+
+
+@pytest.mark.parametrize("binarize", nd.BINARIZATIONS)
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_data_set(sources: dict[str, Source], name: str, binarize: str) -> None:
+    source, options = sources[name]
+    state = torch.get_rng_state()
+    device, host, auto = (
+        load_dataset(source, binarize=binarize, where=where, **options)
+        for where in ("device", "host", "auto")
+    )
+    assert torch.equal(state, torch.get_rng_state()), "the global generator is left alone"
+    grey = splits(load_dataset(source, binarize="none", **options))
+    for part, split in splits(device).items():
+        check_binary(part, split, grey[part], binarize, name in BINARY)
+        for other in (splits(host)[part], splits(auto)[part]):
+            check_same(other, split)
+        assert not is_map(split.bytes) and not is_map(splits(auto)[part].bytes)
+        assert split.onto is None and split.order is None
+    kept = binarize in ("resample", "none") or name in BINARY
+    assert host.train.onto == CPU and is_map(host.train.bytes) == (name in MAPPED and kept)
+
+
+def check_binary(part: str, split: Split, grey: Split, binarize: str, binary: bool) -> None:
+    """A part is what `data.binarize` says of its intensities."""
+    intensity = grey.batch()
+    assert intensity.dtype == torch.float32 and 0 <= intensity.min() < intensity.max() <= 1
+    one, other = split.batch(None, seeded(1)), split.batch(None, seeded(2))
+    fresh = binarize == "resample" and part in ("train", "unlabeled") and not binary
+    assert split.redraw == fresh and torch.equal(one, other) != fresh
+    assert torch.equal(one, split.batch(None, seeded(1))), "repeats with the generator's state"
+    if binary or binarize == "none":
+        assert torch.equal(one, intensity) and split.maximum == grey.maximum
+        return
+    assert split.maximum == (grey.maximum if fresh else 1) and set(one.unique().tolist()) <= {0, 1}
+    if binarize == "threshold":  # exactly one half is on the black side
+        assert torch.equal(one, (intensity > 0.5).float())
+    else:  # in standard errors of the number of white pixels
+        error = (intensity * (1 - intensity)).sum().sqrt()
+        assert ((one - intensity).sum() / error).abs() < 4.5
+    if part in ("valid", "test"):
+        assert split.source is not None and torch.equal(split.source.batch(), intensity)
+
+
+def check_same(one: Split, other: Split) -> None:
+    assert len(one) == len(other) and one.redraw == other.redraw
+    assert torch.equal(one.rows(), other.rows())
+    for indices in (None, torch.tensor([len(one) - 1, 0, len(one) - 1])):
+        assert torch.equal(one.batch(indices, seeded(4)), other.batch(indices, seeded(4)))
+    assert torch.equal(one.total(), other.rows().double().sum(0))
+    assert one.redraw or torch.equal(one.first(2), one.batch()[:2])
+    assert len(one.first(None)) == len(one.first(10**6)) == len(one)
+
+
+def test_static_draws_are_those_of_resample_and_each_part_has_a_seed() -> None:
+    static, fresh = (load_dataset(nd.load_digits, binarize=how) for how in ("static", "resample"))
+    assert torch.equal(static.valid.bytes, fresh.valid.bytes)
+    assert torch.equal(static.test.bytes, fresh.test.bytes)
+    # The same grey rows would otherwise share their noise.
+    assert len(set(loading.DRAW_SEEDS.values())) == len(loading.DRAW_SEEDS) == 4
+
+
+def test_draws_in_chunks_are_those_in_one() -> None:
+    count = 2 * CHUNK + 5
+    grey = torch.arange(count).to(torch.uint8)[:, None].expand(-1, 3).contiguous()
+    images = nd.RawImages(grey, grey, grey, (1, 3))
+    found = load_dataset(lambda: images, name="mine", binarize="static").train.rows()
+    rng = torch.Generator().manual_seed(loading.DRAW_SEEDS["train"])
+    assert torch.equal(found, (torch.rand(count, 3, generator=rng) * 255 < grey).to(torch.uint8))
+
+
+@pytest.mark.parametrize("maximum", [16, 255])
+def test_resample_has_the_intensity_as_its_mean(maximum: int) -> None:
+    draws = 20_000
+    grey = torch.arange(maximum + 1, dtype=torch.uint8).expand(draws, -1)
+    mean = Split(grey, maximum, redraw=True).batch(None, seeded()).mean(dim=0)
+    intensity = torch.arange(maximum + 1) / maximum
+    assert mean[0] == 0 and mean[-1] == 1  # black and white are certain
+    standard_error = (intensity * (1 - intensity) / draws).sqrt()[1:-1]
+    # The largest of up to 254 standard normals passes 4.5 with a chance of 2e-3; the seed is fixed.
+    assert ((mean - intensity)[1:-1].abs() / standard_error).max() < 4.5
+
+
+@pytest.mark.parametrize("maximum", [16, 255])
+@pytest.mark.parametrize("uniform", [0.0, 1 - 2**-24])  # the ends of what torch.rand can give
+def test_black_and_white_are_certain(
+    monkeypatch: pytest.MonkeyPatch, maximum: int, uniform: float
+) -> None:
+    monkeypatch.setattr(torch, "rand", lambda shape, **_options: torch.full(shape, uniform))
+    edges = Split(torch.tensor([[0, maximum]], dtype=torch.uint8), maximum, redraw=True)
+    assert edges.batch().tolist() == [[0.0, 1.0]]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_images_and_draws_are_on_the_device(device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA")
+    data, here = (load_dataset(nd.load_digits, device=place) for place in (device, "cpu"))
+    assert torch.equal(data.test.bytes.cpu(), here.test.bytes)
+    batch = data.train.batch(torch.arange(5, device=device), torch.Generator(device).manual_seed(0))
+    assert batch.device.type == device and batch.shape == (5, 64)
+
+
+def test_a_map_is_shuffled_by_an_order_and_writing_does_not_reach_its_file(
+    sources: dict[str, Source],
+) -> None:
+    source, options = sources["grey.npy"]
+    train = load_dataset(source, where="host", **options).train
+    assert len(train) == 48 and len(train.bytes) == 60
+    train.bytes.zero_()
+    assert np.array_equal(np.load(options["path"]), GREY)
+
+
+def test_on_the_device_bytes_are_a_copy() -> None:
+    mine = GREY.copy()
+    data = load_dataset(nd.load_arrays, train=mine, valid=mine, test=mine, binarize="none")
+    mine[:] = 0
+    assert torch.equal(data.train.bytes, torch.from_numpy(GREY).flatten(1))
+
+
+def test_auto_is_the_host_where_the_device_is_small(
+    sources: dict[str, Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, options = sources["grey.npy"]
+    assert 2**20 < free_memory(CPU) < 2**50 or free_memory(CPU) == math.inf
+    bytes_of_all = 60 * 12 + 2 * 6 * 12  # the file, and copies of the two small parts
+    for free, host in ((2 * bytes_of_all, False), (2 * bytes_of_all - 1, True), (math.inf, False)):
+        monkeypatch.setattr("nws.data.files.free_memory", lambda device, free=free: free)
+        train = load_dataset(source, where="auto", **options).train
+        assert (train.onto is not None) == is_map(train.bytes) == host

@@ -1,0 +1,340 @@
+"""What each source reads: which images are in which part, in which order, byte for byte."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import itertools
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import SMALL, Command, idx
+from data_files import (
+    FOLDS,
+    GREY,
+    PARTS,
+    TEST_FILE,
+    TRAIN_FILE,
+    faces,
+    marked,
+    write_mnist,
+    write_picture,
+    write_tfd,
+)
+from PIL import Image
+
+import nws.data as nd
+from nws.data import Dataset, RawImages, load_dataset, tfd
+
+REAL = Path(os.environ.get("NWS_DATA_ROOT", "nowhere"))
+BITS = np.random.default_rng(0).integers(0, 2, (5, 12))
+
+
+def load(source: Any, **options: Any) -> Dataset:
+    return load_dataset(source, binarize="none", **options)
+
+
+def rows(data: Dataset) -> np.ndarray:
+    """The bytes of all three parts, in their order."""
+    return torch.cat([data.train.bytes, data.valid.bytes, data.test.bytes]).numpy()
+
+
+def counts(data: Dataset) -> list[int]:
+    return [len(data.train), len(data.valid), len(data.test)]
+
+
+def test_three_by_three_is_kirbys_distribution() -> None:
+    data = load(nd.load_three_by_three)
+    assert data.shape == (3, 3) and data.distribution is not None
+    images, probabilities = data.distribution
+    assert images.shape == (12, 9) and images.dtype == torch.float32
+    assert probabilities.dtype == torch.float64
+    assert len({tuple(image) for image in images.tolist()}) == 12
+    grid = images.reshape(12, 3, 3)
+    columns, bars = (grid == grid[:, :1]).all(dim=(1, 2)), (grid == grid[:, :, :1]).all(dim=(1, 2))
+    assert (columns ^ bars).all() and columns.sum() == bars.sum() == 6
+    assert (probabilities[columns] == 2 / 18).all() and (probabilities[bars] == 1 / 18).all()
+    entropy = -(probabilities * probabilities.log()).sum().item()
+    assert entropy == pytest.approx(6 * 2 / 18 * math.log(9) + 6 / 18 * math.log(18), abs=1e-12)
+    assert round(entropy, 3) == 2.428
+    assert counts(data) == [18_000, 18, 18]
+    for split in (data.train, data.valid, data.test):  # hold the exact proportions
+        seen = (split.batch()[:, None] == images).all(dim=2).sum(dim=0)
+        torch.testing.assert_close(seen.double() / len(split), probabilities, rtol=1e-12, atol=0)
+
+
+def test_digits_are_split_in_their_own_order() -> None:
+    from sklearn.datasets import load_digits as originals
+
+    data = load(nd.load_digits)
+    assert counts(data) == [1_297, 250, 250] and data.shape == (8, 8) and data.distribution is None
+    assert np.array_equal(rows(data), originals().data) and data.train.maximum == 16
+
+
+# --- MNIST and Fashion-MNIST ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_mnist_in_a_read_only_folder(tmp_path: Path, packed: bool) -> None:
+    raw = write_mnist(tmp_path, packed)
+    before = sorted(raw.iterdir())
+    raw.chmod(0o555)
+    try:
+        data = load(nd.load_mnist, root=tmp_path)
+    finally:
+        raw.chmod(0o755)
+    assert sorted(raw.iterdir()) == before  # for root, whom the mode does not stop
+    assert data.shape == (4, 3) and counts(data) == [20, 10_000, 7]
+    for split, low in ((data.train, 0), (data.valid, 80), (data.test, 160)):
+        own = marked(len(split), low, low + 80)  # no part holds another's pixels
+        assert np.array_equal(split.bytes.numpy(), own.reshape(-1, 12))
+    (raw / TEST_FILE).write_bytes(idx(marked(3, 240, 250)))  # unpacked files are read first
+    assert load(nd.load_mnist, root=tmp_path).test.bytes.min() >= 240
+
+
+def test_first_use_downloads_into_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetch(_self: object, root: str, download: bool) -> None:
+        assert download
+        write_mnist(Path(root), packed=True, kind="FashionMNIST")
+
+    monkeypatch.setattr("torchvision.datasets.FashionMNIST.__init__", fetch)
+    assert counts(load(nd.load_fashion_mnist, root=tmp_path / "new")) == [20, 10_000, 7]
+
+
+@pytest.mark.parametrize("kind", ["MNIST", "FashionMNIST"])
+def test_the_real_files(kind: str) -> None:
+    files = [REAL / kind / "raw" / f"{name}.gz" for name in (TRAIN_FILE, TEST_FILE)]
+    if not all(file.is_file() for file in files):
+        pytest.skip(f"NWS_DATA_ROOT names no folder with packed files of {kind}")
+    data = load({"MNIST": nd.load_mnist, "FashionMNIST": nd.load_fashion_mnist}[kind], root=REAL)
+    assert counts(data) == [50_000, 10_000, 10_000] and data.shape == (28, 28)
+    official = b"".join(gzip.decompress(file.read_bytes())[16:] for file in files)
+    assert rows(data).tobytes() == official
+
+
+# --- arrays ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "dtype", ["bool", "u1", "i8", "f2", "f8", "grey u1", "grey i4", "grey >u2"]
+)
+def test_arrays_of_bits_and_of_bytes(tmp_path: Path, dtype: str) -> None:
+    images, maximum = (GREY, 255) if "grey" in dtype else (GREY // 128, 1)
+    parts = {name: images[: len(part)].astype(dtype.split()[-1]) for name, part in PARTS.items()}
+    np.savez(tmp_path / "my.npz", **parts)
+    for data in (load(nd.load_npz, path=f"{tmp_path}/my.npz"), load(nd.load_arrays, **parts)):
+        assert data.shape == (4, 3) and data.train.maximum == maximum
+        assert np.array_equal(data.train.bytes, images[:40].reshape(40, 12))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_arrays_of_floats(dtype: type) -> None:
+    """Intensities, kept to half a step of 255; a part of 0 and 1 alone is of intensities too."""
+    shares = np.random.default_rng(0).random((5, 12)).astype(dtype)
+    data = load(nd.load_arrays, train=shares, valid=BITS, test=BITS[:2])
+    kept = data.train.batch().numpy()
+    assert np.abs(kept - shares).max() <= 0.5 / 255 + 1e-6 and len(np.unique(kept)) > 20
+    assert np.array_equal(data.test.batch().numpy(), BITS[:2])
+
+
+def test_one_array_is_split_and_the_log_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each image is in one part, in a random order that is always the same, of all containers."""
+    images = np.arange(40, dtype=np.uint8)[:, None].repeat(9, 1)
+    np.save(tmp_path / "my.npy", images)
+    with caplog.at_level("INFO"):
+        data = load(nd.load_npz, path=tmp_path / "my.npy", held_out=0.2)
+    assert data.shape == (3, 3) and counts(data) == [24, 8, 8]
+    numbers = [split.bytes[:, 0].tolist() for split in (data.train, data.valid, data.test)]
+    assert sorted(itertools.chain(*numbers)) == list(range(40)) and numbers[0] != sorted(numbers[0])
+    assert numbers[2] == [4, 11, 30, 28, 31, 22, 2, 8], "the split of all runs, ever"
+    for text in ("my.npy: 40 images, split at random", "24 to train on, 8 to val", "8 to test"):
+        assert text in caplog.text
+    for own in (images, torch.from_numpy(images), pd.DataFrame(images), images.tolist()):
+        assert np.array_equal(rows(load(nd.load_arrays, train=own, held_out=0.2)), rows(data))
+    for count, expected in {3: [1, 1, 1], 4: [2, 1, 1], 30: [24, 3, 3]}.items():
+        assert counts(load(nd.load_arrays, train=images[:count])) == expected
+
+
+@pytest.mark.parametrize(
+    ("pixels", "option", "shape"),
+    [(9, None, (3, 3)), (12, None, (1, 12)), (12, [2, 6], (2, 6)), (9, (1, 9.0), (1, 9))],
+)
+def test_shape_of_flat_images(pixels: int, option: Any, shape: tuple[int, int]) -> None:
+    assert load(nd.load_arrays, train=BITS[:, :pixels], shape=option).shape == shape
+
+
+# --- pictures -------------------------------------------------------------------------------------
+
+
+def test_a_folder_is_split_or_has_its_parts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    some, parts = tmp_path / "any", tmp_path / "parts"
+    for number, image in enumerate(GREY):
+        write_picture(some / f"class_{number % 3}" / f"{number:02}.PNG", image)
+    (some / "notes.txt").write_text("no image")
+    (some / ".hidden.png").write_text("no image")
+    with caplog.at_level("INFO"):
+        data = load(nd.load_folder, path=some, held_out=0.25)
+    assert data.shape == (4, 3) and counts(data) == [30, 15, 15]
+    assert sorted(map(bytes, rows(data))) == sorted(map(bytes, GREY.reshape(60, 12)))
+    assert f"{some}: 60 images, split at random" in caplog.text
+    caplog.clear()
+    for number, image in enumerate(GREY):
+        part = ("train", "valid", "test")[(number >= 40) + (number >= 50)]
+        write_picture(parts / part / f"{number:02}.png", image)
+    data = load(nd.load_folder, path=str(parts))
+    assert np.array_equal(rows(data), GREY.reshape(60, 12)) and "split" not in caplog.text
+
+
+@pytest.mark.parametrize(("size", "shape"), [(8, (8, 8)), ([3, 4], (3, 4))])
+def test_images_of_several_sizes(tmp_path: Path, size: object, shape: tuple[int, int]) -> None:
+    """A constant image stays so, and an image of that size stays as it is, bit for bit."""
+    same = marked(1, 90, 150, shape)[0]
+    write_picture(tmp_path / "0.png", same)
+    write_picture(tmp_path / "1.png", np.full((20, 30), 77, np.uint8))
+    write_picture(tmp_path / "2.png", np.full((7, 3), 200, np.uint8))
+    data = load(nd.load_folder, path=tmp_path, size=size)
+    low, middle, high = sorted(rows(data), key=np.mean)
+    assert data.shape == shape and {*low} == {77} and {*high} == {200}
+    assert np.array_equal(middle, same.flatten())
+
+
+def test_colours_jpeg_and_sixteen_bits(tmp_path: Path) -> None:
+    write_picture(tmp_path / "a.png", np.full((4, 4, 3), 90, np.uint8))
+    write_picture(tmp_path / "b.jpg", np.full((4, 4), 90, np.uint8))
+    Image.new("I;16", (4, 4), 90 * 257).save(tmp_path / "c.png")
+    Image.new("LA", (4, 4), (90, 128)).save(tmp_path / "d.png")
+    found = rows(load(nd.load_folder, path=tmp_path)).astype(int)
+    assert len(found) == 4 and np.abs(found - 90).max() <= 1
+
+
+def test_training_on_a_folder(command: Command, tmp_path: Path) -> None:
+    """The log of the run says how the images were split."""
+    for number, image in enumerate(GREY[:30]):
+        write_picture(tmp_path / "mine" / f"{number}.png", image)
+    options = ("data=folder", "data.path=mine", "data.size=4", "trainer.batch_size=12")
+    outcome = command("train.py", *SMALL, *options)
+    assert outcome.code == 0, outcome.err
+    log = (outcome.run / "train.log").read_text()
+    assert f"{tmp_path}/mine: 30 images, split at random" in log and "24 to train on" in log
+
+
+def test_any_data_set_of_torchvision(tmp_path: Path) -> None:
+    """With official parts its test images stay the test part; without, all are split."""
+    raw = write_mnist(tmp_path, kind="KMNIST")
+    for name, count in (("train", 10_020), ("t10k", 7)):
+        labels = (2049).to_bytes(4, "big") + count.to_bytes(4, "big") + bytes(count)
+        (raw / f"{name}-labels-idx1-ubyte").write_bytes(labels)
+    data = load(nd.load_torchvision, dataset="KMNIST", root=tmp_path)
+    assert counts(data) == [9_018, 1_002, 7] and data.shape == (4, 3)
+    assert np.array_equal(data.test.bytes, marked(7, 160, 240).reshape(7, 12))
+    assert data.train.bytes.max() < 160 and data.valid.bytes.max() < 160
+    options = {"size": 20, "image_size": (3, 8, 6)}
+    data = load(nd.load_torchvision, dataset="FakeData", options=options, size=5)
+    assert counts(data) == [16, 2, 2] and data.shape == (5, 5)
+
+
+# --- the Toronto Face Dataset ---------------------------------------------------------------------
+
+
+def test_tfd_is_read_pixel_by_pixel(tmp_path: Path) -> None:
+    write_tfd(tmp_path, folds=FOLDS.astype(np.float64))  # may be MATLAB's doubles
+    data = load(nd.load_tfd, root=tmp_path, size=48, split="both")
+    assert data.shape == (48, 48) and data.train.maximum == 255
+    expected = faces()[[0, 5, 1, 6, 2, 3, 4]]  # rows stay rows
+    assert np.array_equal(rows(data).reshape(7, 48, 48), expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "train", "valid", "test"),
+    [
+        ({}, [0, 5], [2], [3, 4]),
+        ({"split": "train"}, [1, 6], [2], [3, 4]),
+        ({"split": "both"}, [0, 5, 1, 6], [2], [3, 4]),
+        ({"split": "train", "fold": 1}, [3, 4], [1, 6], [2]),
+        ({"split": "both", "fold": 2}, [0, 5, 2], [3, 4], [1, 6]),
+        ({"split": "train", "fold": 4.0}, [3, 4], [1, 6], [2]),
+    ],
+)
+def test_tfd_folds_and_splits(
+    tmp_path: Path, options: dict[str, Any], train: list[int], valid: list[int], test: list[int]
+) -> None:
+    write_tfd(tmp_path)
+    data = load(nd.load_tfd, root=tmp_path, **options)
+    assert data.unlabeled is not None
+    assert (data.unlabeled is data.train) == ("split" not in options)  # held once
+    parts = (data.train, data.valid, data.test, data.unlabeled)
+    found = [((part.bytes[:, 0].int() - 10) // 30).tolist() for part in parts]  # by their corners
+    assert found == [train, valid, test, [0, 5]]
+
+
+def test_tfd_sizes(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (7, 48, 48), dtype=np.uint8)
+    noise[0] = 255 * (np.arange(48) % 3 == 0)  # stripes too fine for 24 pixels, of mean 85
+    noise[5] = np.arange(48)[:, None] * 5  # a slope from top to bottom
+    write_tfd(tmp_path, images=noise)
+    write_tfd(tmp_path, 96)
+    data = load(nd.load_tfd, root=tmp_path)
+    assert data.shape == (24, 24) and data.train.bytes.dtype == torch.uint8
+    inner = data.train.bytes.reshape(2, 24, 24)[:, 3:-3, 3:-3]  # away from the edges
+    stripes, slope = inner.float()
+    assert 70 < stripes.mean() < 100 and stripes.std() < 30  # 94 without antialiasing
+    expected = torch.arange(3, 21) * 10 + 2.5
+    assert (slope - expected[:, None]).abs().max() <= 0.5  # neither shifted nor transposed
+    reduced = data.test.bytes[0].float()
+    means = torch.from_numpy(noise[3]).float().reshape(24, 2, 24, 2).mean(dim=(1, 3)).flatten()
+    assert torch.corrcoef(torch.stack([reduced, means]))[0, 1] > 0.9
+    large = load(nd.load_tfd, root=tmp_path, size=96)
+    assert large.shape == (96, 96) and large.train.bytes.reshape(2, 96, 96)[1, 5, 16] == 255
+
+
+def test_another_48x48_file_is_read_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_tfd(tmp_path)
+    write_tfd(tmp_path, 96)
+    for options in ({"size": 48}, {"size": 24, "fold": 1}, {"size": 96}):
+        load(nd.load_tfd, root=tmp_path, **options)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    md5 = hashlib.md5(file.read_bytes()).hexdigest()
+    for text in (str(file), "is not the official file", md5, tfd.TFD_MD5, "not TFD's"):
+        assert text in caplog.text
+    caplog.clear()  # the control: a file with the official sum is read in silence
+    copy = write_tfd(tmp_path / "copy")
+    monkeypatch.setattr(tfd, "TFD_MD5", hashlib.md5(copy.read_bytes()).hexdigest())
+    load(nd.load_tfd, root=tmp_path / "copy")
+    assert caplog.records == []
+
+
+def test_a_whole_tfd_file() -> None:
+    if not (REAL / "TFD" / "TFD_48x48.mat").is_file():
+        pytest.skip("NWS_DATA_ROOT does not say where TFD_48x48.mat is")
+    data = [load(nd.load_tfd, root=REAL, split="train", fold=fold) for fold in (0, 4)]
+    for each in data:
+        assert each.shape == (24, 24)
+        assert each.unlabeled is not None and len(each.unlabeled) > 10_000
+        assert 60 < each.unlabeled.bytes.float().mean() < 200
+    # The folds share out the same labelled images, each in its own way.
+    assert len({tuple(sorted(map(bytes, rows(each)))) for each in data}) == 1
+    assert not torch.equal(data[0].test.bytes[:100], data[1].test.bytes[:100])
+
+
+def test_a_source_of_the_users(tmp_path: Path) -> None:
+    def load_stripes(count: int, period: int = 2) -> RawImages:
+        images = (torch.arange(12) % period == 0).to(torch.uint8).mul(255).expand(count, 12)
+        return RawImages(images, images[:2], images[:1], (3, 4))
+
+    data = load_dataset(load_stripes, count=5, period=3, binarize="threshold")
+    assert data.name == "stripes" and data.shape == (3, 4) and counts(data) == [5, 2, 1]
+    assert data.train.batch()[0].tolist() == [1, 0, 0] * 4
+    own = load_dataset(load_stripes, name="mine", count=5, root=tmp_path)  # it takes no `root`
+    assert own.name == "mine" and len(own.test) == 1

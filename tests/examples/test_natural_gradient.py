@@ -1,0 +1,137 @@
+"""examples/natural_gradient.py: its searches, its runs, and what it writes."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from conftest import Command
+from sklearn.datasets import load_digits
+from supervised.methods import METHODS, Run, Settings, train
+from supervised.search import SEARCH_SEEDS, kept_run, score, search
+from supervised.tasks import TASKS
+from torch import Tensor
+
+from nws.errors import UserError
+
+
+def test_a_quick_comparison_and_going_on_with_it(command: Command, tmp_path: Path) -> None:
+    methods = ("sgd", "same", "covariance")
+    line = ("examples/natural_gradient.py", "digits", "--quick", "--methods", ",".join(methods))
+    first = command(*line)
+    assert all((method.label in first.out) == (name in methods) for name, method in METHODS.items())
+    assert first.out.splitlines()[-1] == "natural_gradient/digits_quick"
+    folder = tmp_path / "natural_gradient" / "digits_quick"
+    runs = sorted((folder / "runs").iterdir())
+    assert len(runs) == len(first.err.splitlines()) >= 3 * len(methods)
+    rows = pd.read_csv(folder / "results.csv")
+    assert len(rows) == len(methods) * 3 and set(rows["seed"]) == {0}
+    assert set(pd.read_csv(folder / "search.csv")["method"]) == set(methods)
+    assert (folder / "digits.png").read_bytes()[1:4] == b"PNG"
+    assert (folder / "results.md").read_text().count("\n") == 2 + len(methods)
+    runs[0].unlink()  # as if it had been stopped there
+    kept = {path: path.stat().st_mtime_ns for path in runs[1:]}
+    assert len(command(*line).err.splitlines()) == 1
+    assert {path: path.stat().st_mtime_ns for path in runs[1:]} == kept
+    runs[0].write_text('{"settings":')
+    assert "move it away, and the run is made again" in command(*line).message()
+    wrong = command(*line[:-1], "sgd,newton").message()
+    assert "--methods must be of sgd, " in wrong and "got newton" in wrong
+
+
+def test_a_run_is_its_settings(tmp_path: Path) -> None:
+    task = TASKS["digits"](tmp_path).quick()
+    settings = [Settings("other", 0.1, 0.1, seed) for seed in (0, 0, 1)]
+    losses = [train(task, each)["rows"][-1]["test_loss"] for each in settings]
+    assert losses[0] == losses[1] != losses[2]
+    made = [kept_run(task, tmp_path, each) for each in settings[1:]]
+    assert [run["rows"][-1]["test_loss"] for run in made] == losses[1:]
+
+
+def test_digits_share_no_image(tmp_path: Path) -> None:
+    task, official = TASKS["digits"](tmp_path), load_digits()
+    parts = [task.train[0], task.unlabelled, task.valid[0], task.test[0]]
+    assert [len(each) for each in parts] == [700, 597, 250, 250]
+    assert torch.equal(torch.cat(parts), torch.from_numpy(official.data).float() / 16)
+    labels = torch.cat([task.train[1], task.valid[1], task.test[1]])
+    assert labels.tolist() == [*official.target[:700], *official.target[-500:]]
+
+
+def numbers(inputs: Tensor) -> list[int]:
+    """Which images these are."""
+    pixels = (inputs * 255).round().long()
+    return (pixels @ torch.tensor([65536, 256, 1])).tolist()
+
+
+def test_images_of_fashion_mnist_have_their_own_labels(tmp_path: Path) -> None:
+    """Image k has the three bytes of k as its pixels, the test images from 60,000, and the label
+    k // 7 % 10.
+    """
+    folder = tmp_path / "FashionMNIST" / "raw"
+    folder.mkdir(parents=True)
+    for part, span in {"train": range(60_000), "t10k": range(60_000, 70_000)}.items():
+        content = struct.pack(">4I", 2051, len(span), 1, 3)
+        content += b"".join(k.to_bytes(3, "big") for k in span)
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(content)
+        content = struct.pack(">2I", 2049, len(span)) + bytes(k // 7 % 10 for k in span)
+        (folder / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(content))
+    task = TASKS["fashion"](tmp_path)
+    starts = {0: (task.train, 10_000), 50_000: (task.valid, 5_000), 60_000: (task.test, 10_000)}
+    for first, ((inputs, labels), count) in starts.items():
+        assert numbers(inputs) == [*range(first, first + count)]
+        assert labels.tolist() == [k // 7 % 10 for k in numbers(inputs)]
+    assert task.classifies and numbers(task.unlabelled) == [*range(10_000, 20_000)]
+    task = TASKS["autoencoder"](tmp_path)
+    for first, (inputs, targets) in {0: task.train, 50_000: task.valid, 60_000: task.test}.items():
+        assert torch.equal(inputs, targets) and numbers(inputs) == [*range(first, first + 5_000)]
+    assert not task.classifies and numbers(task.unlabelled) == [*range(10_000, 15_000)]
+    for damaged in (gzip.compress(content[:-1]), b"no file of labels"):
+        (folder / "t10k-labels-idx1-ubyte.gz").write_bytes(damaged)
+        with pytest.raises(UserError, match="good copy"):
+            TASKS["fashion"](tmp_path)
+
+
+def valley(settings: Settings) -> Run:
+    """A run whose score is known: least at a rate of 0.11 and a damping of 0.5."""
+    if settings.lr > 0.3 and settings.seed > SEARCH_SEEDS[0]:  # a rate that diverges at times
+        return {"settings": vars(settings), "epochs": 3, "rows": [{"epoch": 0}]}
+    value = math.log(settings.lr / 0.11) ** 2
+    if settings.damping is not None:
+        value += math.log(settings.damping / 0.5) ** 2
+    rows = [{"epoch": epoch, "valid_loss": value} for epoch in range(4)]
+    return {"settings": vars(settings), "epochs": 3, "rows": rows}
+
+
+def steep(settings: Settings) -> Run:
+    """The same, but every rate of 0.2 or more diverges."""
+    run = valley(settings)
+    return run if settings.lr < 0.2 else {**run, "rows": run["rows"][:1]}
+
+
+@pytest.mark.parametrize("runs", [valley, steep])
+@pytest.mark.parametrize("method", ["sgd", "same"])
+def test_a_search_comes_to_the_valley(method: str, runs: Callable[[Settings], Run]) -> None:
+    """Within the finest factors of the best: the fourth root of 2, the square root of 3."""
+    best, tried = search(runs, method)
+    assert abs(math.log(best.lr / 0.11)) <= math.log(2) / 4 + 1e-3
+    if best.damping is not None:
+        assert abs(math.log(best.damping / 0.5)) <= math.log(3) / 2 + 1e-3
+    made = {Settings(**each["settings"]) for each in tried}
+    assert len(tried) == len(made) < 40 and math.isfinite(score(tried[-1]))
+    assert len(search(runs, method, limit=3)[1]) < len(tried)
+    if method == "same":  # it starts at 0.5, where runs diverge
+        assert best.lr < 0.2 and any(math.isinf(score(each)) for each in tried)
+
+
+def test_a_run_that_diverged_loses() -> None:
+    rows = [{"epoch": epoch, "valid_loss": 1.0, "valid_error": 5.0} for epoch in range(3)]
+    assert score({"epochs": 2, "rows": rows}) == pytest.approx(5.001)
+    assert score({"epochs": 3, "rows": rows}) == math.inf
+    worse = [*rows[:-1], rows[-1] | {"valid_loss": 1.1}]  # than the untrained network
+    assert score({"epochs": 2, "rows": worse}) == math.inf

@@ -1,0 +1,207 @@
+"""examples/worlds.py: the numbers of each world, its page, its figure, and what the page claims."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import numpy as np
+import pytest
+import torch
+from cases import assert_close
+from conftest import ROOT, Command
+from PIL import Image
+from small_worlds import (
+    autoencoder,
+    drawing,
+    empirical_fisher,
+    gaussian_relaxation,
+    rosenbrock,
+    two_bits,
+    unit_balls,
+)
+from small_worlds.drawing import compress
+from torch import Tensor
+from worlds import WORLDS, facts, render, shown
+
+from nws.errors import UserError
+from nws.geometry import descent, pullback
+
+FLOW = 1e-7  # the solver's local errors of 1e-10, over some hundred steps
+
+
+def times(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_a_page_has_the_numbers_of_its_world(name: str) -> None:
+    page = (ROOT / "docs" / "worlds" / f"{name}.md").read_text()
+    rows = re.findall(r"^\| (.+) \| ([-\d.,e]*\d) \|$", page, re.MULTILINE)
+    written = {fact.replace("\\|", "|"): number for fact, number in rows}
+    assert written == {fact: shown(value) for fact, value in facts(name).items()}
+    assert len(written) >= 9 and f"images/worlds/{name}.png" in page
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_a_figure_is_drawn(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With flows of less accuracy and coarse surfaces, so that it takes little time."""
+    monkeypatch.setattr(descent, "ACCURACY", 1e-4)
+    monkeypatch.setattr(drawing, "RESOLUTION", 31)
+    two_bits.distributions.cache_clear()
+    image = render(name)
+    two_bits.distributions.cache_clear()
+    assert image.startswith(b"\x89PNG") and 20_000 < len(image) < 150_000
+
+
+def test_the_command_writes_figures_and_refuses_unknown_names(command: Command) -> None:
+    outcome = command("examples/worlds.py", "unit_balls", "--output", "here/there")
+    assert outcome.code == 0 and outcome.out.splitlines()[-1] == "here/there/unit_balls.png"
+    assert outcome.run.read_bytes().startswith(b"\x89PNG")
+    assert "condition number, M = I: 30.8" in outcome.out
+    message = command("examples/worlds.py", "flatland").message()
+    assert "one of two_bits, gaussian_relaxation" in message and "got 'flatland'" in message
+    wrong = command("examples/worlds.py", "all", "--output", "here/there/unit_balls.png")
+    assert "is a file, expected a folder there" in wrong.message()
+
+
+def test_a_compressed_image_keeps_its_large_areas() -> None:
+    pixels = np.zeros((20, 30, 3), dtype=np.uint8)
+    pixels[:, :15], pixels[:, 15:] = (213, 94, 0), (250, 250, 251)
+    again = np.asarray(Image.open(io.BytesIO(compress(Image.fromarray(pixels)))).convert("RGB"))
+    assert (again == pixels).all()
+
+
+# --- two bits -------------------------------------------------------------------------------------
+
+
+def test_natural_flows_in_both_coordinates_are_the_same_distributions() -> None:
+    in_eta, in_theta = (two_bits.distributions(f"natural in {c}") for c in ("eta", "theta"))
+    assert_close(in_eta, in_theta, FLOW)
+    with pytest.raises(AssertionError):  # negative control
+        assert_close(two_bits.distributions("plain in theta"), in_theta, 0.5)
+    ends = two_bits.projected(two_bits.grid(4), 0.05)[-1]
+    assert ((ends == 0) | (ends == 1)).all()
+
+
+def test_the_relaxation_is_the_mean_over_the_four_states() -> None:
+    theta = torch.tensor([0.3, -0.8], dtype=torch.float64)
+    states = torch.tensor([[0.0, 0], [0, 1], [1, 0], [1, 1]], dtype=torch.float64)
+    p = two_bits.BITS.log_prob(states, theta).exp()
+    assert_close(two_bits.mean_in_theta(theta), p @ two_bits.f(2 * states - 1))
+    slope = torch.func.grad(two_bits.mean_in_eta)(two_bits.SADDLE)
+    assert_close(slope, torch.zeros(2))
+
+
+# --- Gaussian relaxation --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", gaussian_relaxation.POLYNOMIALS)
+def test_the_mean_of_a_polynomial_is_its_integral(name: str) -> None:
+    nodes, weights = np.polynomial.hermite_e.hermegauss(8)
+    values = np.polynomial.polynomial.polyval(
+        0.4 + 1.3 * nodes, gaussian_relaxation.POLYNOMIALS[name]
+    )
+    point = torch.tensor([0.4, 1.3], dtype=torch.float64)
+    found = gaussian_relaxation.mean_of(name)(gaussian_relaxation.moments(point))
+    assert float(found) == pytest.approx(weights @ values / weights.sum(), rel=1e-12)
+
+
+def test_the_natural_flow_of_the_parabola_is_a_straight_line_in_theta() -> None:
+    start, at = torch.tensor([[-1.0, 0.8]], dtype=torch.float64), times(0, 0.5, 1, 2)
+    path = gaussian_relaxation.paths("parabola", "natural", start, at)[:, 0]
+    theta = gaussian_relaxation.LINE.from_moments(gaussian_relaxation.moments(path))
+    assert_close(theta, theta[0] + at[:, None] * torch.tensor([1.0, -3.0]), 10 * FLOW)
+    assert_close(path[:, 1] ** 2, 0.64 / (1 + 6 * 0.64 * at), FLOW)
+    wrong = gaussian_relaxation.paths("parabola", "plain in theta", start, at)[:, 0]
+    assert (wrong[-1, 1] ** 2 - 0.64 / (1 + 12 * 0.64)).abs() > 0.1  # negative control
+
+
+def test_powers_of_the_variance_are_those_of_the_theory() -> None:
+    found = facts("gaussian_relaxation")
+    expected = {"p of sigma^2 ~ t^p, plain in theta": -1 / 3, "p of sigma^2 ~ t^p, natural": -1}
+    for fact, power in expected.items():
+        assert found[f"parabola, {fact}"] == pytest.approx(power, abs=1e-3)
+    sigma = found["parabola, sigma at time 2, plain in (mu, sigma)"]
+    assert sigma == pytest.approx(np.exp(-12), rel=1e-3)
+
+
+def test_natural_steps_add_the_curvature_to_the_precision() -> None:
+    moments, h = gaussian_relaxation.natural_steps(2.5, 4), gaussian_relaxation.CURVATURE
+    for k in range(5):
+        precision = torch.eye(2) + 2.5 * k * h
+        assert_close(torch.linalg.inv(moments.covariance[k]), precision)
+        assert_close(moments.mean[k], torch.linalg.solve(precision, gaussian_relaxation.START))
+
+
+# --- Rosenbrock -----------------------------------------------------------------------------------
+
+
+def test_the_pullback_flow_is_a_straight_line_in_the_outputs() -> None:
+    path = rosenbrock.pullback_flow(4.0, 5)
+    start = rosenbrock.outputs(rosenbrock.START)
+    expected = start * torch.exp(-torch.linspace(0, 4, 5, dtype=torch.float64))[:, None]
+    assert_close(rosenbrock.outputs(path), expected, FLOW)
+    assert rosenbrock.bend(path) < FLOW < 0.1 < rosenbrock.bend(rosenbrock.pullback_path(0.05, 20))
+
+
+@pytest.mark.parametrize("rate", [0.3, 3.0])
+def test_the_proximal_step_in_the_outputs_is_exact_at_any_rate(rate: float) -> None:
+    path = rosenbrock.proximal_path(rate, 3, rosenbrock.output_distance)
+    r = rosenbrock.outputs(rosenbrock.START) / (1 + rate) ** torch.arange(4)[:, None]
+    assert_close(rosenbrock.outputs(path), r, FLOW)
+
+
+def test_only_the_pullback_flow_knows_no_units() -> None:
+    assert rosenbrock.unit_gap("pullback") < 1e-8
+    assert facts("rosenbrock")["minutes against seconds, largest gap, plain"] > 2
+
+
+# --- the others -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", unit_balls.METRICS)
+def test_the_steepest_step_is_the_best_of_its_unit_ball(name: str) -> None:
+    slope, matrix = 2 * unit_balls.A @ unit_balls.START, unit_balls.METRICS[name]
+    ball, step = unit_balls.ball(matrix), unit_balls.unit_step(unit_balls.START, matrix)
+    values = ball @ slope
+    assert values.min() >= step @ slope
+    assert float((ball[values.argmin()] - step).norm()) < 0.02  # two neighbours of the ball
+
+
+@pytest.mark.parametrize("labels", empirical_fisher.LABELS)
+def test_the_true_fisher_matrix_is_the_hessian_and_the_empirical_one_is_not(labels: str) -> None:
+    q, fit = empirical_fisher.LABELS[labels], empirical_fisher.fit(labels)
+    loss = empirical_fisher.loss(q)
+    hessian, found = torch.func.hessian(loss)(fit), empirical_fisher.empirical_fisher(q)(fit)
+    assert_close(empirical_fisher.true_fisher(fit), hessian)
+    assert_close(torch.func.grad(loss)(fit), torch.zeros(2))
+    assert torch.allclose(found, hessian, atol=1e-8) == (labels == "right model")
+    with pytest.raises(UserError, match="the metric is singular"):  # true steps of rate 1 diverge
+        empirical_fisher.path(labels, "true", 3.0, 1.0, 40)
+    assert empirical_fisher.path(labels, "empirical", 3.0, 1.0, 40).abs().max() < 10
+
+
+def test_the_empirical_fisher_matrix_is_the_second_moment_of_gradients() -> None:
+    """Each input has two labels, with their probabilities: gradients by autograd."""
+    q, w = empirical_fisher.LABELS["wrong model"], torch.tensor([0.2, -0.7], dtype=torch.float64)
+
+    def losses(w: Tensor) -> Tensor:
+        logits = empirical_fisher.INPUTS @ w
+        return torch.cat([-logits.sigmoid().log(), -(1 - logits.sigmoid()).log()])
+
+    weights = torch.diag(torch.cat([q, 1 - q]) / len(q))
+    expected = pullback(losses, lambda outputs: weights)(w)
+    assert_close(empirical_fisher.empirical_fisher(q)(w), expected)
+
+
+def test_damping_by_the_identity_takes_the_natural_gradient_away() -> None:
+    plateau = autoencoder.path("plain", 0.1, 0.0)[300]  # there b has a small eigenvalue
+    values, vectors = torch.linalg.eigh(pullback(autoencoder.outputs)(plateau))
+    assert 1e-4 < values[0] < 1e-3 and vectors[1, 0].abs() > 0.99
+    found = facts("autoencoder")
+    for rate in autoencoder.RATES:
+        plain = found[f"steps, plain, rate {rate:g}"]
+        damped = found[f"steps, natural, rate {rate:g}, damping 1 I"]
+        natural = found[f"steps, natural, rate {rate:g}, damping 0.01 I"]
+        assert plain < damped < 1.1 * plain and 10 * natural < plain

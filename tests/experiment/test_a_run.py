@@ -1,0 +1,237 @@
+"""A run as a user meets it: the command line, the files that it leaves, what it says meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import (
+    CONF,
+    ROOT,
+    SMALL,
+    TWO_STEPS,
+    Command,
+    assert_same_run,
+    checkpoint,
+    composed,
+    metrics,
+    names,
+)
+from PIL import Image
+
+from nws.experiment import provenance
+from nws.experiment.invocation import PROGRAMS
+from nws.experiment.provenance import read_code, read_provenance
+
+
+def test_a_run_leaves_what_the_documents_say(train: Command, tmp_path: Path) -> None:
+    outcome = train("callbacks.images.every=2")
+    run = outcome.run
+    assert outcome.code == 0 and outcome.err == "" and run.parent == tmp_path / "outputs/digits_rws"
+    files = sorted(str(path.relative_to(run)) for path in run.rglob("*") if path.is_file())
+    pictures = [f"images/{name}_step_0000012.png" for name in ("generated", "reconstructed")]
+    diff = [name for name in ("provenance.diff",) if name in files]  # of a tree with changes
+    assert files == sorted(
+        [".hydra/config.yaml", ".lock", "checkpoints/best.pt", "checkpoints/last.pt", *diff,
+         *pictures, "metrics.csv", "provenance.json", "train.log"]
+    )  # fmt: skip
+    with Image.open(run / pictures[0]) as picture:
+        assert picture.width > 400 and picture.height > 400
+    rows = metrics(run, start=True)
+    assert [row["step"] for row in rows] == ["0", "6", "12"]
+    assert {
+        "epoch", "valid/log_likelihood", "valid/standard_error", "train/ess", "learning_rate",
+        "train/log_likelihood", "train/dream_loss",
+    } <= rows[0].keys()  # fmt: skip
+    assert rows[0]["train/ess"] == "" and float(rows[1]["train/ess"]) > 1
+    best = max(float(row["valid/log_likelihood"]) for row in rows[1:])
+    assert checkpoint(run)["best"] == best == checkpoint(run, "best.pt")["best"]
+    config = yaml.safe_load((run / ".hydra" / "config.yaml").read_text())
+    assert config["name"] == "digits_rws" and config["data"]["root"] == str(tmp_path / "data")
+    record = read_provenance(run)
+    assert (record["state"], record["steps"], record["overrides"]) == (
+        "finished", 12, [*SMALL, "callbacks.images.every=2"],
+    )  # fmt: skip
+    assert record["best"] == best and record["command"][:2] == ["python", str(ROOT / "train.py")]
+    assert "step      12" in (run / "train.log").read_text()
+
+
+def test_what_a_run_says_without_a_terminal(train: Command) -> None:
+    lines = train("hydra.run.dir=run").out.splitlines()
+    labels = ("algorithm", "metric", "optimizer", "data", "layers", "device", "steps", "directory")
+    assert lines[0].startswith("digits_rws (nws ")
+    assert [line.split()[0] for line in lines[1:9]] == list(labels)
+    assert [line.split()[3] for line in lines[9:12]] == ["0", "6", "12"]
+    assert lines[12] == "finished" and "next:" in lines
+    commands = [shlex.split(line) for line in lines[lines.index("next:") + 1 : -1]]
+    assert all(Path(words[1]).is_file() and words[2] == "run" for words in commands)
+    assert lines[-1] == str(Path("run").resolve())
+
+
+def test_bars_and_panels_on_a_terminal(tmp_path: Path) -> None:
+    """A pseudo-terminal of 100 columns; progress=false silences the bars alone."""
+    for progress in ("true", "false"):
+        child, screen = os.forkpty()
+        if child == 0:
+            os.chdir(tmp_path)
+            os.environ.update(COLUMNS="100", TERM="xterm", PYTHONPATH=str(ROOT))
+            options = [*SMALL, "trainer.epochs=9", f"progress={progress}"]
+            os.execv(sys.executable, [sys.executable, str(ROOT / "train.py"), *options])
+        text = b""
+        while select.select([screen], [], [], 100)[0]:
+            try:
+                text += os.read(screen, 65536)
+            except OSError:  # its end
+                break
+        assert os.waitpid(child, 0)[1] == 0, text.decode()
+        shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text.decode())
+        assert "╭─ digits_rws" in shown and "╭─ finished" in shown and "next:" in shown
+        assert ("ms/step" in shown and "left" in shown) == (progress == "true")
+
+
+def test_the_seed_fixes_a_run_and_overrides_change_it(train: Command) -> None:
+    one, two, other = (
+        train(f"hydra.run.dir={name}", f"seed={seed}").run
+        for name, seed in (("one", 0), ("two", 0), ("other", 1))
+    )
+    assert_same_run(one, two)
+    assert metrics(one) != metrics(other)
+    odd = train(
+        "data.name=2026", "optimizer=momentum", "+optimizer.weight_decay=0.5", "~optimizer.fused",
+        "++trainer.epochs=1", "trainer.batch_size=2e2", "hydra.job_logging.root.level=INFO",
+    )  # fmt: skip
+    assert odd.code == 0 and odd.run.parent.name == "2026_rws"  # Hydra makes it a number
+    (group,) = checkpoint(odd.run)["optimizer"]["param_groups"]
+    assert (group["weight_decay"], group["momentum"]) == (0.5, 0.9) and not group["fused"]
+    assert checkpoint(odd.run)["step"] == 6
+
+
+def test_choices_of_ones_own(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    (tmp_path / "mine" / "experiment" / "quick.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - override /optimizer: sgd\ntrainer:\n  epochs: 1\n"
+    )
+    rest = [each for each in SMALL if "epochs" not in each]
+    own = ("--config-dir", str(tmp_path / "mine"), "experiment=quick")
+    run = command("train.py", *own, *rest, "hydra.run.dir=run").run
+    assert "SGD" in (run / ".hydra/config.yaml").read_text() and checkpoint(run)["step"] == 6
+    assert command("train.py", "resume=run", "trainer.epochs=2").code == 0
+    assert checkpoint(run)["step"] == 12
+
+
+CHOICES = [
+    f"{group}={choice}"
+    for group in ("algorithm", "model", "model/visible", "average", "scheduler", "optimizer")
+    for choice in names(group)
+    if choice not in ("visible/gaussian", "visible/poisson", "published", "deep")
+]
+CHOICES += [f"metric={name} optimizer=sgd" for name in names("metric")]
+CHOICES += [f"solver={name} metric=fisher" for name in names("solver")]
+CHOICES += [f"damping={name} algorithm=nrws" for name in names("damping")]
+CHOICES += [
+    "algorithm=nrws metric.batch=other", "algorithm=nrws metric.max_kl=0.1",
+    "algorithm.samples_schedule={_target_:nws.schedules.linear,_partial_:true,total_steps:2}",
+    "data=three_by_three model=toy", "model.units=bipolar", "data.binarize=static",
+    "data.where=host", "algorithm.dreams=2", "debug=short", "trainer.matmul_precision=high",
+]  # fmt: skip
+CHOICES += [
+    f"optimizer._target_=torch.optim.{name} ~optimizer.betas ~optimizer.fused"
+    for name in (
+        "Adadelta",
+        "Adagrad",
+        "Adamax",
+        "RMSprop optimizer.lr=0.001",
+        "Rprop",
+        "ASGD",
+        "LBFGS",
+        "RAdam",
+    )
+]
+
+
+@pytest.mark.parametrize("options", CHOICES)
+def test_every_choice_trains(command: Command, options: str) -> None:
+    words = options.replace("visible=", "visible=").split()
+    if "model/visible" in options:
+        words.append("data.binarize=none")
+    outcome = command("train.py", *TWO_STEPS, "trainer.batch_size=50", *words)
+    assert outcome.code == 0 and outcome.err == "", outcome.err
+    rows = metrics(outcome.run)
+    assert rows and all(row["valid/log_likelihood"] for row in rows)
+
+
+# --- help, and where a run comes from -------------------------------------------------------------
+
+
+def test_help(command: Command) -> None:
+    shown = command("train.py", "--help")
+    assert shown.code == 0 and shown.out.startswith(f"usage: python {ROOT / 'train.py'} [-m]")
+    assert (CONF / "config.yaml").read_text().strip() in shown.out
+    assert "optimizer=" in shown.out and ", ".join(names("optimizer")) in shown.out
+    metric = command("train.py", "--help", "metric").out
+    for choice in names("metric"):
+        assert (CONF / "metric" / f"{choice}.yaml").read_text().strip() in metric
+    assert "--help takes the groups " in command("train.py", "--help", "metrics").message()
+    printed = command("train.py", "--cfg", "job", "seed=7")
+    assert "\nseed: 7\n" in printed.out and not Path("outputs").exists()
+    everything = command("nws", "--help").out
+    assert all(f"  {name} " in everything for name in PROGRAMS)
+    composed("algorithm=nrws")  # the control of what --help promises
+
+
+def test_the_code_of_a_run_is_kept(
+    train: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clean tree has a commit alone; the diff of another, with its new files, makes it again."""
+
+    def git(*arguments: str) -> str:
+        names = ["-c", "user.name=n", "-c", "user.email=e@e"]
+        command = ["git", *names, "-C", str(tree), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    assert read_code(tmp_path) is None
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    git("init", "-q")
+    (tree / "code.py").write_text("x = 1\n")
+    git("add", ".")
+    git("commit", "-qm", "one")
+    commit = git("rev-parse", "HEAD").strip()
+    read_code.cache_clear()
+    assert read_code(tree) == (commit, b"")
+    (tree / "code.py").write_text("x = 2\n")
+    (tree / "new.py").write_text("y = 3\n")
+    status = git("status", "--short")
+    read_code.cache_clear()
+    code = read_code(tree)
+    assert code is not None and code.commit == commit and git("status", "--short") == status
+    git("stash", "-qu")
+    subprocess.run(["git", "-C", tree, "apply"], input=code.diff, check=True)
+    assert (tree / "code.py").read_text() == "x = 2\n" and (tree / "new.py").exists()
+    monkeypatch.setattr(provenance, "read_code", lambda: code)
+    run = train("hydra.run.dir=run", "trainer.epochs=1").run
+    facts = read_provenance(run)["git"]
+    assert facts == {"commit": commit, "changed": True, "diff": "provenance.diff"}
+    assert (run / "provenance.diff").read_bytes() == code.diff
+    monkeypatch.setattr(provenance, "read_code", lambda: code._replace(diff=b"other"))
+    assert train("resume=run", "trainer.epochs=2").code == 0
+    (entry,) = read_provenance(run)["resumed"]
+    assert entry["step"] == 6 and (run / entry["git"]["diff"]).read_bytes() == b"other"
+    (run / "provenance.json").write_text(json.dumps({"state": "running", "pid": 2**22 + 1}))
+    assert read_provenance(run)["state"] == "running"  # of an unknown host
+
+
+def test_a_damaged_record_is_never_in_the_way(train: Command) -> None:
+    run = train("hydra.run.dir=run", "trainer.epochs=1").run
+    for number, text in enumerate(("", "[" * 10**5, '{"resumed": 3, "evaluation_seconds": []}')):
+        (run / "provenance.json").write_text(text)
+        outcome = train("resume=run", f"trainer.epochs={2 + number}")
+        assert outcome.code == 0 and read_provenance(run)["state"] == "finished", outcome.err

@@ -1,0 +1,203 @@
+"""Exponential families: dual coordinates, Fisher matrices and divergences against autograd, sums
+and integrals.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+import torch
+from cases import EXACT, STANDARD_ERRORS, assert_close, seeded
+from torch import Tensor
+from torch.func import grad, hessian
+
+from nws.errors import UserError
+from nws.geometry import (
+    Categorical,
+    ExponentialFamily,
+    IndependentUnits,
+    Moments,
+    MultivariateGaussian,
+    fisher,
+)
+from nws.models.gaussian import Gaussian
+from nws.models.poisson import Poisson
+
+DRAWS = 20_000
+
+
+class Case(NamedTuple):
+    """A family, two of its points, every x with its weight (None: too many), and T(x)."""
+
+    family: ExponentialFamily
+    theta: Tensor
+    other: Tensor
+    nodes: tuple[Tensor, Tensor] | None
+    statistics: Callable[[Tensor], Tensor]
+
+    @property
+    def flat(self) -> bool:
+        """Whether theta is eta: there the negative controls hold nothing."""
+        return isinstance(getattr(self.family, "units", None), Gaussian)
+
+
+def points(size: int, *shape: int) -> Tensor:
+    return torch.randn(size, *shape, generator=seeded(size + sum(shape)), dtype=torch.float64) * 0.8
+
+
+def every(values: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Every vector of these values, each with the weight 1."""
+    table = torch.stack([torch.stack(row) for row in itertools.product(values, repeat=size)])
+    return table, torch.ones(len(table), dtype=torch.float64)
+
+
+def interval(end: float, count: int, size: int) -> tuple[Tensor, Tensor]:
+    """The trapezoidal rule on [-end, end]^size, which is exact to rounding for these densities."""
+    line = torch.linspace(-end, end, count, dtype=torch.float64)
+    table, weights = every(line, size)
+    return table, weights * (2 * end / (count - 1)) ** size
+
+
+def gaussian(size: int) -> Case:
+    family = MultivariateGaussian(size)
+    root = points(2, size, size) / 2
+    moments = Moments(points(2, size), root @ root.mT + 0.6 * torch.eye(size).double())
+    theta, other = family.from_moments(moments)
+
+    def statistics(x: Tensor) -> Tensor:
+        return torch.cat([x, x[..., family.rows] * x[..., family.columns]], dim=-1)
+
+    nodes = {1: interval(16, 801, 1), 2: interval(13, 161, 2)}.get(size)
+    return Case(family, theta, other, nodes, statistics)
+
+
+def units(family: IndependentUnits, nodes: tuple[Tensor, Tensor]) -> Case:
+    return Case(family, *points(2, family.dimension), nodes, lambda x: x)
+
+
+BITS, COUNTS = torch.tensor([0.0, 1.0]).double(), torch.arange(40).double()
+STATES = every(torch.arange(4).double(), 1)
+CASES = {
+    "Bernoulli": units(IndependentUnits("binary"), every(BITS, 1)),
+    "three bits": units(IndependentUnits("bipolar", 3), every(BITS, 3)),
+    "Gaussian means": units(IndependentUnits(Gaussian(), 2), interval(12, 161, 2)),
+    "Poisson": units(IndependentUnits(Poisson(), 2), every(COUNTS, 2)),
+    "categorical": Case(
+        Categorical(4), *points(2, 3), STATES,
+        lambda x: torch.nn.functional.one_hot(x[..., 0].long(), 4)[..., 1:].double(),
+    ),
+    "Gaussian": gaussian(1),
+    "Gaussian in two dimensions": gaussian(2),
+    "Gaussian in three dimensions": gaussian(3),
+}  # fmt: skip
+families = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+@families
+def test_the_two_coordinate_systems_are_dual(case: Case) -> None:
+    family, theta = case.family, case.theta
+    eta = family.expectation(theta)
+    assert_close(family.natural(eta), theta)
+    assert_close(grad(family.log_partition)(theta), eta)
+    assert_close(grad(family.dual)(eta), theta)
+    assert_close(family.log_partition(theta) + family.dual(eta), (theta * eta).sum())
+
+
+@families
+def test_the_fisher_matrices_are_hessians_and_inverse_to_one_another(case: Case) -> None:
+    family, theta = case.family, case.theta
+    eta = family.expectation(theta)
+    assert_close(family.fisher(theta), hessian(family.log_partition)(theta))
+    assert_close(family.dual_fisher(eta), hessian(family.dual)(eta))
+    assert_close(family.fisher(theta) @ family.dual_fisher(eta), torch.eye(len(theta)))
+
+
+@families
+def test_the_natural_gradient_in_one_system_is_the_plain_one_in_the_other(case: Case) -> None:
+    family, theta = case.family, case.theta
+    eta = family.expectation(theta)
+
+    def in_eta(point: Tensor) -> Tensor:
+        return (point.sin() * point.flip(0)).sum() + point.square().sum()
+
+    def in_theta(point: Tensor) -> Tensor:
+        return in_eta(family.expectation(point))
+
+    plain = grad(in_eta)(eta), grad(in_theta)(theta)
+    assert_close(torch.linalg.solve(family.fisher(theta), plain[1]), plain[0])
+    assert_close(torch.linalg.solve(family.dual_fisher(eta), plain[0]), plain[1])
+    if not case.flat:
+        with pytest.raises(AssertionError):  # negative control
+            assert_close(plain[0], plain[1])
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.nodes])
+def test_probabilities_moments_and_kl_by_sums_and_integrals(name: str) -> None:
+    family, theta, other, nodes, statistics = case = CASES[name]
+    assert nodes is not None
+    x, weights = nodes
+    log_p, log_q = family.log_prob(x, theta), family.log_prob(x, other)
+    p = weights * log_p.exp()
+    assert_close(p.sum(), torch.tensor(1.0))
+    eta, t = family.expectation(theta), statistics(x)
+    assert_close(p @ t, eta)
+    assert_close((t - eta).mT @ (p[:, None] * (t - eta)), family.fisher(theta))
+    kl = (p * (log_p - log_q)).sum()
+    assert_close(family.kl(theta, other), kl)
+    assert_close(family.dual_kl(eta, family.expectation(other)), kl)
+    if not case.flat:
+        with pytest.raises(AssertionError):  # negative control: KL is not symmetric
+            assert_close(family.kl(other, theta), kl)
+
+
+@families
+def test_draws_have_the_expectations(case: Case) -> None:
+    family, theta = case.family, case.theta
+    t = case.statistics(family.sample(theta, DRAWS, seeded(1)))
+    errors = (family.fisher(theta).diagonal() / DRAWS).sqrt()  # exact standard errors
+    gaps = (t.mean(0) - family.expectation(theta)) / errors
+    assert gaps.abs().max() < STANDARD_ERRORS
+    assert ((t.mean(0) - family.expectation(case.other)) / errors).abs().max() > STANDARD_ERRORS
+
+
+@families
+def test_a_batch_of_points_is_its_points(case: Case) -> None:
+    family, batch = case.family, torch.stack([case.theta, case.other])
+    eta = family.expectation(batch)
+    for k, theta in enumerate(batch):
+        assert_close(family.fisher(batch)[k], family.fisher(theta))
+        assert_close(family.dual_fisher(eta)[k], family.dual_fisher(eta[k]))
+        assert_close(family.natural(eta)[k], theta)
+        assert_close(family.dual(eta)[k], family.dual(eta[k]))
+
+
+def test_two_states_are_a_bit_and_a_gaussian_unit_is_a_gaussian_of_variance_one() -> None:
+    theta = points(2, 1)
+    bit, states = IndependentUnits("binary"), Categorical(2)
+    assert_close(bit.log_partition(theta), states.log_partition(theta))
+    assert_close(bit.kl(theta[0], theta[1]), states.kl(theta[0], theta[1]))
+    line, unit = MultivariateGaussian(1), IndependentUnits(Gaussian())
+    full = line.from_moments(Moments(theta, torch.ones(2, 1, 1).double()))
+    assert_close(line.log_prob(theta, full), unit.log_prob(theta, theta))
+
+
+def test_the_metric_in_mean_and_covariance_is_the_pullback_of_theta() -> None:
+    family, theta = MultivariateGaussian(2), CASES["Gaussian in two dimensions"].theta
+    moments, pairs = family.moments(theta), torch.tensor([[0, 1], [1, 2]])
+    metric = fisher(family, lambda x: family.from_moments(Moments(x[:2], x[2:][pairs])))
+    vector = family.moments_vector(moments)
+    assert_close(family.moments_fisher(moments), metric(vector), 10 * EXACT)
+
+
+def test_mistakes_have_messages() -> None:
+    with pytest.raises(UserError, match="states must be a whole number of at least 2, got 1"):
+        Categorical(1)
+    with pytest.raises(UserError, match="count must be"):
+        IndependentUnits("binary", 0)
+    with pytest.raises(UserError, match="units must be binary or bipolar"):
+        IndependentUnits("triangular")
+    with pytest.raises(UserError, match=r"positive definite covariance .* got the eigenvalues"):
+        MultivariateGaussian(1).sample(torch.tensor([0.0, 1.0]), 3)
