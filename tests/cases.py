@@ -177,7 +177,7 @@ def make_rule(name: str, samples: int, **changes: Any) -> Rule:
         "generator_wake": p_wake,
         "recognition_wake": q_wake,
         "recognition_dream": q_dream,
-        "baseline": baseline,
+        "baseline": baseline and (samples > 1 or q_dream > 0),  # else nothing would train q
         "bidirectional": name == "bihm",
     }
     return Rule(name, samples, **options | changes)

@@ -288,8 +288,8 @@ def test_torchrun_starts_again(command: Command, tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
     found = subprocess.run(
         [
-            *torchrun, "--max-restarts=1", f"--master-port={free_port()}", ROOT / "train.py", *SMALL, "resume=auto",
-            "scheduler._target_=dying.dying",
+            *torchrun, "--max-restarts=1", f"--master-port={free_port()}", ROOT / "train.py",
+            *SMALL, "resume=auto", "scheduler._target_=dying.dying",
         ],
         env=os.environ | {"PYTHONPATH": f"{ROOT}:{tmp_path}"}, cwd=tmp_path, capture_output=True,
         text=True, timeout=120,

@@ -119,8 +119,5 @@ def test_nothing_is_touched_but_the_given_draws() -> None:
     gradient_noise(machine, Rule("rws", 3), [torch.ones(2, 4)] * 2, rng)
     assert all(torch.equal(value, before[name]) for name, value in machine.state_dict().items())
     assert all((each.grad == 7).all() for each in machine.parameters() if each.grad is not None)
-
-
-def test_no_gradient_above_the_noise_is_infinite() -> None:
     assert GradientNoise(1.0, -0.5).scale == GradientNoise(1.0, 0.0).scale == math.inf
     assert GradientNoise(6.0, 2.0).scale == 3

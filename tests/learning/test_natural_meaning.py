@@ -154,30 +154,18 @@ def change_of_logits(
 @pytest.mark.parametrize("which", BOTH, ids=["generator", "recognition"])
 def test_the_natural_step_does_not_depend_on_the_encoding_of_the_units(which: int) -> None:
     sizes = (5, 4, 3, 2)
-    bits = list(
-        (torch.rand(300, sum(sizes), generator=seeded(8), dtype=torch.float64) < 0.4)
-        .double()
-        .split(sizes, 1)
-    )
+    draws = torch.rand(300, sum(sizes), generator=seeded(8), dtype=torch.float64)
+    bits = list((draws < 0.4).double().split(sizes, 1))
 
     def difference(alpha: float | None) -> Tensor:
         bipolar = random_machine(sizes, "bipolar", seed=4)
         binary = as_binary(bipolar)
         pair = [machine.evaluate(encode_layers(machine, bits)) for machine in (bipolar, binary)]
-        for i in BOTH:
-            logits = [
-                trace.logits(each.networks[i])
-                for trace, each in zip(pair, (bipolar, binary), strict=True)
-            ]
-            assert_close(*logits)  # one model
-        one, other = (
-            change_of_logits(machine, bits, which, alpha) for machine in (bipolar, binary)
-        )
-        layers = zip(
-            one.split(bipolar.networks[which].widths, 1),
-            other.split(binary.networks[which].widths, 1),
-            strict=True,
-        )
+        for i in BOTH:  # one model
+            assert_close(pair[0].logits(bipolar.networks[i]), pair[1].logits(binary.networks[i]))
+        widths = bipolar.networks[which].widths
+        changes = (change_of_logits(each, bits, which, alpha) for each in (bipolar, binary))
+        layers = zip(*(each.split(widths, 1) for each in changes), strict=True)
         return torch.tensor([relative_error(*layer) for layer in layers])
 
     assert difference(TINY).max() < INVARIANT

@@ -73,6 +73,7 @@ OWN, HALF, ELSE = ("wake", 12), ("half dream", 12), ("wake", 18)
         ({"generator_rows": "posterior"}, [OWN, OWN]),
         ({"refresh_every": 2}, [OWN, HALF, OWN]),
         ({"batch": "unlabeled"}, [OWN, HALF, ELSE] * 2),
+        ({"batch": "unlabeled", "refresh_every": 2}, [OWN, HALF, ELSE, OWN]),
         ({"batch": "other"}, [OWN, ELSE, ("half dream", 18)] * 2),
         ({"batch": "other", "generator_rows": "posterior"}, [OWN, ELSE] * 2),
         ({"batch": "other", "refresh_every": 2}, [OWN, ELSE, ("half dream", 18), OWN]),

@@ -1,4 +1,4 @@
-"""Rules: those that are shipped are the published ones; what is no rule is refused by name."""
+"""Rules and weightings: the published ones; what is no rule is refused by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from cases import assert_close, make_rule, seeded
+from cases import EXACT, FLOAT32, assert_close, make_rule, random_machine, seeded
 from conftest import CONF
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
@@ -19,7 +19,9 @@ from torch import Tensor
 from nws.errors import UserError
 from nws.learning import Rule, WakeSleep, importance, tempered, uniform
 from nws.learning.vimco import vimco
+from nws.learning.weighting import Weighting
 from nws.models import HelmholtzMachine
+from nws.models.likelihood import all_values, effective_sample_size
 
 PUBLISHED = {
     "ws": make_rule("ws", 1),
@@ -29,112 +31,165 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_shipped_rules_are_the_published_ones(name: str) -> None:
-    expected = PUBLISHED[name]
-    shipped = instantiate(OmegaConf.load(CONF / "algorithm" / f"{name}.yaml"))
+def test_shipped_rules_are_the_published_ones() -> None:
     log_p, log_q = -torch.rand(2, 5, 10, generator=seeded(0), dtype=torch.float64)
-    for found, weights in zip(
-        shipped.weighting(log_p, log_q), expected.weighting(log_p, log_q), strict=True
-    ):
-        assert_close(found, weights)
-    assert dataclasses.replace(shipped, weighting=expected.weighting) == expected
-
-
-def test_the_published_rules_weigh_in_ways_of_their_own() -> None:
-    """The control: no rule passes for another by its weights."""
-    log_p, log_q = -torch.rand(2, 5, 10, generator=seeded(0), dtype=torch.float64)
-    weights = [torch.stack(each.weighting(log_p, log_q)) for each in PUBLISHED.values()]
-    assert all(not torch.allclose(a, b) for a, b in itertools.combinations(weights, 2))
-
-
-@pytest.mark.parametrize("samples", [0, -1, 2.5, "3", None, True])
-def test_bad_sample_counts_are_refused(samples: Any) -> None:
-    with pytest.raises(
-        UserError, match=r"algorithm\.samples must be a whole number of at least 1, got"
-    ):
-        make_rule("rws", samples)
-
-
-@pytest.mark.parametrize("dreams", [0, -1, 2.5, "3", True])
-def test_bad_dream_counts_are_refused(dreams: Any) -> None:
-    with pytest.raises(UserError, match=r"algorithm\.dreams must be a whole number of at least 1"):
-        make_rule("rws", 3, dreams=dreams)
+    seen = []
+    for name, expected in PUBLISHED.items():
+        shipped = instantiate(OmegaConf.load(CONF / "algorithm" / f"{name}.yaml"))
+        seen.append(torch.stack(shipped.weighting(log_p, log_q)))
+        assert_close(seen[-1], torch.stack(expected.weighting(log_p, log_q)))
+        assert dataclasses.replace(shipped, weighting=expected.weighting) == expected
+    # The control: no rule passes for another by its weights.
+    assert all(not torch.allclose(a, b) for a, b in itertools.combinations(seen, 2))
+    assert Rule("rws") == PUBLISHED["rws"] and Rule("rws").weighting is importance
 
 
 def test_there_are_as_many_dreams_as_samples_unless_another_number_is_given() -> None:
-    counts = []
+    machine, counts = HelmholtzMachine([3, 2], rng=seeded(0)), []
     for dreams in (None, 1, 8, 2.0):
-        machine = HelmholtzMachine([3, 2], rng=seeded(0))
-        counts.append(WakeSleep(machine, make_rule("rws", 3, dreams=dreams), seeded(0)).dreams)
+        rule = make_rule("rws", 3.0, dreams=dreams)  # type: ignore[arg-type]
+        counts.append(WakeSleep(machine, rule, seeded(0)).dreams)
+        assert type(rule.samples) is int
     assert counts == [3, 1, 8, 2]
-
-
-@pytest.mark.parametrize("name", ["generator_wake", "recognition_wake", "recognition_dream"])
-@pytest.mark.parametrize("value", [-0.5, math.nan, math.inf, "1", None, True])
-def test_bad_factors_are_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises(UserError, match=rf"algorithm\.{name} must be a number of at least 0, got"):
-        make_rule("rws", 3, **{name: value})
-
-
-def test_factors_are_floats() -> None:
     rule = make_rule("rws", 3, generator_wake=2, recognition_wake=0, recognition_dream=1)
     shares = (rule.generator_wake, rule.recognition_wake, rule.recognition_dream)
     assert shares == (2, 0, 1) and all(type(each) is float for each in shares)
-
-
-def test_a_rule_that_does_not_train_recognition_is_refused() -> None:
-    with pytest.raises(UserError, match="nothing would train recognition"):
-        make_rule("rws", 3, recognition_wake=0.0, recognition_dream=0.0)
-
-
-def test_a_rule_is_rws_where_nothing_else_is_said() -> None:
-    assert Rule("rws") == make_rule("rws", 10)
-    assert Rule("rws").weighting is importance and not Rule("rws").bidirectional
-
-
-@pytest.mark.parametrize("samples", [1.0, 3.0])
-def test_a_whole_sample_count_is_an_int(samples: float) -> None:
-    assert make_rule("rws", samples).samples == int(samples)  # type: ignore[arg-type]
 
 
 def one_alone(log_p: Tensor, log_q: Tensor) -> Tensor:
     return torch.softmax(log_p - log_q, dim=1)
 
 
-def transposed(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:
-    return log_p.T, log_q.T
+SHARES = ("generator_wake", "recognition_wake", "recognition_dream")
+WHOLE = "must be a whole number of at least 1 and at most 1,000,000, got"
+FUNCTION = "must name a function of log p and log q by _target_, with _partial_: true, or an object"
+CALLED = "cannot be called with log p and log q, "
+BAD: list[tuple[str, list[Any], str]] = [
+    ("samples", [0, -1, 2.5, "3", None, True, 10**18], WHOLE),
+    ("dreams", [0, -1, 2.5, "3", True, 10**18], WHOLE),
+    *((name, [-0.5, math.nan, math.inf, "1", None, True], "must be a number of at least 0, got")
+      for name in SHARES),
+    *((name, [1, "yes", None], "must be true or false, got")
+      for name in ("baseline", "bidirectional")),
+    ("weighting", ["uniform", None, 1.0], FUNCTION),
+    ("weighting", [one_alone], r"must return the weights of p and of q, \(B, K\) each, got tensor"),
+    ("weighting", [lambda p, q: (p.T, q.T)], "must return the weights of p and of q"),
+    ("weighting", [lambda p, q: None, lambda p: (p, p)], CALLED + ".*TypeError"),
+    ("weighting", [partial(tempered, power=1)], CALLED + ".*power"),
+    *(("weighting", [partial(tempered, exponent=exponent)], r"\.exponent must be a number of at le")
+      for exponent in (-1, math.nan, math.inf, "1", None, True)),
+    ("samples_schedule", ["linear", 1], "must name a function of the step, or null, by _target_"),
+    ("samples_schedule", [lambda step: 2.0], "must give shares of algorithm.samples from 0 to 1"),
+    ("samples_schedule", [lambda step: 1 / 0], "cannot be followed at step 0"),
+]  # fmt: skip
 
 
-def needs_two(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:
-    if log_p.shape[1] < 2:
-        raise UserError("algorithm.samples must be at least 2 to leave one out, got 1")
-    return uniform(log_p, log_q)
-
-
-@pytest.mark.parametrize(
-    ("weighting", "message"),
-    [
-        ("uniform", "must name a function of log p and log q by _target_, with _partial_: true"),
-        (None, "must name a function"),
-        (1.0, "must name a function"),
-        (one_alone, r"must return the weights of p and of q, \(B, K\) each, got tensor"),
-        (transposed, "must return the weights of p and of q"),
-        (lambda log_p, log_q: None, "cannot be called with log p and log q.*TypeError"),
-        (lambda log_p: (log_p, log_p), "cannot be called with log p and log q.*TypeError"),
-        (partial(tempered, power=1), "cannot be called with log p and log q.*power"),
-        (partial(tempered, exponent=-1), "exponent must be a number of at least 0, got -1"),
-    ],
-)
-def test_what_is_no_weighting_is_refused_before_the_first_step(
-    weighting: Any, message: str
+@pytest.mark.parametrize(("option", "values", "message"), BAD)
+def test_bad_options_are_refused_by_name_before_the_first_step(
+    option: str, values: list[Any], message: str
 ) -> None:
-    with pytest.raises(UserError, match=message) as refusal:
-        Rule("mine", 3, weighting)
-    assert str(refusal.value).startswith("algorithm.weighting")
+    for value in values:
+        with pytest.raises(UserError, match=rf"^algorithm\.{option} ?{message}"):
+            Rule(**({"name": "mine", "samples": 3} | {option: value}))
 
 
-def test_a_weighting_says_itself_what_it_needs() -> None:
-    assert Rule("mine", 2, needs_two).samples == 2
-    with pytest.raises(UserError, match="at least 2 to leave one out"):
-        Rule("mine", 1, needs_two)
+def test_a_rule_that_does_not_train_recognition_is_refused() -> None:
+    with pytest.raises(UserError, match="nothing would train recognition"):
+        make_rule("rws", 3, recognition_wake=0.0, recognition_dream=0.0)
+    with pytest.raises(UserError, match=r"samples=1 with algorithm\.baseline=true"):
+        make_rule("bihm", 1, baseline=True)
+    assert Rule("mine", 2, vimco).samples == 2  # a weighting says itself what it needs
+    with pytest.raises(UserError, match=r"algorithm\.samples of at least 2, got 1"):
+        Rule("mine", 1, vimco)
+
+
+# --- weightings -----------------------------------------------------------------------------------
+
+WEIGHTINGS: dict[str, tuple[Weighting, float]] = {  # and the exponent that it stands for
+    "uniform": (uniform, 0.0),
+    "importance": (importance, 1.0),
+    **{f"tempered {e}": (partial(tempered, exponent=e), e) for e in (0, 0.5, 0.7, 1.0, 2.0)},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(("weighting", "exponent"), WEIGHTINGS.values(), ids=WEIGHTINGS)
+def test_weights_are_powers_of_the_ratio_over_their_sum(
+    weighting: Weighting, exponent: float, dtype: torch.dtype
+) -> None:
+    """Whatever log q is; p and q have the same."""
+    log_weights = torch.randn(6, 5, generator=seeded(0), dtype=torch.float64)
+    log_q = torch.linspace(-3, 2, 30, dtype=torch.float64).view(6, 5)
+    found, other = weighting((log_weights + log_q).to(dtype), log_q.to(dtype))
+    assert torch.equal(found, other) and found.dtype == dtype
+    powers = log_weights.exp() ** exponent
+    expected = powers / powers.sum(1, keepdim=True)
+    assert_close(found, expected, EXACT if dtype == torch.float64 else FLOAT32)
+    wrong = torch.softmax((exponent + 0.1) * log_weights, dim=1)  # the control
+    assert (found - wrong).abs().max() > 100 * FLOAT32
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("shift", [-1e4, 0, 1e4])
+def test_importance_weights_of_any_size_do_not_overflow(shift: float, dtype: torch.dtype) -> None:
+    log_weights = torch.tensor([[0, 0, 0], [0, -2, -1e4], [0, -2e4, 1e4]], dtype=dtype) + shift
+    weights = importance(log_weights, torch.zeros_like(log_weights))[0]
+    small = 1 / (1 + math.exp(2))
+    expected = torch.tensor([[1 / 3, 1 / 3, 1 / 3], [1 - small, small, 0], [0, 0, 1]])
+    assert_close(weights, expected, FLOAT32)
+    assert_close(weights.sum(1), torch.ones(3), 1e-6)
+
+
+@pytest.mark.parametrize("shift", [-1e4, 0, 1e4])
+def test_effective_sample_size_has_its_known_values(shift: float) -> None:
+    """K for equal weights, 1 for one that has it all, (1 + r)^2 / (1 + r^2) for two of ratio r.
+
+    Any common factor cancels; the tolerance is 1e4 times the rounding unit, times a few.
+    """
+    ratio, log_weights = math.exp(-2), torch.tensor([[0, 0, 0], [0, -1e4, -2e4], [0, -2, -1e4]])
+    expected = torch.tensor([3, 1, (1 + ratio) ** 2 / (1 + ratio**2)])
+    assert_close(effective_sample_size(log_weights.double() + shift), expected, 1e-7)
+    log_weights = 10 * torch.randn(1000, 7, generator=seeded(0), dtype=torch.float64)
+    ess, weights = effective_sample_size(log_weights), log_weights.exp()
+    assert (ess >= 1 - EXACT).all() and (ess <= 7 + EXACT).all()
+    assert_close(ess, weights.sum(1) ** 2 / (weights**2).sum(1))
+
+
+# --- VIMCO: against autograd of the expected K-sample bound, by enumeration -----------------------
+
+SIZES, SAMPLES = (3, 2), 3
+
+
+def tables(machine: HelmholtzMachine) -> tuple[Tensor, Tensor, Tensor]:
+    """log p(x, h_k) and log q(h_k | x) of every tuple of K states, and the tuple's probability."""
+    x = torch.tensor([[1.0, 0.0, 1.0]], dtype=torch.float64)
+    hidden = all_values(machine.units[1], SIZES[1]).double()
+    states = [x.expand(len(hidden), -1), hidden]
+    log_p, log_q = machine.generator.log_prob(states), machine.recognition.log_prob(states)
+    tuples = torch.tensor(list(itertools.product(range(len(hidden)), repeat=SAMPLES)))
+    return log_p[tuples], log_q[tuples], log_q[tuples].sum(1).exp()
+
+
+def gradient(value: Tensor, machine: HelmholtzMachine) -> Tensor:
+    parameters = list(machine.parameters())
+    found = torch.autograd.grad(value, parameters, allow_unused=True, materialize_grads=True)
+    return torch.cat([each.flatten() for each in found])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_vimcos_expected_gradient_is_that_of_the_bound(seed: int) -> None:
+    """The expectation of what a step follows: sum_k w_k d log p(x, h_k) + v_k d log q(h_k | x)."""
+    machine = random_machine(SIZES, seed=seed)
+    log_p, log_q, probability = tables(machine)
+    expected = gradient((probability * (log_p - log_q).logsumexp(1)).sum(), machine)
+    for weighting, follows in ((vimco, True), (importance, False)):  # the control: RWS does not
+        log_p, log_q, probability = tables(machine)
+        of_p, of_q = (part.detach() for part in weighting(log_p, log_q))
+        terms = (of_p * log_p + of_q * log_q).sum(1)
+        found = gradient((probability.detach() * terms).sum(), machine)
+        if follows:
+            assert_close(found, expected, EXACT)
+            assert_close(of_p.sum(1), torch.ones(len(of_p)))
+            assert (of_q < 0).any()  # which no softmax gives
+        else:
+            assert (found - expected).abs().max() > 1e-3
