@@ -84,7 +84,8 @@ def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
 
 def typed(overrides: Any) -> list[str]:
     """Return a list of overrides that Hydra keeps, as they were typed."""
-    return [str(each) for each in OmegaConf.to_container(overrides, resolve=False)]
+    listed: Any = OmegaConf.to_container(overrides, resolve=False)
+    return [str(each) for each in listed]
 
 
 def override_key(text: str) -> str:

@@ -23,6 +23,8 @@ from nws.models.noise import Part
 STATISTICS = ("wake_loss", "dream_loss", "log_likelihood", "ess")
 AT_ONCE = 2**22  # about so many unit states of a phase a CPU works on: tensors of 16 MiB
 
+Terms = dict[BeliefNetwork, list[Term]]  # of the gradient of each network
+
 
 class StepResult(NamedTuple):
     """What one step saw, as tensors on the device; reading them is a synchronisation."""
@@ -121,7 +123,7 @@ class WakeSleep:
         learns = bool(self.rule.recognition_dream)
         dreams = learns or self._takes_dreams(own=other is None)
         results: list[StepResult] = []
-        kept: list[tuple[Phases, dict[BeliefNetwork, list[Term]]]] = []  # for the metrics
+        kept: list[tuple[Phases, Terms]] = []  # for the metrics
         for part in x.chunk(self._parts(x)):
             phases = self._phases(part, len(x), dreams, self.rule.weighting, learns)
             terms = self._terms(phases)
@@ -134,17 +136,25 @@ class WakeSleep:
         result = StepResult(torch.stack(statistics).sum(0), torch.stack(layer_losses).sum(0))
         gradients = [each.grad for each in self.machine.parameters() if each.grad is not None]
         sum_([*gradients, *result])
-        others = None
-        if other is not None and any(metric.refreshes for metric in self.metrics):
-            weighting = copy.deepcopy(self.rule.weighting)  # one with a state has seen this step
-            takes = not self._unlabeled and any(map(_takes_dreams, self.metrics))
-            others = self._phases(other, len(other), takes, weighting)
+        if self.metrics:
+            self._precondition(kept, self._other_phases(other))
+        return result
+
+    def _other_phases(self, other: Tensor | None) -> Phases | None:
+        """The phases of another batch than the gradient's, where a metric takes rows of it now."""
+        if other is None or not any(metric.refreshes for metric in self.metrics):
+            return None
+        weighting = copy.deepcopy(self.rule.weighting)  # one with a state has seen this step
+        takes = not self._unlabeled and any(map(_takes_dreams, self.metrics))
+        return self._phases(other, len(other), takes, weighting)
+
+    def _precondition(self, kept: Sequence[tuple[Phases, Terms]], others: Phases | None) -> None:
+        """Turn `.grad` into directions, by the rows of the parts of a batch or of another one."""
         for metric in self.metrics:
             rows = [phases.rows(metric) for phases, _ in kept]
             if others is not None and (metric.network.upward or not self._unlabeled):
                 rows = [others.rows(metric)]
             metric.precondition(rows, [term for _, each in kept for term in each[metric.network]])
-        return result
 
     @torch.no_grad()
     def after_step(self) -> None:
@@ -194,7 +204,7 @@ class WakeSleep:
         uniform = _uniform(wake, points * self.samples)
         return Phases(wake, uniform, weights_p, weights_q, log_p, log_q, dream)
 
-    def _terms(self, phases: Phases) -> dict[BeliefNetwork, list[Term]]:
+    def _terms(self, phases: Phases) -> Terms:
         """What the gradient of each network is made of."""
         rule, (p, q) = self.rule, self.machine.networks
         of_q: list[Term] = []
