@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.linalg import vecdot
 
-from nws.errors import Diverged, UserError, positive_int
+from nws.errors import Diverged, positive_int
 from nws.natural.operators import CurvatureOperator, SharedCurvature
 
 State = dict[str, Tensor]
