@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, distributed
@@ -29,15 +29,7 @@ LOST = (
 )
 
 
-class Processes(NamedTuple):
-    """What this process knows of those that it works with."""
-
-    rank: int = 0  # r
-    size: int = 1  # W
-    store: Any = None  # torch's store of keys, which all of them reach
-
-
-_here = Processes()
+_store: Any = None  # torch's store of keys, which all processes reach
 
 
 class Lost(UserError):
@@ -56,26 +48,25 @@ def start(timeout: float = TIMEOUT) -> None:
     Raises:
         UserError: Where the others cannot be met.
     """
-    global _here
-    size = _number("WORLD_SIZE", 1, least=1)
-    if size == 1 or _here.size > 1:
+    global _store
+    count = _number("WORLD_SIZE", 1, least=1)
+    if count == 1 or distributed.is_initialized():
         return
     cuda = torch.cuda.is_available() and distributed.is_nccl_available()
     try:
-        store = _meet(min(timeout, MEETING))
+        _store = _meet(min(timeout, MEETING))
         distributed.init_process_group(
-            "cpu:gloo,cuda:nccl" if cuda else "gloo", store=store, rank=_number("RANK", 0),
-            world_size=size, timeout=timedelta(seconds=timeout),
+            "cpu:gloo,cuda:nccl" if cuda else "gloo", store=_store, rank=_number("RANK", 0),
+            world_size=count, timeout=timedelta(seconds=timeout),
         )  # fmt: skip
     except (RuntimeError, ValueError, OSError) as error:
         raise UserError(
-            f"{size} processes were to meet at {os.environ.get('MASTER_ADDR')}:"
+            f"{count} processes were to meet at {os.environ.get('MASTER_ADDR')}:"
             f"{os.environ.get('MASTER_PORT')}, which failed on {socket.gethostname()}:"
             f" {_first_line(error)}; start them by torchrun, see docs/distributed.md"
         ) from error
-    _here = Processes(distributed.get_rank(), size, store)
     if cuda:
-        torch.cuda.set_device(_number("LOCAL_RANK", _here.rank))
+        torch.cuda.set_device(_number("LOCAL_RANK", rank()))
     else:  # gloo's threads would end the interpreter with SIGABRT; nccl waits for one that has gone
         atexit.register(stop)
 
@@ -117,25 +108,23 @@ def _number(name: str, default: int, least: int = 0) -> int:
 
 def stop() -> None:
     """Leave the others. What follows is of one process alone."""
-    global _here
-    if _here.size > 1 and distributed.is_initialized():
+    if distributed.is_initialized():
         distributed.destroy_process_group()
-    _here = Processes()
 
 
 def rank() -> int:
     """The number of this process, from 0."""
-    return _here.rank
+    return distributed.get_rank() if distributed.is_initialized() else 0
 
 
 def size() -> int:
     """W, how many processes work together."""
-    return _here.size
+    return distributed.get_world_size() if distributed.is_initialized() else 1
 
 
 def is_first() -> bool:
     """Whether this is the process that writes files and speaks."""
-    return _here.rank == 0
+    return rank() == 0
 
 
 def speaks_first() -> bool:
@@ -144,7 +133,7 @@ def speaks_first() -> bool:
     Where the first process has taken the store of keys with it, it has spoken.
     """
     try:
-        return _here.size == 1 or int(_here.store.add("spoken", 1)) == 1
+        return size() == 1 or int(_store.add("spoken", 1)) == 1
     except RuntimeError:
         return False
 
@@ -156,13 +145,12 @@ def share(count: int) -> slice:
         >>> share(5)
         slice(0, 5, None)
     """
-    first, last = (count * each // _here.size for each in (_here.rank, _here.rank + 1))
-    return slice(first, last)
+    return slice(count * rank() // size(), count * (rank() + 1) // size())
 
 
 def sum_(tensors: Sequence[Tensor]) -> None:
     """Replace tensors, all of one dtype, by their sums over the processes: one all-reduce."""
-    if _here.size == 1 or not tensors:
+    if size() == 1 or not tensors:
         return
     buffer = torch.cat([each.flatten() for each in tensors])
     _try(distributed.all_reduce, buffer)
@@ -178,17 +166,17 @@ def gather(tensors: Sequence[Tensor]) -> list[Tensor]:
         tensors: This process's rows of each, (rows, ..), all of one dtype. Another process may have
             more rows or fewer.
     """
-    if _here.size == 1 or not tensors:
+    if size() == 1 or not tensors:
         return list(tensors)
     rows = torch.tensor([len(each) for each in tensors])
-    every = rows.new_empty(_here.size, len(rows))
+    every = rows.new_empty(size(), len(rows))
     _try(distributed.all_gather_into_tensor, every.view(-1), rows)
     widths = torch.tensor([each.shape[1:].numel() for each in tensors])
     sizes: list[list[int]] = (every * widths).tolist()
     own = torch.cat([each.flatten() for each in tensors])
-    buffer = own.new_zeros(_here.size, max(map(sum, sizes)))
-    buffer[_here.rank, : len(own)] = own
-    _try(distributed.all_gather_into_tensor, buffer.view(-1), buffer[_here.rank].clone())
+    buffer = own.new_zeros(size(), max(map(sum, sizes)))
+    buffer[rank(), : len(own)] = own
+    _try(distributed.all_gather_into_tensor, buffer.view(-1), buffer[rank()].clone())
     pieces = [row[: sum(each)].split(each) for row, each in zip(buffer, sizes, strict=True)]
     return [
         torch.cat(parts).view(int(count), *like.shape[1:])
@@ -198,8 +186,8 @@ def gather(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 def exchange(value: Any) -> list[Any]:
     """What each process gives here, for all of them; plain values and tensors."""
-    found = [value] * _here.size
-    if _here.size > 1:
+    found = [value] * size()
+    if size() > 1:
         _try(distributed.all_gather_object, found, value)
     return found
 
@@ -207,7 +195,7 @@ def exchange(value: Any) -> list[Any]:
 def send(value: Any) -> Any:
     """What the first process gives here, for all; plain values."""
     box = [value]
-    if _here.size > 1:
+    if size() > 1:
         _try(distributed.broadcast_object_list, box, 0)
     return box[0]
 
