@@ -16,7 +16,7 @@ from conftest import CONF, ROOT, SMALL, TWO_STEPS, Command, Interrupt, complete
 
 import nws
 from nws.experiment.invocation import PROGRAMS, SCRIPTS, command_line, start_command
-from nws.experiment.storage import pretrained
+from nws.experiment.run import PRETRAINED
 from nws.programs.command import module_of
 
 
@@ -62,7 +62,8 @@ def test_the_wheel_has_what_is_no_code(wheel: Path) -> None:
     conf = {f"nws/{path.relative_to(ROOT)}" for path in CONF.rglob("*.yaml")}
     assert len(conf) > 60 and conf <= names
     assert {"nws/py.typed", "nws/analysis/page.html", "nws/analysis/page.css"} <= names
-    for name in pretrained.names():
+    for name in ("digits", "mnist", "fashion_mnist"):
+        assert (PRETRAINED / name).is_dir()
         assert f"nws/pretrained/{name}/checkpoints/best.pt" in names
         assert f"nws/pretrained/{name}/.hydra/config.yaml" in names
     assert not [name for name in names if name.startswith(("tests", "scripts", "examples", "conf"))]
