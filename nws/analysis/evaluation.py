@@ -87,9 +87,9 @@ def evaluate(
     del asked["p_star"], asked["z_samples"]  # a row with log p* answers a request without
     key = asked | {"step": run.state["step"], "fingerprint": fingerprint(run.machine, images)}
     dreams = request.z_samples if p_star else 0
-    answer = next((row for row in rows if _answers(row, key, dreams)), None)
-    if answer and not again:
-        return answer, True
+    for row in rows:
+        if not again and row.items() >= key.items() and dreams in (0, row.get("z_samples")):
+            return row, True
     file = run.directory.path / FILE
     if not os.access(file.parent, os.W_OK):
         raise UserError(f"{file} cannot be written; copy the run and try again")
@@ -98,33 +98,22 @@ def evaluate(
         checkpoint = f"its {request.checkpoint} checkpoint"
         raise UserError(f"{file.parent}: the log-likelihood of {checkpoint} is not finite")
     if distributed.is_first():  # of several processes, which all have the figures
-        kept = [old for old in read_rows(file.parent) if not _replaces(row, old, asked)]
+        said = (0, row.get("z_samples", 0))  # log p* by other dreams is another figure
+        kept = [
+            old
+            for old in read_rows(file.parent)
+            if not (old.items() >= asked.items() and old.get("z_samples", 0) in said)
+        ]
         write_atomically(file, json.dumps([*kept, row], indent=2).encode())
     return row, False
-
-
-def _answers(row: Row, key: Row, dreams: int) -> bool:
-    """Whether a row is of this request, parameters and images."""
-    same = row.items() >= key.items() and "interval_95" in row
-    return same and dreams in (0, row.get("z_samples"))
-
-
-def _replaces(row: Row, old: Row, asked: Row) -> bool:
-    """Whether a row says all that an old one of the same request says."""
-    return old.items() >= asked.items() and old.get("z_samples", 0) in (0, row.get("z_samples", 0))
 
 
 def figures(
     machine: HelmholtzMachine, images: Tensor, request: Request, dreams: int, show: Show
 ) -> Row:
-    """The figures as JSON has them: null for an error that one value does not have.
+    """The figures of images (N, n_0) as JSON has them: null for an error of one value.
 
-    Args:
-        machine: The machine.
-        images: (N, n_0).
-        request: For its samples and its seed.
-        dreams: M for log Z; 0 without log p*.
-        show: As of `evaluate`.
+    `dreams` is M for log Z; 0 leaves log p* out.
     """
     sums = sums_of_images(machine, images, request.samples, request.seed, show)
     found = likelihood.summarise(sums[:2], request.samples)._asdict()

@@ -173,7 +173,7 @@ def test_axes_that_cannot_be(make: Make, tmp_path: Path) -> None:
     groups = {"a": [read_run(make("a", [(1, 1, -8)]))]}
     with pytest.raises(UserError, match=f"needs values above 0, {LL} goes down to -8"):
         draw(groups, LL, log=True)
-    assert draw(groups, "seconds", log=True, log_x=True)
+    assert draw(groups, "seconds", log=True)
     with pytest.raises(UserError, match="--ymin must be below --ymax, got 2 and 1"):
         draw(groups, LL, ymin=2, ymax=1)
     with pytest.raises(UserError, match="--ymin must be above 0"):
