@@ -21,7 +21,7 @@ from nws.analysis.curves import group_runs
 from nws.analysis.figures import DASHES, figure_paths, render, save
 from nws.analysis.keys import value_text
 from nws.analysis.runs import LOG_LIKELIHOOD, Run, read_runs
-from nws.analysis.summaries import show
+from nws.analysis.tables import show
 from nws.errors import UserError
 from nws.experiment.boundary import errors_for_people
 from nws.style import COLOURS, STYLE

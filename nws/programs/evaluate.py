@@ -16,8 +16,8 @@ from nws import distributed
 from nws.analysis.evaluation import Request, Row, evaluate
 from nws.analysis.keys import columns_of, differing_keys, label
 from nws.analysis.runs import Run, folder_names, read_run
-from nws.analysis.summaries import means_table, show
-from nws.analysis.tables import console, with_error
+from nws.analysis.summaries import means_table
+from nws.analysis.tables import console, show, with_error
 from nws.errors import UserError
 from nws.experiment.run import find_runs
 from nws.models.likelihood import TRUSTED_ESS, Z_SAMPLES, resolves

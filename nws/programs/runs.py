@@ -10,7 +10,8 @@ import pandas as pd
 
 from nws.analysis.keys import but_seed, differing_keys, find_key, short_names, value_text
 from nws.analysis.runs import Run, frame, read_run
-from nws.analysis.summaries import runs_table, show
+from nws.analysis.summaries import runs_table
+from nws.analysis.tables import show
 from nws.errors import UserError
 from nws.experiment.run import find_runs
 from nws.programs.options import warn
