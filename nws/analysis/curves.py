@@ -129,9 +129,8 @@ def scale(bands: Mapping[str, Band], column: str) -> Scale:
     before any training, set no limit.
     """
     higher = next((up for word, up in GRADED.items() if word in column), None)
-    later = {name: band[band.index > 0] for name, band in bands.items()}
-    parts = {name: later[name] if len(later[name]) else band for name, band in bands.items()}
-    parts = {name: band for name, band in parts.items() if len(band)}
+    parts = {name: band[band.index > 0] if band.index.max() > 0 else band
+             for name, band in bands.items() if len(band)}  # fmt: skip
     if higher is None or not parts:
         return Scale(None, None, {})
     sign = 1.0 if higher else -1.0

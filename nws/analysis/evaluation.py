@@ -80,8 +80,7 @@ def evaluate(
         UserError: evaluation.json is damaged or cannot be written, or the figures are not finite.
     """
     rows = read_rows(run.directory.path)
-    part = run.data.test if request.split == "test" else run.data.valid
-    images = part.first(request.data_points)
+    images = getattr(run.data, request.split).first(request.data_points)
     p_star = is_bidirectional(run.config) if request.p_star is None else request.p_star
     asked = asdict(request) | {"data_points": len(images), "device": run.device.type}
     del asked["p_star"], asked["z_samples"]  # a row with log p* answers a request without
@@ -98,14 +97,14 @@ def evaluate(
         checkpoint = f"its {request.checkpoint} checkpoint"
         raise UserError(f"{file.parent}: the log-likelihood of {checkpoint} is not finite")
     if distributed.is_first():  # of several processes, which all have the figures
-        said = (0, row.get("z_samples", 0))  # log p* by other dreams is another figure
-        kept = [
-            old
-            for old in read_rows(file.parent)
-            if not (old.items() >= asked.items() and old.get("z_samples", 0) in said)
-        ]
+        kept = [old for old in read_rows(file.parent) if not _replaces(row, old, asked)]
         write_atomically(file, json.dumps([*kept, row], indent=2).encode())
     return row, False
+
+
+def _replaces(row: Row, old: Row, asked: Row) -> bool:
+    """Whether a row says all that an old one of the same request says."""
+    return old.items() >= asked.items() and old.get("z_samples", 0) in (0, row.get("z_samples", 0))
 
 
 def figures(

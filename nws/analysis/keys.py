@@ -29,9 +29,7 @@ def differing_keys(runs: Sequence[Run]) -> list[str]:
     texts = (text for run in runs for text in run.provenance.get("overrides", ()))
     given = set(map(override_key, texts))
     kept: list[str] = []
-    left_out = tuple(f"{name}." for name in INCIDENTAL)
-    telling = [key for key in all_differences(runs) if not f"{key}.".startswith(left_out)]
-    for key in sorted(telling, key=_rank):
+    for key in sorted(filter(_tells, all_differences(runs)), key=_rank):
         typed = key in given or (_is_name(key) and key.rpartition(".")[0] in given)  # metric=fisher
         leaders = (name for name in kept if _may_lead(name, key))
         if typed or not any(_follows(runs, key, leader) for leader in leaders):
@@ -60,6 +58,11 @@ def _text(run: Run, key: str) -> str:
 def _is_name(key: str) -> bool:
     """Whether a key says which class or choice a group, or a part of it, is."""
     return key.endswith((".name", "._target_"))
+
+
+def _tells(key: str) -> bool:
+    """Whether a key says what a run computes."""
+    return not f"{key}.".startswith(tuple(f"{name}." for name in INCIDENTAL))
 
 
 def _may_lead(leader: str, key: str) -> bool:
