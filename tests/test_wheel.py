@@ -15,7 +15,7 @@ import torch
 from conftest import CONF, ROOT, SMALL, TWO_STEPS, Command, Interrupt, complete
 
 import nws
-from nws.experiment.invocation import PROGRAMS, SCRIPTS, command_line, start_command
+from nws.experiment.invocation import PROGRAMS, SCRIPTS, command_line
 from nws.experiment.run import PRETRAINED
 from nws.programs.command import module_of
 
@@ -131,16 +131,6 @@ def test_a_stopped_run_says_how_the_installed_command_goes_on(
     assert f"go on with\n  {name} train resume={stopped.run}\n" in stopped.out
     again = command(started, *stopped.out.splitlines()[-2].split()[len(name.split()) :])
     assert again.code == 0 and complete(stopped.run), again.err
-
-
-def test_a_comparison_starts_the_programs_as_it_was_started(command: Command) -> None:
-    shown = command("nws", "reproduce", "three_by_three", "--quick", "--dry-run").out
-    lines = [line.split()[:2] for line in shown.splitlines()]
-    programs = ["train", "evaluate", "sample", "plot", "report"]
-    assert [list(each) for each in dict.fromkeys(map(tuple, lines))] == [
-        ["nws", program] for program in programs
-    ]
-    assert start_command("sample", "RUN") == [sys.executable, "-m", "nws", "sample", "RUN"]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
