@@ -20,6 +20,7 @@ from nws.files import check_file, write_atomically
 
 VERSION = 2  # of the format
 NAMES = ("best.pt", "last.pt")
+COLUMNS = {"epoch", "step", "seconds", "valid/log_likelihood", "valid/standard_error"}  # of rows
 
 State = dict[str, Any]
 
@@ -57,6 +58,10 @@ def _read(path: Path) -> State:
     missing = {"step", "machine", "configuration", "rows"} - state.keys()
     if missing:
         raise ValueError(f"it lacks {', '.join(sorted(missing))}")
+    step, rows = state["step"], state["rows"]
+    good = isinstance(step, int) and step >= 0 and isinstance(rows, list)
+    if not good or not all(isinstance(row, dict) and COLUMNS <= row.keys() for row in rows):
+        raise ValueError("its step or its rows are none that a run writes")
     return state
 
 

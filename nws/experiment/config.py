@@ -54,7 +54,8 @@ class Mistakes:
 
     def say(self) -> None:
         """Raise `UserError` where there were some, with all of them."""
-        texts = list(dict.fromkeys(self.texts))
+        # The same one may be found twice, with another list of what there is.
+        texts = [*{text.partition("; ")[0]: text for text in self.texts}.values()]
         if len(texts) > 1:
             texts = ["\n  ".join([f"{len(texts)} mistakes in the options:", *texts])]
         if texts:

@@ -23,11 +23,11 @@ from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
 
 from nws.errors import UserError
-from nws.experiment.checkpoints import State, load_checkpoint, save_checkpoint
+from nws.experiment.checkpoints import State, from_checkpoint, load_checkpoint, save_checkpoint
 from nws.files import PACKAGE, read_text, remove_temporary, write_atomically
 
 SWEEP = "sweep.yaml"  # in a sweep's folder: its overrides, its command, the keys that it varies
-YAML_LIMIT = 2**20  # bytes
+YAML_LIMIT, DEPTH = 2**20, 50  # bytes, and sections within each other
 PRETRAINED = PACKAGE / "pretrained"  # machines that come with nws
 
 Row = dict[str, Any]  # a row of metrics.csv
@@ -182,8 +182,12 @@ def load_yaml(path: Path) -> DictConfig:
 def parse_yaml(text: str, path: Path) -> DictConfig:
     """Return the configuration that a text is, which came from a file."""
     try:
-        if any(isinstance(each, yaml.AliasEvent) for each in yaml.parse(text, yaml.SafeLoader)):
-            raise ValueError("it has aliases")
+        depth = 0
+        for each in yaml.parse(text, yaml.SafeLoader):
+            starts = isinstance(each, yaml.CollectionStartEvent)
+            depth += starts - isinstance(each, yaml.CollectionEndEvent)
+            if isinstance(each, yaml.AliasEvent) or depth > DEPTH:
+                raise ValueError("it has aliases, or is nested deeper than any file of ours")
         found = OmegaConf.create(text)
         if not isinstance(found, DictConfig) or not found:
             raise ValueError("it has no keys and values")
@@ -195,9 +199,10 @@ def parse_yaml(text: str, path: Path) -> DictConfig:
 
 def saved_config(state: State, path: Path) -> DictConfig:
     """Return the configuration in the checkpoint of a path."""
-    if not isinstance(state["configuration"], str):
-        raise UserError(f"{path} is damaged: its configuration is no text")
-    return parse_yaml(state["configuration"], path)
+    with from_checkpoint(path):
+        if not isinstance(state["configuration"], str):
+            raise ValueError("its configuration is no text")
+        return parse_yaml(state["configuration"], path)
 
 
 def open_run(path: str | Path) -> tuple[RunDirectory, DictConfig]:

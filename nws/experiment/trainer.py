@@ -271,6 +271,7 @@ class Trainer:
             "machine": self.machine.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "optimizer_class": type(self.optimizer).__name__,
+            "gathered": len(self.optimizer.state),
             "scheduler": self.scheduler.state_dict(),
             "metrics": [metric.state_dict() for metric in self.learner.metrics],
             "rng": self.learner.rng.get_state(),
@@ -296,6 +297,10 @@ class Trainer:
             self.step = self.saved_step = state["step"]
             self.seconds, self.best, self.count = state["seconds"], state["best"], state["count"]
             self.rows = [dict(row) for row in state["rows"]]
+            if not math.isfinite(self.seconds) or not self.count >= 0:
+                raise ValueError("its seconds or its count are no numbers of a run")
+            if len(state["optimizer"]["state"]) != state["gathered"]:
+                raise ValueError("it lacks what the optimizer has gathered")
             self.sums.copy_(state["sums"])
             self._load_optimizer(state, changed)
             fresh = bool(changed & {"metric", "solver"})
