@@ -2,7 +2,7 @@
 Or count the launches of a step.
 
 Every figure is a median over repeats in one process. What is compared takes turns: a busy machine
-slows all of it alike, so the ratios are what to read. Needs only torch, rich and nws;
+slows all of it alike, so the ratios are what to read. Needs only torch, pandas, rich and nws;
 `peers` times Pyro too where it is installed.
 """
 
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -23,7 +24,7 @@ from benchmarks.scale import benchmark_scale
 from benchmarks.solvers import SOLVERS, Row, benchmark_solvers
 from benchmarks.steps import METRICS, RULES, benchmark_launches, benchmark_step
 
-from nws.analysis.tables import print_table
+from nws.analysis.tables import show
 from nws.errors import UserError, number, positive_int
 from nws.experiment.boundary import errors_for_people
 from nws.experiment.hardware import device_name
@@ -141,7 +142,7 @@ def main() -> None:
         return
     print(f"{device}, {arguments.dtype}, {threads} CPU threads, torch {torch.__version__}")
     heads = [name.replace("_", " ") for name in rows[0]]
-    print_table(heads, [[cell(value) for value in row.values()] for row in rows])
+    show(pd.DataFrame([map(cell, row.values()) for row in rows], columns=heads))
 
 
 if __name__ == "__main__":

@@ -1,70 +1,52 @@
-"""Files are written whole, and what killed processes left of them goes."""
+"""Files are written whole or not at all, and only regular ones of a sane size are read."""
 
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from nws.errors import UserError
-from nws.files import ABANDONED_AFTER, aside, make_folder, process_lives, remove_abandoned
+from nws.files import check_writable, read_text, remove_temporary, write_atomically
 
 
-def ended_process() -> int:
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
+def test_a_file_is_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "below" / "file"
+    write_atomically(file, b"first")
+
+    def full(number: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match=r"No space left.*untouched.*Make room"):
+        write_atomically(file, b"second")
+    assert file.read_bytes() == b"first" and list(file.parent.iterdir()) == [file]
 
 
-def test_what_ended_processes_left_goes_and_all_else_stays(tmp_path: Path) -> None:
-    here, ended, parent = socket.gethostname(), ended_process(), os.getppid()
-    goes = {
-        f".last.pt.{ended}@{here}.tmp",
-        f".last.pt.{ended}.tmp",  # of earlier versions
-        f".a name.{os.getpid()}@{here}.tmp",
-        ".last.pt.1@old.host.tmp",
-    }
-    stays = {
-        f".last.pt.{parent}@{here}.tmp", f".last.pt.{parent}.tmp", ".last.pt.1@other.host.tmp",
-        "last.pt", f"last.pt.{ended}.tmp", f".last.pt.{ended}", ".last.pt.tmp",
-    }  # fmt: skip
-    below = tmp_path / "below"
-    for folder in (tmp_path, below):
-        folder.mkdir(exist_ok=True)
-        for name in goes | stays:
-            (folder / name).touch()
-        long_ago = time.time() - ABANDONED_AFTER - 60
-        os.utime(folder / ".last.pt.1@old.host.tmp", (long_ago, long_ago))
-    (tmp_path / f".copy.{ended}@{here}.tmp").mkdir()
-    (tmp_path / f".copy.{ended}@{here}.tmp" / "file").touch()
-    remove_abandoned(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == stays | {"below"}
-    assert {path.name for path in below.iterdir()} == goes | stays
-    remove_abandoned(tmp_path, below=True)
-    assert {path.name for path in below.iterdir()} == stays
-    remove_abandoned(tmp_path / "missing")
+def test_what_killed_processes_left_goes(tmp_path: Path) -> None:
+    for name in (".last.pt.1.tmp", "last.pt", ".lock", "my.tmp"):
+        (tmp_path / name).touch()
+    remove_temporary(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "last.pt", "my.tmp"]
 
 
-def test_what_this_process_writes_aside_is_recognised(tmp_path: Path) -> None:
-    aside(tmp_path / "file").touch()
-    remove_abandoned(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+def test_what_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large").write_bytes(bytes(100))
+    for name, reason in (
+        ("pipe", "no regular file"), ("large", "at most 99"), ("missing", "No such file"),
+        ("", "no regular file"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=reason):
+            read_text(tmp_path / name, 99)
+    assert read_text(tmp_path / "large", 100) == 100 * "\0"
 
 
-def test_which_processes_live() -> None:
-    here = socket.gethostname()
-    assert process_lives(here, os.getpid()) and process_lives("elsewhere", 99999999)
-    assert not process_lives(here, 99999999) and not process_lives(here, 10**30)
-    assert process_lives(here, None) and process_lives(None, 1)  # nothing is known
-
-
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["", "file/below"])
+def test_what_cannot_be_written(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
-    make_folder(tmp_path / "a" / "b")
-    with pytest.raises(UserError, match="could not make the folder .*Not a directory"):
-        make_folder(tmp_path / "file" / "b")
+    with pytest.raises(UserError, match=r"add a name|choose another place"):
+        check_writable(tmp_path / name)

@@ -15,8 +15,8 @@ import torch
 from conftest import CONF, ROOT, SMALL, TWO_STEPS, Command, Interrupt, complete
 
 import nws
-from nws.experiment.invocation import PROGRAMS, SCRIPTS, command_line, start_command
-from nws.experiment.storage import pretrained
+from nws.experiment.invocation import PROGRAMS, SCRIPTS, command_line
+from nws.experiment.run import PRETRAINED
 from nws.programs.command import module_of
 
 
@@ -62,7 +62,8 @@ def test_the_wheel_has_what_is_no_code(wheel: Path) -> None:
     conf = {f"nws/{path.relative_to(ROOT)}" for path in CONF.rglob("*.yaml")}
     assert len(conf) > 60 and conf <= names
     assert {"nws/py.typed", "nws/analysis/page.html", "nws/analysis/page.css"} <= names
-    for name in pretrained.names():
+    for name in ("digits", "mnist", "fashion_mnist"):
+        assert (PRETRAINED / name).is_dir()
         assert f"nws/pretrained/{name}/checkpoints/best.pt" in names
         assert f"nws/pretrained/{name}/.hydra/config.yaml" in names
     assert not [name for name in names if name.startswith(("tests", "scripts", "examples", "conf"))]
@@ -130,16 +131,6 @@ def test_a_stopped_run_says_how_the_installed_command_goes_on(
     assert f"go on with\n  {name} train resume={stopped.run}\n" in stopped.out
     again = command(started, *stopped.out.splitlines()[-2].split()[len(name.split()) :])
     assert again.code == 0 and complete(stopped.run), again.err
-
-
-def test_a_comparison_starts_the_programs_as_it_was_started(command: Command) -> None:
-    shown = command("nws", "reproduce", "three_by_three", "--quick", "--dry-run").out
-    lines = [line.split()[:2] for line in shown.splitlines()]
-    programs = ["train", "evaluate", "sample", "plot", "report"]
-    assert [list(each) for each in dict.fromkeys(map(tuple, lines))] == [
-        ["nws", program] for program in programs
-    ]
-    assert start_command("sample", "RUN") == [sys.executable, "-m", "nws", "sample", "RUN"]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

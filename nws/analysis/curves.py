@@ -129,7 +129,8 @@ def scale(bands: Mapping[str, Band], column: str) -> Scale:
     before any training, set no limit.
     """
     higher = next((up for word, up in GRADED.items() if word in column), None)
-    parts = {name: _trained(band) for name, band in bands.items() if len(band)}
+    parts = {name: band[band.index > 0] if band.index.max() > 0 else band
+             for name, band in bands.items() if len(band)}  # fmt: skip
     if higher is None or not parts:
         return Scale(None, None, {})
     sign = 1.0 if higher else -1.0
@@ -144,9 +145,3 @@ def scale(bands: Mapping[str, Band], column: str) -> Scale:
     low, high = (kept["mean"] - kept["deviation"]).min(), (kept["mean"] + kept["deviation"]).max()
     margin = 0.05 * (high - low) or 0.5
     return Scale(float(low - margin), float(high + margin), dict(cut))
-
-
-def _trained(band: Band) -> Band:
-    """A band without its points at epoch 0, if it has others."""
-    later = band[band.index > 0]
-    return later if len(later) else band

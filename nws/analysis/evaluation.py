@@ -80,16 +80,15 @@ def evaluate(
         UserError: evaluation.json is damaged or cannot be written, or the figures are not finite.
     """
     rows = read_rows(run.directory.path)
-    part = run.data.test if request.split == "test" else run.data.valid
-    images = part.first(request.data_points)
+    images = getattr(run.data, request.split).first(request.data_points)
     p_star = is_bidirectional(run.config) if request.p_star is None else request.p_star
     asked = asdict(request) | {"data_points": len(images), "device": run.device.type}
     del asked["p_star"], asked["z_samples"]  # a row with log p* answers a request without
     key = asked | {"step": run.state["step"], "fingerprint": fingerprint(run.machine, images)}
     dreams = request.z_samples if p_star else 0
-    answer = next((row for row in rows if _answers(row, key, dreams)), None)
-    if answer and not again:
-        return answer, True
+    for row in rows:
+        if not again and row.items() >= key.items() and dreams in (0, row.get("z_samples")):
+            return row, True
     file = run.directory.path / FILE
     if not os.access(file.parent, os.W_OK):
         raise UserError(f"{file} cannot be written; copy the run and try again")
@@ -103,12 +102,6 @@ def evaluate(
     return row, False
 
 
-def _answers(row: Row, key: Row, dreams: int) -> bool:
-    """Whether a row is of this request, parameters and images."""
-    same = row.items() >= key.items() and "interval_95" in row
-    return same and dreams in (0, row.get("z_samples"))
-
-
 def _replaces(row: Row, old: Row, asked: Row) -> bool:
     """Whether a row says all that an old one of the same request says."""
     return old.items() >= asked.items() and old.get("z_samples", 0) in (0, row.get("z_samples", 0))
@@ -117,14 +110,9 @@ def _replaces(row: Row, old: Row, asked: Row) -> bool:
 def figures(
     machine: HelmholtzMachine, images: Tensor, request: Request, dreams: int, show: Show
 ) -> Row:
-    """The figures as JSON has them: null for an error that one value does not have.
+    """The figures of images (N, n_0) as JSON has them: null for an error of one value.
 
-    Args:
-        machine: The machine.
-        images: (N, n_0).
-        request: For its samples and its seed.
-        dreams: M for log Z; 0 without log p*.
-        show: As of `evaluate`.
+    `dreams` is M for log Z; 0 leaves log p* out.
     """
     sums = sums_of_images(machine, images, request.samples, request.seed, show)
     found = likelihood.summarise(sums[:2], request.samples)._asdict()

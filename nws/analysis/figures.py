@@ -17,8 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from nws.analysis.curves import Scale, count, curve, scale
-from nws.analysis.keys import differing_keys, label
-from nws.analysis.runs import Run, folder_names
+from nws.analysis.runs import Run
 from nws.errors import UserError
 from nws.files import check_writable, write_atomically
 from nws.style import COLOURS, STYLE
@@ -45,7 +44,7 @@ LABELS = {
 
 def draw(
     groups: dict[str, list[Run]], column: str, *, title: str | None = None, log: bool = False,
-    log_x: bool = False, ymin: float | None = None, ymax: float | None = None,
+    ymin: float | None = None, ymax: float | None = None,
 ) -> dict[str, bytes]:  # fmt: skip
     """Draw a column by epochs and by seconds, with a line and a band for each group.
 
@@ -54,7 +53,6 @@ def draw(
         column: A column of metrics.csv.
         title: Above the figure.
         log: Whether the y axis is logarithmic.
-        log_x: Whether the x axes are.
         ymin: The lower end of the y axis; by default as the curves need.
         ymax: The upper one.
 
@@ -80,41 +78,12 @@ def draw(
             _line(right, curve(groups[name], "seconds", column), floor)
         left.set(xlabel="epochs", ylabel=y_label(runs, column))
         right.set(xlabel="training seconds")
-        for axes, axis in [(left, "y")] * log + [(left, "x"), (right, "x")] * log_x:
-            axes.set(**{f"{axis}scale": "log"})
-            decimal_ticks(getattr(axes, f"{axis}axis"))
+        if log:
+            left.set(yscale="log")
+            decimal_ticks(left.yaxis)
         left.set_ylim(ymin, ymax)
         if title:
             figure.suptitle(textwrap.fill(title, MAX_LABEL), fontsize=8.5, parse_math=False)
-        _add_legend(figure)
-        return render(figure)
-
-
-def draw_bound(runs: Sequence[Run], rows: Sequence[dict[str, Any]]) -> dict[str, bytes]:
-    """Draw the bound on log p against its samples, with bars of one standard error.
-
-    Args:
-        runs: The run of each row.
-        rows: Rows of evaluation.json: `samples`, `log_likelihood`, `standard_error`.
-
-    Returns:
-        The content of the files, as of `draw`.
-    """
-    table = pd.DataFrame(rows).assign(run=[str(run.path) for run in runs])
-    names = dict(zip(table["run"], folder_names(runs), strict=True))
-    keys = differing_keys(runs)
-    labels = {str(run.path): label(run, keys) or names[str(run.path)] for run in runs}
-    with matplotlib.rc_context(STYLE | {"axes.prop_cycle": LINES}):  # type: ignore[arg-type]
-        figure = Figure(figsize=(0.6 * WIDTH, HEIGHT), layout="constrained")
-        axes = figure.subplots()
-        for path, line in table.groupby("run", sort=False):
-            error = line["standard_error"].astype(float)
-            style: Any = {"marker": "o", "markersize": 2.5, "capsize": 2, "elinewidth": 0.8}
-            values = line["log_likelihood"]
-            axes.errorbar(line["samples"], values, error, label=labels[path], **style)
-        axes.set(xlabel="importance samples", ylabel="bound on log p(x) (nats)", xscale="log")
-        axes.set_xticks(sizes := sorted(table["samples"].unique()), [f"{size:,}" for size in sizes])
-        axes.minorticks_off()
         _add_legend(figure)
         return render(figure)
 

@@ -7,7 +7,7 @@ import pandas as pd
 
 from nws.analysis.keys import but_seed, columns_of, differing_keys, label, short_names
 from nws.analysis.runs import Run, folder_names, frame, read_run
-from nws.analysis.tables import print_table, with_error
+from nws.analysis.tables import show, with_error
 from nws.errors import UserError
 from nws.experiment.invocation import command_line
 from nws.experiment.run import find_runs
@@ -75,11 +75,6 @@ def means_table(
     texts = [with_error(*pair) for pair in zip(table["mean"], table["deviation"], strict=True)]
     shown = table.drop(columns=["mean", "deviation"]).astype(str)
     return shown.assign(**{f"{name}: mean ± deviation over seeds": texts})
-
-
-def show(table: pd.DataFrame) -> None:
-    """Print a table of texts."""
-    print_table(table.columns, table.to_numpy())
 
 
 def print_sweep(directory: Path) -> None:

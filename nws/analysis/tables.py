@@ -2,7 +2,6 @@
 
 import re
 import sys
-from collections.abc import Iterable
 
 import pandas as pd
 from rich.console import Console
@@ -17,10 +16,9 @@ def console() -> Console:
     return Console(width=width, markup=False, highlight=False, emoji=False)
 
 
-def print_table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    """Print a table: columns of numbers to the right, others to the left; no text is cut."""
-    cells = pd.DataFrame([list(row) for row in rows], columns=list(heads), dtype=str)
-    screen = console()
+def show(cells: pd.DataFrame) -> None:
+    """Print a table of texts: columns of numbers to the right, others to the left, none cut."""
+    cells, screen = cells.astype(str), console()
     gap = 2 if screen.width > 100 else 1
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     for place, name in enumerate(cells):

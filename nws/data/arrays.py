@@ -6,19 +6,17 @@ Symbols: N images of D pixels, or of H x W pixels.
 import math
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from nws.data import files
 from nws.data.dataset import PARTS, RawImages
-from nws.data.own import HELD_OUT, height_and_width, in_parts
+from nws.data.reading import HELD_OUT, explained, find_path, height_and_width, in_parts
 from nws.errors import UserError
+from nws.files import check_file
 
-#: What an array may hold.
-BITS, BYTES, SHARES = "0 and 1", "bytes 0..255", "floats in [0, 1]"
+BITS, BYTES, SHARES = "0 and 1", "bytes 0..255", "floats in [0, 1]"  # what an array may hold
 
 
 def load_npz(
@@ -38,18 +36,15 @@ def load_npz(
     Raises:
         UserError: The file is missing or damaged, or as `load_arrays`.
     """
-    file = files.find_path("data.path", path)
-    files.check_regular(file, "a .npz or .npy file of images (data.path)")
-    try:
-        arrays = _read(file)
-    except Exception as error:  # zipfile and numpy raise whatever they stumble over
-        reason = files.one_line(error)
-        if "pickle" in reason:  # numpy advises to run what is in the file
-            reason = "it holds something else, such as text or objects"
-        raise UserError(
-            f"{file}: expected an array alone, or the arrays train, valid and test, of plain"
-            f" numbers: {reason}; write it again by numpy.save or numpy.savez, or take a good copy"
-        ) from error
+    file = find_path("data.path", path)
+    check_file(file)
+    problem = f"{file}: expected one array, or the arrays train, valid and test, of plain numbers"
+    with explained(problem, "write it again by numpy.save or numpy.savez, or take a good copy"):
+        loaded = np.load(file, mmap_mode="c", allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            arrays = {"the array": loaded}
+        else:
+            arrays = {part: np.asarray(loaded[part]) for part in PARTS}
     return _images(file, arrays, shape, held_out)
 
 
@@ -88,20 +83,6 @@ def load_arrays(
     if [*arrays] not in (["train"], [*PARTS]):
         raise UserError(f"data: expected train, valid and test, or train alone, got {[*arrays]}")
     return _images("data", arrays, shape, held_out)
-
-
-def _read(file: Path) -> dict[str, np.ndarray]:
-    """Return the three arrays of a .npz file, or the one of a .npy file, which is mapped."""
-    loaded = np.load(file, mmap_mode="c", allow_pickle=False)
-    if isinstance(loaded, np.ndarray):
-        return {"the array": loaded}
-    with loaded:
-        if missing := ", ".join(part for part in PARTS if part not in loaded.files):
-            raise ValueError(f"missing {missing}, got {', '.join(loaded.files) or 'nothing'}")
-        size = sum(member.file_size for member in loaded.zip.infolist())
-        if size > files.free_memory(torch.device("cpu")):
-            raise ValueError(f"it promises {size:,} bytes, more than the memory that is free")
-        return {part: np.asarray(loaded[part]) for part in PARTS}
 
 
 def _images(
@@ -150,11 +131,9 @@ def _as_bytes(array: np.ndarray, kind: str) -> torch.Tensor:
 
 def _image_shape(size: tuple[int, ...], shape: Sequence[int] | None) -> tuple[int, int]:
     """Return (H, W) of images of size (D,) or (H, W): as given, as the array says, or a square."""
-    pixels, side = math.prod(size), math.isqrt(math.prod(size))
-    if shape is None:
-        square = (side, side) if side * side == pixels else (1, pixels)
-        return (size[0], size[1]) if len(size) == 2 else square
-    height, width = height_and_width("data.shape", shape)
-    if height * width != pixels:
-        raise UserError(f"data.shape must have H * W = {pixels}, of an image, got {[*shape]}")
-    return height, width
+    if shape is not None:
+        return height_and_width("data.shape", shape)
+    if len(size) == 2:
+        return size[0], size[1]
+    side = math.isqrt(size[0])
+    return (side, side) if side * side == size[0] else (1, size[0])

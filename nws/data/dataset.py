@@ -47,29 +47,24 @@ class RawImages:
     order: Tensor | None = None
 
     def __post_init__(self) -> None:
+        pixels = self.shape[0] * self.shape[1]
+        expected = f"bytes (torch.uint8) of shape (N, {pixels}) for images of {tuple(self.shape)}"
         for part, images in self.parts().items():
-            self._check(part, images)
+            if not isinstance(images, Tensor):
+                got = f"a {type(images).__name__}"
+            elif images.dtype != torch.uint8 or images.shape != (max(1, len(images)), pixels):
+                got = f"{images.dtype} of shape {tuple(images.shape)}"
+            elif (white := int(images.max())) > self.maximum:
+                got = f"a byte of {white}, where {self.maximum} means intensity 1"
+            else:
+                continue
+            raise UserError(f"RawImages: {part} must be {expected}, got {got}")
 
     def parts(self) -> dict[str, Tensor]:
         """Return the parts by their names, `unlabeled` where it is a part of its own."""
         parts = {part: getattr(self, part) for part in PARTS}
         own = self.unlabeled is not None and self.unlabeled is not self.train
         return parts | ({"unlabeled": self.unlabeled} if own else {})
-
-    def _check(self, part: str, images: Tensor) -> None:
-        pixels = self.shape[0] * self.shape[1]
-        if not isinstance(images, Tensor):
-            got = f"a {type(images).__name__}"
-        elif images.dtype != torch.uint8 or images.shape != (max(1, len(images)), pixels):
-            got = f"{images.dtype} of shape {tuple(images.shape)}"
-        elif (white := int(images.max())) > self.maximum:
-            got = f"a byte of {white}, where {self.maximum} means intensity 1"
-        else:
-            return
-        raise UserError(
-            f"RawImages: {part} must be bytes (torch.uint8) of shape (N, {pixels}) for images of"
-            f" {tuple(self.shape)}, got {got}"
-        )
 
 
 @dataclass(frozen=True)
@@ -120,8 +115,7 @@ class Split:
 
     def first(self, count: int | None) -> Tensor:
         """Return the first images, at most so many, or all of them; as `batch` does."""
-        places = torch.arange(len(self), device=self.bytes.device)
-        return self.batch(places[:count])
+        return self.batch(torch.arange(len(self), device=self.bytes.device)[:count])
 
     def total(self) -> Tensor:
         """Return the sum of each byte over all images, (D,) float64; it is exact."""

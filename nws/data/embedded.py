@@ -2,7 +2,6 @@
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from nws.data.dataset import RawImages
 
@@ -33,10 +32,3 @@ def load_digits() -> RawImages:
     images = torch.from_numpy(read_digits().data.astype(np.uint8))
     train, valid, test = images.tensor_split((DIGITS_TRAIN, DIGITS_TRAIN + DIGITS_VALID))
     return RawImages(train, valid, test, (8, 8), maximum=16)
-
-
-def digits_labels() -> Tensor:
-    """The classes 0 to 9 of scikit-learn's digits, (1797,), in the order of `load_digits`."""
-    from sklearn.datasets import load_digits as read_digits
-
-    return torch.from_numpy(read_digits().target).long()

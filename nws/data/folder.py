@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from nws.data.dataset import PARTS, RawImages
-from nws.data.files import check_regular, find_path, one_line
-from nws.data.own import HELD_OUT, height_and_width, in_parts, resize
+from nws.data.reading import HELD_OUT, explained, find_path, height_and_width, in_parts, resize
 from nws.errors import UserError, positive_int
+from nws.files import check_file
 
 ENDINGS = (".png", ".jpg", ".jpeg")
-MAX_PIXELS = 10**8  # of an image; more are promised by a damaged file alone
 
 
 def load_folder(
@@ -43,14 +43,10 @@ def load_folder(
         UserError: There are no images, a file cannot be read, or the sizes differ.
     """
     top = find_path("data.path", path)
-    if not top.is_dir():
-        raise UserError(f"data.path: expected a folder of PNG or JPEG images, found none at {top}")
     there = [part for part in PARTS if (top / part).is_dir()]
     if there and len(there) < len(PARTS):
-        raise UserError(
-            f"{top}: expected the folders train, valid and test, or none of them for an automatic"
-            f" split, got {', '.join(there)}"
-        )
+        expected = "expected the folders train, valid and test, or none of them for a random split"
+        raise UserError(f"{top}: {expected}, got {', '.join(there)}")
     parts = [_files(top / part) for part in there] or [_files(top)]
     images = (((str(file), _read(file)) for file in files) for files in parts)
     return _images(images, size, held_out, top)
@@ -78,13 +74,10 @@ def load_torchvision(
     Raises:
         UserError: There is no such data set, it cannot be had, or its images have several sizes.
     """
-    where = f"torchvision's {dataset}"
-    try:
-        parts = _official(dataset, find_path("data.root", root), dict(options or {}))
-    except Exception as error:
-        raise UserError(f"data.dataset: {where} cannot be had: {one_line(error)}") from error
-    grey = (((where, np.array(image.convert("L"))) for image, *_ in part) for part in parts)
-    images = (((name, torch.from_numpy(image)) for name, image in part) for part in grey)
+    where, folder = f"torchvision's {dataset}", find_path("data.root", root)
+    with explained(f"data.dataset: {where} cannot be had", "see torchvision.datasets"):
+        parts = _official(dataset, folder, dict(options or {}))
+    images = (((where, _grey(image)) for image, *_ in part) for part in parts)
     return _images(images, size, held_out, where)
 
 
@@ -113,22 +106,19 @@ def _images(
     if isinstance(size, int | float):
         size = (positive_int("data.size", size),) * 2
     target = None if size is None else height_and_width("data.size", size)
-    names: list[str] = []
-    stacked: list[list[Tensor]] = []
-    for part in parts:
-        stacked.append([])
-        for name, image in part:  # one at a time: before they are brought to a size they are large
-            image = image if target is None else resize(image[None], target)[0]
-            names.append(name)
-            stacked[-1].append(image)
-            (a, b), (c, d) = stacked[0][0].shape, image.shape
-            if (a, b) != (c, d):
-                raise UserError(
-                    f"expected images of one size, got {a}x{b} pixels in {names[0]} and {c}x{d} in"
-                    f" {name}; data.size=[H,W] brings all of them to one size"
-                )
-    shape = (stacked[0][0].shape[0], stacked[0][0].shape[1])
-    return in_parts([torch.stack(part) for part in stacked], shape, held_out, where)
+    sizes: dict[tuple[int, ...], str] = {}  # and the first image of each
+
+    def brought(name: str, image: Tensor) -> Tensor:
+        image = image if target is None else resize(image[None], target)[0]
+        sizes.setdefault(tuple(image.shape), name)
+        if len(sizes) > 1:
+            got = " and ".join(f"{h}x{w} pixels in {first}" for (h, w), first in sizes.items())
+            advice = "data.size=[H,W] brings all of them to one size"
+            raise UserError(f"expected images of one size, got {got}; {advice}")
+        return image
+
+    stacked = [torch.stack([brought(*each) for each in part]) for part in parts]
+    return in_parts(stacked, (stacked[0].shape[1], stacked[0].shape[2]), held_out, where)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -142,22 +132,15 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _read(file: Path) -> Tensor:
-    """Return one image as grey bytes (H, W)."""
-    from PIL import Image
-    from torchvision.io import ImageReadMode, decode_image, read_file
+    """Return the image in a file as grey bytes (H, W)."""
+    check_file(file)
+    problem = explained(f"{file} cannot be read as an image", "replace it or take it away")
+    with problem, Image.open(file, formats=("PNG", "JPEG")) as picture:
+        return _grey(picture)
 
-    check_regular(file, "a PNG or JPEG image")
-    try:
-        with Image.open(file, formats=("PNG", "JPEG")) as header:  # which reads no pixels
-            width, height = header.size
-        if width * height > MAX_PIXELS:
-            raise ValueError(f"it promises {width}x{height} pixels")
-        image = decode_image(read_file(str(file)), ImageReadMode.GRAY)[0]
-    except Exception as error:  # both raise whatever they stumble over
-        raise UserError(
-            f"{file} cannot be read as a PNG or JPEG image ({one_line(error)}); replace it or take"
-            " it away"
-        ) from error
-    if image.dtype == torch.uint16:  # a PNG of 16 bits
-        image = (image.to(torch.int32) + 128).div(257, rounding_mode="floor")
-    return image.to(torch.uint8)
+
+def _grey(picture: Image.Image) -> Tensor:
+    """Return a picture as grey bytes (H, W)."""
+    if picture.mode.startswith("I"):  # of 16 bits
+        return torch.from_numpy(np.rint(np.asarray(picture) / 257).astype(np.uint8))
+    return torch.from_numpy(np.array(picture.convert("L")))

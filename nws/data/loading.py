@@ -1,14 +1,16 @@
 """From the images of a source to a data set: how grey becomes binary, and where bytes are held."""
 
 import inspect
+import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nws.data import files
 from nws.data.dataset import CHUNK, Dataset, RawImages, Split
 from nws.errors import UserError
 
@@ -49,16 +51,14 @@ def load_dataset(
         >>> data.name, len(data.train), data.valid.batch().shape
         ('digits', 1297, torch.Size([250, 64]))
     """
-    name = getattr(source, "__name__", "data").removeprefix("load_") if name is None else name
-    if not isinstance(name, str) or not name:
-        raise UserError(f"data.name must be a text, got {name!r}")
+    name = name or getattr(source, "__name__", "data").removeprefix("load_")
     for option, value, choices in (("binarize", binarize, BINARIZATIONS), ("where", where, WHERE)):
         if value not in choices:
             raise UserError(f"data.{option} must be one of {', '.join(choices)}, got {value!r}")
     device = torch.device(device)
     raw = _call(source, name, options)
     size = sum(map(torch.numel, raw.parts().values()))
-    host = where == "host" or (where == "auto" and size > SHARE * files.free_memory(device))
+    host = where == "host" or (where == "auto" and size > SHARE * free_memory(device))
     parts: dict[str, Any] = {
         part: _hold(_binarize(part, images, raw, binarize), device, host)
         for part, images in raw.parts().items()
@@ -71,33 +71,29 @@ def load_dataset(
 
 def _call(source: Callable[..., RawImages], name: str, options: dict[str, Any]) -> RawImages:
     """Call a source with the options that it takes, after a check that they fit."""
+    known = ["root", "binarize", "where"]
     try:
         signature = inspect.signature(source)
-    except (TypeError, ValueError):  # of a builtin, or of what cannot be called
-        raise UserError(f"data._target_ must be a function in Python, got {source!r}") from None
-    known = dict.fromkeys(["root", "binarize", "where", *signature.parameters])
-    if unknown := ", ".join(sorted(options.keys() - known)):
-        raise UserError(f"data: {name} has no option {unknown}; its options are {', '.join(known)}")
-    if "root" not in signature.parameters:
-        options = {key: value for key, value in options.items() if key != "root"}
-    try:
+        if "root" not in signature.parameters:
+            options = {key: value for key, value in options.items() if key != "root"}
+        known += [key for key in signature.parameters if key != "root"]
         signature.bind(**options)
-    except TypeError as error:
-        raise UserError(f"data: the options of {name} do not fit: {error}") from error
-    target = f"{source.__module__}.{getattr(source, '__qualname__', name)}"
-    try:
-        raw = source(**options)
-    except (UserError, MemoryError):
-        raise
-    except Exception as error:
-        kind = type(error).__name__
-        raise UserError(f"data: {target} raised {kind}: {files.one_line(error)}") from error
-    if not isinstance(raw, RawImages):
-        raise UserError(
-            "data._target_ must be a function that returns nws.data.RawImages,"
-            f" {target} returned {type(raw).__name__}"
-        )
+    except (TypeError, ValueError) as error:  # the latter of builtins
+        taken = f"its options are {', '.join(known)}"
+        raise UserError(f"data: the options of {name} do not fit: {error}; {taken}") from error
+    if not isinstance(raw := source(**options), RawImages):
+        expected = "data._target_ must be a function that returns nws.data.RawImages"
+        raise UserError(f"{expected}, {name} returned {type(raw).__name__}")
     return raw
+
+
+def free_memory(device: torch.device) -> float:
+    """Return the bytes of memory that are free on a device; infinity where nothing says."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    meminfo = Path("/proc/meminfo")
+    found = re.search(r"MemAvailable: +(\d+)", meminfo.read_text()) if meminfo.exists() else None
+    return 1024 * int(found[1]) if found else math.inf
 
 
 def _binarize(part: str, images: Tensor, raw: RawImages, how: str) -> Split:
@@ -107,23 +103,16 @@ def _binarize(part: str, images: Tensor, raw: RawImages, how: str) -> Split:
     if raw.maximum == 1 or how == "none" or fresh:
         return replace(grey, redraw=fresh and raw.maximum > 1)
     # Drawn on the CPU by a generator of its own: the same images on every device.
-    rng = torch.Generator().manual_seed(DRAW_SEEDS[part])
-    drawn = replace(grey, redraw=True)
+    rng, drawn = torch.Generator().manual_seed(DRAW_SEEDS[part]), replace(grey, redraw=True)
     bits = torch.empty(len(grey), images.shape[1], dtype=torch.uint8)
     for chunk in torch.arange(len(grey)).split(CHUNK):
-        if how == "threshold":
-            bits[chunk] = (grey.rows(chunk) > raw.maximum / 2).to(torch.uint8)
-        else:
-            bits[chunk] = drawn.batch(chunk, rng).to(torch.uint8)
-    source = grey if part in ("valid", "test") else None
-    return Split(bits, 1, redraw=False, source=source)
+        white = grey.rows(chunk) > raw.maximum / 2
+        bits[chunk] = (white if how == "threshold" else drawn.batch(chunk, rng)).to(torch.uint8)
+    return Split(bits, 1, redraw=False, source=grey if part in ("valid", "test") else None)
 
 
 def _hold(split: Split, device: torch.device, host: bool) -> Split:
-    """Return a part with its bytes where they are to be held.
-
-    On the device they are a copy: what they were may be a file, which may change.
-    """
+    """Return a part with its bytes where they are to be held; on the device they are a copy."""
     if host:
         return replace(split, onto=device)
     source = None if split.source is None else _hold(split.source, torch.device("cpu"), False)

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from nws.data.dataset import RawImages
-from nws.data.files import check_regular, find_path, one_line
-from nws.errors import UserError
+from nws.data.reading import explained, find_path
+from nws.files import check_file
 
+FILES = ("train-images-idx3-ubyte", "t10k-images-idx3-ubyte")
 VALID_IMAGES = 10_000  # taken from the end of the official training file
 MAX_BYTES = 2**30  # of a file, unpacked; only a broken one has more
 
@@ -36,69 +37,41 @@ def load_fashion_mnist(root: str | os.PathLike[str] = "data") -> RawImages:
     return _load(root, "FashionMNIST")
 
 
-def fashion_mnist_labels(root: str | os.PathLike[str]) -> tuple[Tensor, Tensor]:
-    """The classes 0 to 9: (60000,) of the official training file, and (10000,) of the test file."""
-    train, test = _read_official(root, "FashionMNIST", "labels-idx1-ubyte")
-    return train.long(), test.long()
+def _load(root: object, kind: str) -> RawImages:
+    folder = find_path("data.root", root) / kind / "raw"
+    if len(files := _find(folder)) < 2:
+        import torchvision  # late, as that takes seconds
 
-
-def _load(root: str | os.PathLike[str], kind: str) -> RawImages:
-    official, test = _read_official(root, kind, "images-idx3-ubyte")
-    if len(official) <= VALID_IMAGES or official.shape[1:] != test.shape[1:]:
-        raise UserError(
-            f"{find_path('data.root', root) / kind}: expected more than {VALID_IMAGES} training"
-            f" images, and test images of their size, got {tuple(official.shape)} and"
-            f" {tuple(test.shape)}; delete both files and run again to download them"
-        )
+        problem = f"{kind}: expected {FILES[0]} and {FILES[1]} (or both as .gz) in {folder}"
+        advice = f"put them there, or point data.root or NWS_DATA_ROOT at a folder with {kind}/raw"
+        with explained(f"{problem}, and the download failed", advice):
+            getattr(torchvision.datasets, kind)(str(folder.parent.parent), download=True)
+        files = _find(folder)
+    official, test = map(_read, files)
     train, valid = official.flatten(1).tensor_split((len(official) - VALID_IMAGES,))
     return RawImages(train, valid, test.flatten(1), (test.shape[1], test.shape[2]))
 
 
-def _read_official(root: object, kind: str, ending: str) -> list[Tensor]:
-    """Return what the official training file and test file hold, after a download if need be."""
-    folder = find_path("data.root", root) / kind / "raw"
-    names = [f"{part}-{ending}" for part in ("train", "t10k")]
-    if len(_find(folder, names)) < 2:
-        import torchvision  # late, as that takes seconds
-
-        try:
-            getattr(torchvision.datasets, kind)(str(folder.parent.parent), download=True)
-        except Exception as error:
-            found = ", ".join(file.name for file in _find(folder, names)) or "none"
-            raise UserError(
-                f"{kind}: expected {names[0]} and {names[1]} (or both as .gz) in {folder}, found"
-                f" {found}, and the download failed: {one_line(error)}. Put the files there, or"
-                " point data.root, or the environment variable NWS_DATA_ROOT, at a folder that has"
-                f" {kind}/raw"
-            ) from error
-    return [_read_idx(file, 3 if "idx3" in ending else 1) for file in _find(folder, names)]
-
-
-def _find(folder: Path, names: list[str]) -> list[Path]:
-    """Return the files of these names that are there, unpacked if there is one, else packed."""
-    files = ([folder / name, folder / f"{name}.gz"] for name in names)
+def _find(folder: Path) -> list[Path]:
+    """Return those of the two files that are there, unpacked if there is one, else packed."""
+    files = ([folder / name, folder / f"{name}.gz"] for name in FILES)
     found = (next(filter(os.path.lexists, each), None) for each in files)
     return [file for file in found if file is not None]
 
 
-def _read_idx(file: Path, dimensions: int) -> Tensor:
-    """Return the bytes of an idx file of so many dimensions; a map of it, if it is not packed.
+def _read(file: Path) -> Tensor:
+    """Return the bytes (N, H, W) of an idx file; a map of it, if it is not packed.
 
-    Its header is 0, 0, 8 (for bytes) and the dimensions; then the sizes, as big-endian 32 bits.
+    Its header is 0, 0, 8 (for bytes), 3 (dimensions); then the sizes, as big-endian 32 bits.
     """
-    check_regular(file, "an idx file")
-    try:
+    check_file(file)
+    advice = "delete it and run again to download it, or replace it by a good copy"
+    with explained(f"{file} is damaged, or no idx file of images", advice):
         if file.suffix == ".gz":
             with gzip.open(file) as content:
                 array = np.frombuffer(bytearray(content.read(MAX_BYTES)), np.uint8)
         else:
             array = np.memmap(file, np.uint8, "c")
-        header, data = array[: 4 + 4 * dimensions], array[4 + 4 * dimensions :]
-        if header[:4].tolist() != [0, 0, 8, dimensions]:
-            raise ValueError(f"its magic number is {header[:4].tolist()}")
-        return torch.from_numpy(data.reshape(header[4:].view(">u4").tolist()))
-    except Exception as error:  # gzip raises whatever it stumbles over
-        raise UserError(
-            f"{file} is damaged, or no idx file of {dimensions} dimensions: {one_line(error)};"
-            " delete it and run again to download it, or replace it by a good copy"
-        ) from error
+        if array[:4].tolist() != [0, 0, 8, 3]:
+            raise ValueError(f"its magic number is {array[:4].tolist()}")
+        return torch.from_numpy(array[16:].reshape(array[4:16].view(">u4").tolist()))

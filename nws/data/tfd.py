@@ -5,7 +5,6 @@ Symbols: N images of H x W pixels. Source: Susskind, Anderson & Hinton 2010, UTM
 
 import hashlib
 import logging
-import math
 import os
 from functools import cache
 from pathlib import Path
@@ -15,8 +14,7 @@ import torch
 from torch import Tensor
 
 from nws.data.dataset import RawImages
-from nws.data.files import find_path, one_line
-from nws.data.own import resize
+from nws.data.reading import explained, find_path, resize
 from nws.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -26,7 +24,6 @@ TFD_MD5 = "9d113650c197719b750ecc6864faf87c"
 SPLITS = ("unlabeled", "train", "both")  # the folds number the first two 0 and 1
 FILE_SIDES = {24: 48, 48: 48, 96: 96}  # the side asked for, and the side of the file's images
 FOLDS = 5
-RATIO = 1032  # bytes that deflate makes of one, at most
 
 
 def load_tfd(
@@ -53,39 +50,31 @@ def load_tfd(
     images, folds = _read(file, side)
     images, kind = resize(images, (size, size)).flatten(1), folds[:, int(fold)]
     unlabeled, labeled, valid, test = by_kind = [images[kind == number] for number in range(4)]
-    if not all(map(len, by_kind)):
-        counts = ", ".join(f"{number}: {len(part)}" for number, part in enumerate(by_kind))
-        raise UserError(
-            f"{file}: expected images of each kind (0 unlabelled, 1 train, 2 valid, 3 test)"
-            f" in fold {fold}, got {counts}"
-        )
     train = torch.cat([unlabeled, labeled]) if split == "both" else by_kind[SPLITS.index(split)]
     return RawImages(train, valid, test, (size, size), unlabeled=unlabeled)
 
 
 def _read(file: Path, side: int) -> tuple[Tensor, Tensor]:
     """Return the images, (N, side, side) uint8, and their kinds in each fold, (N, 5) uint8."""
+    from scipy.io import loadmat
+
     if not file.is_file():
         raise UserError(
-            f"TFD: expected the file {file}, found none. It is not downloaded: the Toronto Face"
-            " Dataset is to be requested from its maker, Josh Susskind (Josh Susskind, Adam"
-            " Anderson, Geoffrey Hinton, The Toronto Face Database, technical report UTML TR"
-            f" 2010-001, University of Toronto). The md5 of TFD_48x48.mat is {TFD_MD5}. Put the"
-            " file there, or point data.root, or the environment variable NWS_DATA_ROOT, at a"
-            f" folder that has TFD/{file.name}"
+            f"TFD: expected the file {file}, found none. It is to be requested from its maker, Josh"
+            " Susskind (technical report UTML TR 2010-001, University of Toronto); the md5 of"
+            f" TFD_48x48.mat is {TFD_MD5}. Put it there, or point data.root, or the environment"
+            f" variable NWS_DATA_ROOT, at a folder that has TFD/{file.name}"
         )
-    try:
-        images, kinds = _load_mat(file)
+    problem = f"{file}: expected a MATLAB file of version 7 with arrays images, (N, {side}, {side})"
+    problem += f" uint8, and folds, (N, {FOLDS}) of 0 (unlabelled), 1 (train), 2 (valid), 3 (test)"
+    with explained(problem, "take a fresh copy of the file"):
+        found = loadmat(file, variable_names=["images", "folds"])
+        images, kinds = found["images"], found["folds"]
         if images.dtype != np.uint8 or images.shape[1:] != (side, side):
             raise ValueError(f"images are {images.dtype} of shape {images.shape}")
-        if kinds.shape != (len(images), FOLDS) or not np.isin(kinds, range(4)).all():
-            raise ValueError(f"folds are {kinds.dtype} of shape {kinds.shape}, or not 0 to 3")
-    except Exception as error:  # for a damaged file scipy raises whatever it stumbles over
-        raise UserError(
-            f"{file}: expected a MATLAB file of version 7 with arrays images, (N, {side}, {side})"
-            f" uint8, and folds, (N, {FOLDS}) of 0 (unlabelled), 1 (train), 2 (valid) and 3 (test),"
-            f" but {one_line(error)}; take a fresh copy of the file"
-        ) from error
+        each = [np.unique(fold).tolist() for fold in kinds.T]
+        if kinds.shape != (len(images), FOLDS) or each != [[0, 1, 2, 3]] * FOLDS:
+            raise ValueError(f"folds are {kinds.dtype} of shape {kinds.shape} with {each}")
     if side == 48:
         _check_official(file)
     # MATLAB keeps the first index fastest, so the arrays are in column order: copied to rows.
@@ -93,25 +82,9 @@ def _read(file: Path, side: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(pixels), torch.from_numpy(numbers)
 
 
-def _load_mat(file: Path) -> list[np.ndarray]:
-    from scipy.io import loadmat, whosmat
-
-    largest = max((math.prod(shape) for _, shape, _ in whosmat(file)), default=0)
-    if largest > RATIO * file.stat().st_size:
-        raise ValueError(f"its header promises an array of {largest:,} numbers")
-    found = loadmat(file, variable_names=["images", "folds"])
-    if missing := sorted({"images", "folds"} - found.keys()):
-        raise ValueError(f"{' and '.join(missing)} are missing")
-    return [np.asarray(found["images"]), np.asarray(found["folds"])]
-
-
 @cache  # one reading of the file, and one warning, in a process
 def _check_official(file: Path) -> None:
-    with open(file, "rb") as content:
-        md5 = hashlib.file_digest(content, "md5").hexdigest()
+    md5 = hashlib.md5(file.read_bytes()).hexdigest()
     if md5 != TFD_MD5:
-        log.warning(
-            "%s is not the official file of the Toronto Face Dataset (md5 %s, official %s):"
-            " results from it are not TFD's",
-            file, md5, TFD_MD5,
-        )  # fmt: skip
+        text = "%s is not the official file (md5 %s, official %s): results from it are not TFD's"
+        log.warning(text, file, md5, TFD_MD5)

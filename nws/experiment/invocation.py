@@ -13,14 +13,12 @@ PROGRAMS = {
     "runs": "a table of the runs below a folder",
     "diff": "the configurations of two runs, side by side",
     "report": "one page to browse runs",
-    "reproduce": "train, evaluate and draw a whole comparison",
     "export": "a small copy of a run, to share and to sample from",
-    "batch_sizes": "steps and images to a likelihood, against the batch size",
 }
 #: The module of each in nws/programs/, and the script of that name in the repository.
 MODULES = {name: name for name in PROGRAMS} | {"plot": "plot_curves"}
 SCRIPTS = {name: f"scripts/{module}.py" for name, module in MODULES.items()}
-SCRIPTS |= {"train": "train.py"}
+SCRIPTS |= {"train": "train.py", "reproduce": "scripts/reproduce.py"}
 MODULE = ["python", "-m", "nws"]  # where the command nws is not on the path
 
 
@@ -51,8 +49,3 @@ def _repository(started: str) -> str | None:
     above, last = os.path.split(folder)
     here = os.path.join(last, file) in SCRIPTS.values()
     return above if here else None
-
-
-def start_command(program: str, *arguments: str) -> list[str]:
-    """Return the command that starts a program in a process of its own, installed or not."""
-    return [sys.executable, "-m", "nws", program, *arguments]

@@ -27,7 +27,7 @@ from nws.errors import Diverged, UserError
 from nws.experiment.boundary import end_program, errors_for_people, explain
 from nws.experiment.build import MORE, build_parts
 from nws.experiment.config import CONF, leave_out_others, override_key, typed
-from nws.experiment.hardware import pick_device
+from nws.experiment.hardware import device_text, pick_device
 from nws.experiment.invocation import command_line
 from nws.experiment.panels import identity, show_end, show_start
 from nws.experiment.provenance import Provenance, surroundings
@@ -233,6 +233,7 @@ class Job:
         title = str(start.config.name)
         if self.sweep:
             title += f", job {self.hydra.job.num}: {trainer.name}"
+        log.info("%s, %d processes", device_text(trainer.device.type), distributed.size())
         show_start(terminal, title, trainer, start.config, record.code)
         self._fit(trainer, stop)
         show_end(terminal, trainer, record.record, single=not self.sweep)
@@ -257,6 +258,8 @@ class Job:
         try:
             trainer.fit(stop)
             state = "finished" if trainer.ends else "stopped"
+            if trainer.ends and not self.sweep:
+                stop.caught = None  # it came too late
         except (Diverged, KeyboardInterrupt) as error:  # the latter is a second Ctrl-C
             state = "diverged" if isinstance(error, Diverged) else "stopped"
             log.info("error: %s", error)

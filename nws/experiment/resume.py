@@ -96,7 +96,7 @@ def starting_point(config: DictConfig, overrides: Sequence[str], output: Path) -
         run = RunDirectory(path)
         with run.owned(patience):
             start = _start(run, config, overrides)
-            resolved = to_dict(start.config)
+            resolved = to_dict(start.config) | {"resume": None, "trust": []}
             distributed.send((run.path, resolved, start.state, start.changed))
             yield replace(start, config=OmegaConf.create(resolved))
     finally:

@@ -10,9 +10,11 @@ import logging
 import os
 import shutil
 import socket
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +47,7 @@ class RunDirectory:
 
     def __init__(self, path: Path, writes: bool = True) -> None:
         self.path, self.writes = path, writes
-        self._log: logging.FileHandler | None = None
+        self._log = MemoryHandler(sys.maxsize, sys.maxsize)  # until there is a checkpoint
         self.config = path / ".hydra" / "config.yaml"
         self.metrics = path / "metrics.csv"
         self.last = path / "checkpoints" / "last.pt"
@@ -93,11 +95,13 @@ class RunDirectory:
 
         A full disk costs lines of it alone.
         """
-        if self.writes and self._log is None:
+        if self.writes and self._log.target is None:
             logging.raiseExceptions = False
-            self._log = logging.FileHandler(self.path / "train.log", delay=True)
-            self._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-            logging.getLogger().addHandler(self._log)
+            file = logging.FileHandler(self.path / "train.log", delay=True)
+            file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+            self._log.setTarget(file)
+            self._log.flushLevel = logging.NOTSET  # what came before, and all that comes
+            self._log.flush()
 
     @contextmanager
     def owned(self, patience: float = 0.0) -> Iterator[None]:
@@ -129,11 +133,12 @@ class RunDirectory:
             ) from error
         try:
             remove_temporary(self.path)
+            logging.getLogger().addHandler(self._log)
             yield
         finally:
-            if self._log is not None:
-                logging.getLogger().removeHandler(self._log)
-                self._log.close()
+            logging.getLogger().removeHandler(self._log)
+            if self._log.target is not None:
+                self._log.target.close()
             if os.listdir(self.path) == [place.name]:  # a start that came to nothing
                 place.unlink()
             lock.release()

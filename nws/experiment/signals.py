@@ -12,7 +12,7 @@ from typing import Any
 from nws import distributed
 
 LOOK_EVERY = 0.25  # seconds between two looks at the parent
-AGREE_EVERY = 20  # steps between two questions to the other processes of a run
+AGREE_EVERY = 4  # steps between two questions to the other processes of a run
 
 
 class StopSignals:

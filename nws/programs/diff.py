@@ -7,8 +7,8 @@ import pandas as pd
 
 from nws.analysis.keys import value_text
 from nws.analysis.runs import folder_names, frame, read_run
-from nws.analysis.summaries import milliseconds, show
-from nws.analysis.tables import with_error
+from nws.analysis.summaries import milliseconds
+from nws.analysis.tables import show, with_error
 from nws.errors import UserError
 from nws.experiment.config import flatten
 

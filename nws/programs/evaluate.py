@@ -10,19 +10,18 @@ from pathlib import Path
 
 import pandas as pd
 from omegaconf.errors import OmegaConfBaseException
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import Progress
 
 from nws import distributed
 from nws.analysis.evaluation import Request, Row, evaluate
-from nws.analysis.figures import draw_bound, figure_paths, save
 from nws.analysis.keys import columns_of, differing_keys, label
 from nws.analysis.runs import Run, folder_names, read_run
-from nws.analysis.summaries import means_table, show
-from nws.analysis.tables import console, with_error
+from nws.analysis.summaries import means_table
+from nws.analysis.tables import console, show, with_error
 from nws.errors import UserError
 from nws.experiment.run import find_runs
 from nws.models.likelihood import TRUSTED_ESS, Z_SAMPLES, resolves
-from nws.programs.options import machine_options, open_machine, say_replaced, warn
+from nws.programs.options import machine_options, open_machine, warn
 
 LOW = "(low)"  # beside an effective sample size that is
 
@@ -40,14 +39,9 @@ def read_arguments() -> argparse.Namespace:
     add("--split", choices=["test", "valid"], default="test")
     add("--data-points", type=int, help="only the first so many images (default: all)")
     add("--seed", type=int, default=0, help="of the samples, the same for every run (default 0)")
-    add(
-        "--p-star", action=argparse.BooleanOptionalAction,
-        help="also log p* and log Z of the bidirectional machine "
-        "(default: for runs of a bidirectional algorithm, such as bihm and nbihm)",
-    )  # fmt: skip
+    star = "also log p* and log Z of the bidirectional machine (default: for runs of such rules)"
+    add("--p-star", action=argparse.BooleanOptionalAction, help=star)
     add("--z-samples", type=int, default=Z_SAMPLES, help=f"dreams for log Z (default {Z_SAMPLES})")
-    drawn = "PNG or SVG file: the bound on log p against the samples, a line for each run"
-    add("--plot", type=Path, metavar="FILE", help=drawn)
     add("--again", action="store_true", help="also compute what evaluation.json has already")
     return parser.parse_args()
 
@@ -62,13 +56,9 @@ def main(given: argparse.Namespace) -> None:
     options = ("split", "data_points", "seed", "checkpoint", "weights", "p_star", "z_samples")
     common = {name: getattr(given, name) for name in options}
     requests = [Request(samples=samples, **common) for samples in sorted({*given.samples})]
-    figure = figure_paths(given.plot) if given.plot else []
     runs, rows, failures = evaluate_all(given, requests)
     if runs:
         report(runs, pd.DataFrame(rows), given)
-        if figure and distributed.is_first():
-            say_replaced(figure)
-            save(draw_bound(runs, rows), figure)
         print(runs[best_place(pd.DataFrame(rows))].path)
     elif len(failures) == 1:
         raise next(iter(failures.values()))
@@ -86,14 +76,8 @@ def evaluate_all(
     runs: list[Run] = []
     rows: list[Row] = []
     failures: dict[Path, Exception] = {}
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("samples"),
-    )
     silent = not sys.stdout.isatty()
-    with Progress(*columns, console=console(), transient=True, disable=silent) as bar:
+    with Progress(console=console(), transient=True, disable=silent) as bar:
         for number, path in enumerate(paths, 1):
             task = bar.add_task(f"{path.name}, {number} of {len(paths)}", total=None)
             try:
@@ -171,10 +155,9 @@ def print_doubts(runs: Sequence[Run], rows: pd.DataFrame) -> None:
     """Print which figures cannot be trusted, and why."""
     low = rows["ess"][rows["ess"] < TRUSTED_ESS]
     if len(low):
-        span = " to ".join(dict.fromkeys(f"{ess:.1f}" for ess in (low.min(), low.max())))
         print(
             f"{LOW}: the effective sample size is below {TRUSTED_ESS:g} in {len(low)} of "
-            f"{len(rows)} rows ({span}), so their log p is likely too low, beyond the errors "
+            f"{len(rows)} rows, so their log p is likely too low, beyond the errors "
             "shown; take more with --samples"
         )
     for place, row in rows.iterrows() if "log_z" in rows else ():

@@ -26,22 +26,6 @@ def open_machine(path: str | Path, given: argparse.Namespace) -> LoadedRun:
     return load_run(path, given.checkpoint, given.weights, given.device, given.trust)
 
 
-def curve_options(group: str, file: str) -> argparse.ArgumentParser:
-    """The options of programs that draw a column of metrics.csv, for argparse's `parents`."""
-    parser = argparse.ArgumentParser(add_help=False)
-    add = parser.add_argument
-    add("runs", metavar="RUN", nargs="+", help="a run directory, or a folder with runs below it")
-    column = "of metrics.csv (default valid/log_likelihood)"
-    add("--column", default="valid/log_likelihood", help=column)
-    keys = "runs with the same values of these configuration keys, such as algorithm,lr, make one"
-    keys += f" line; auto: of all keys in which they differ, but for the seed (default {group})"
-    keys += "; run: each run by itself; argument: those of one RUN of this command line"
-    add("--group", default=group, metavar="KEY[,KEY]", help=keys)
-    written = f"the PNG or SVG file to write (default: both, {file}.png and .svg)"
-    add("--output", type=Path, help=written)
-    return parser
-
-
 def say_replaced(paths: Sequence[Path]) -> None:
     """Say which files are there already, before they are written again."""
     for path in paths:

@@ -1,31 +1,35 @@
 """Training curves of runs and sweeps: `python scripts/plot_curves.py RUN...`."""
 
 import argparse
+from pathlib import Path
 
 from nws.analysis.curves import Band, Scale, curve, group_runs, scale, with_column
 from nws.analysis.figures import draw, figure_paths, labels, save
 from nws.analysis.keys import but_seed, differing_keys
-from nws.analysis.runs import Run, read_runs
+from nws.analysis.runs import LOG_LIKELIHOOD, Run, read_runs
 from nws.errors import UserError
-from nws.programs.options import curve_options, say_replaced, warn
+from nws.programs.options import say_replaced, warn
 
 
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Draw a column of metrics.csv by epochs and by training seconds, side by side: "
-        "the mean of each group of runs as a line, the standard deviation over its runs as a band.",
-        parents=[curve_options("auto", "curves_COLUMN")],
+        "the mean of each group of runs as a line, the standard deviation over its runs as a band."
     )
     add = parser.add_argument
-    add(
-        "--label", action="append", default=[], metavar="TEXT",
-        help="what the legend calls a group; once for each, in their order "
-        "(default: the values of its keys)",
-    )  # fmt: skip
+    add("runs", metavar="RUN", nargs="+", help="a run directory, or a folder with runs below it")
+    add("--column", default=LOG_LIKELIHOOD, help=f"of metrics.csv (default {LOG_LIKELIHOOD})")
+    keys = "runs with the same values of these configuration keys, such as algorithm,lr, make one"
+    keys += " line; auto (default): of all keys in which they differ, but for the seed; run: each"
+    keys += " run by itself; argument: those of one RUN of this command line"
+    add("--group", default="auto", metavar="KEY[,KEY]", help=keys)
+    written = "the PNG or SVG file to write (default: both, curves_COLUMN.png and .svg)"
+    add("--output", type=Path, help=written)
+    called = "what the legend calls a group; once for each, in their order (default: by its keys)"
+    add("--label", action="append", default=[], metavar="TEXT", help=called)
     before = "leave out what is before"
     add("--from", dest="start", type=float, default=0.0, metavar="EPOCH", help=before)
     add("--log", action="store_true", help="logarithmic y axis")
-    add("--log-x", action="store_true", help="logarithmic x axes")
     add("--ymin", type=float, help="lower end of the y axis (default: as the curves need)")
     add("--ymax", type=float, help="upper end of the y axis (default: as the curves need)")
     add("--title", help="above the figure (default: none)")
@@ -49,7 +53,7 @@ def run() -> None:
         warn_of_unlike(name, group)
     if len(runs) < len(every):
         warn(f"{len(every) - len(runs)} of {len(every)} runs have no such rows, left out")
-    options = {name: getattr(given, name) for name in ("title", "log", "log_x", "ymin", "ymax")}
+    options = {name: getattr(given, name) for name in ("title", "log", "ymin", "ymax")}
     files = draw(groups, column, **options)
     own_scale = given.log or given.ymin is not None or given.ymax is not None
     print_ends(groups, bands, Scale(None, None, {}) if own_scale else scale(bands, column))

@@ -10,7 +10,8 @@ import pandas as pd
 
 from nws.analysis.keys import but_seed, differing_keys, find_key, short_names, value_text
 from nws.analysis.runs import Run, frame, read_run
-from nws.analysis.summaries import runs_table, show
+from nws.analysis.summaries import runs_table
+from nws.analysis.tables import show
 from nws.errors import UserError
 from nws.experiment.run import find_runs
 from nws.programs.options import warn
@@ -34,7 +35,6 @@ def read_arguments() -> argparse.Namespace:
         f"-26', 'lr <= 0.1', '`damping.value` < 1'; names: {FIELDS}, and keys of the configuration",
     )  # fmt: skip
     add("--sort", metavar="KEY", help="best first for best and last (default: run)")
-    add("--reverse", action="store_true", help="the other way round")
     shown = f"columns of the configuration (default: {MAX_KEYS} that differ, and the seed)"
     add("--keys", metavar="KEY[,KEY]", help=shown)
     return parser.parse_args()
@@ -47,7 +47,7 @@ def run() -> None:
         raise UserError(f"there is no folder {' or '.join(FOLDERS)} here; name one with runs in it")
     every, failures = read_all(folders)
     if every:
-        runs = in_order(every, given.where, given.sort, given.reverse)
+        runs = in_order(every, given.where, given.sort)
         print_runs(runs, given.keys)
     for message in failures:
         warn(message)
@@ -66,7 +66,7 @@ def read_all(folders: Sequence[str]) -> tuple[list[Run], list[str]]:
     return runs, failures
 
 
-def in_order(runs: Sequence[Run], where: str | None, sort: str | None, reverse: bool) -> list[Run]:
+def in_order(runs: Sequence[Run], where: str | None, sort: str | None) -> list[Run]:
     """The runs that a query of pandas chooses, sorted by a column; those without a value last."""
     table = with_short_names(frame(runs))
     if where:
@@ -76,11 +76,9 @@ def in_order(runs: Sequence[Run], where: str | None, sort: str | None, reverse: 
     if sort:
         column = table[find_key(sort, table)]
         column = column if pd.api.types.is_numeric_dtype(column) else column.astype(str)
-        downward = reverse != (column.name in ("best", "last"))
-        return [
-            runs[place] for place in column.sort_values(ascending=not downward, kind="stable").index
-        ]
-    return [runs[place] for place in (table.index[::-1] if reverse else table.index)]
+        upward = column.name not in ("best", "last")
+        table = table.loc[column.sort_values(ascending=upward, kind="stable").index]
+    return [runs[place] for place in table.index]
 
 
 def with_short_names(table: pd.DataFrame) -> pd.DataFrame:

@@ -1,7 +1,6 @@
 """Draw images from a run: `python scripts/sample.py RUN [generate | inpaint | ...]`."""
 
 import argparse
-import io
 import math
 import sys
 from dataclasses import dataclass
@@ -9,25 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from rich.progress import track
 from torch import Tensor
 
 from nws.analysis.runs import is_bidirectional, read_run
 from nws.analysis.tables import console, with_error
+from nws.data.reading import explained
 from nws.errors import UserError, number, positive_int
+from nws.experiment import pictures
 from nws.experiment.batches import check_seed
 from nws.experiment.loading import LoadedRun
-from nws.experiment.pictures import (
-    RECONSTRUCTION,
-    image_grid,
-    rows,
-    save_gif,
-    save_png,
-    stacked_grid,
-    with_source,
-)
-from nws.files import check_writable, read_bytes
+from nws.files import check_file, check_writable
 from nws.models import sampling
 from nws.models.likelihood import TRUSTED_ESS
 from nws.programs.options import machine_options, open_machine, say_replaced, warn
@@ -63,20 +55,13 @@ def read_arguments() -> argparse.Namespace:
         description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[machine_options()],
     )  # fmt: skip
-    counts, steps = (
-        ", ".join(f"{value} for {what}" for what, value in defaults.items())
-        for defaults in (COUNTS, STEPS)
-    )
     add = parser.add_argument
     add("run", metavar="RUN", help="a run directory, as training prints it; or pretrained/digits")
     add("what", nargs="?", choices=list(COUNTS), default="generate", help="default: generate")
-    add("--count", type=int, help=f"images, or walks (default: {counts})")
-    add("--steps", type=int, help=f"of the chain or of the walk (default: {steps})")
-    add(
-        "--chain", choices=["gibbs", "resampling"],
-        help="gibbs: exact for p* of bidirectional machines, the default for runs of bihm and "
-        "nbihm; resampling: importance resampling, for p, the default for others",
-    )  # fmt: skip
+    add("--count", type=int, help="images, or walks (default: 8 walks, 16 to 64 images)")
+    add("--steps", type=int, help="of the chain (default 50) or of the walk (default 16)")
+    kinds = "gibbs: exact for p*, the default for runs of bihm and nbihm; resampling: for p"
+    add("--chain", choices=["gibbs", "resampling"], help=kinds)
     add("--samples", type=int, help=f"importance samples (default {SAMPLES})")
     taken = "what inpaint takes away: left, right, top, bottom (default), or a PNG, white there"
     add("--mask", help=taken)
@@ -158,8 +143,9 @@ class Task:
     def reconstruct(self) -> View:
         parts, names = self.originals()
         images = self.drawn(sampling.reconstruct(self.loaded.machine, parts[-1], self.rng))
-        name = "binary draws of p(x | h), h ~ q(h | x)" if self.given.binary else RECONSTRUCTION
-        return [self.stacked(*parts, images)], rows([*names, name])
+        drawn = "binary draws of p(x | h), h ~ q(h | x)"
+        name = drawn if self.given.binary else pictures.RECONSTRUCTION
+        return [self.stacked(*parts, images)], pictures.rows([*names, name])
 
     def inpaint(self) -> View:
         """The missing pixels at the end of a chain that starts from a generated image."""
@@ -170,7 +156,7 @@ class Task:
         filled = self.drawn(self.run_chain(start, observed=~missing)[-1])
         left = torch.where(missing, MISSING, originals)
         names += ["what is left", f"filled in by {self.kernel}"]
-        return [self.stacked(*parts, left, filled)], rows(names)
+        return [self.stacked(*parts, left, filled)], pictures.rows(names)
 
     def denoise(self) -> View:
         """Means of p(x | h) over states h ~ q(h | noisy), weighted by p(noisy, h) / q(h | noisy).
@@ -190,7 +176,8 @@ class Task:
             images = trace.pixel_means.unflatten(0, (-1, samples))
             images = (weights[:, :, None] * images).sum(1)
         self.ess = float(weights.square().sum(1).reciprocal().mean())
-        return [self.stacked(*parts, self.drawn(images))], rows([*names, "expected pixels under p"])
+        names = [*names, "expected pixels under p"]
+        return [self.stacked(*parts, self.drawn(images))], pictures.rows(names)
 
     def chain(self) -> View:
         frames = [self.grid(self.drawn(frame)) for frame in self.run_chain(self.dreams())]
@@ -220,7 +207,7 @@ class Task:
         split = data.test if part == "test" else data.valid
         if self.given.count > len(split) and self.given.count != COUNTS[self.given.what]:
             warn(f"--count is {self.given.count:,}, and there are {len(split):,} {kind} images")
-        return with_source(split, split.first(self.given.count), f"{kind} images")
+        return pictures.with_source(split, split.first(self.given.count), f"{kind} images")
 
     def own_images(self) -> tuple[list[Tensor], list[str]]:
         """The images of --image, and binary draws of them where the run sees such."""
@@ -244,9 +231,8 @@ class Task:
         chain = kind(self.loaded.machine, start, self.rng, observed, **samples)
         hidden = not sys.stdout.isatty()
         steps = range(self.given.steps)
-        turns = track(steps, "steps", console=console(), transient=True, disable=hidden)
         frames, sizes = [], []
-        for _ in turns:
+        for _ in track(steps, "steps", console=console(), transient=True, disable=hidden):
             frames.append(chain.step())
             sizes.append(getattr(chain, "ess", math.nan))
         self.ess = sum(sizes) / len(sizes)
@@ -263,19 +249,17 @@ class Task:
         return torch.bernoulli(images, generator=self.rng) if self.given.binary else images
 
     def grid(self, images: Tensor, columns: int | None = None) -> Tensor:
-        return image_grid(images, self.loaded.shape, self.given.columns or columns)
+        return pictures.image_grid(images, self.loaded.shape, self.given.columns or columns)
 
     def stacked(self, *parts: Tensor) -> Tensor:
-        return stacked_grid(parts, self.loaded.shape, self.given.columns)
+        return pictures.stacked_grid(parts, self.loaded.shape, self.given.columns)
 
 
 def read_image(path: Path, shape: tuple[int, int]) -> Tensor:
     """An image file as intensities (H W,) in [0, 1]: grey, and resized to (H, W)."""
-    try:
-        with Image.open(io.BytesIO(read_bytes(path))) as picture:
-            grey = picture.convert("L").resize(shape[::-1], Image.Resampling.BOX)
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise UserError(f"{path} cannot be read as an image ({error}); give a PNG") from error
+    check_file(path)
+    with explained(f"{path} cannot be read as an image", "give a PNG"), Image.open(path) as picture:
+        grey = picture.convert("L").resize(shape[::-1], Image.Resampling.BOX)
     return torch.from_numpy(np.asarray(grey) / np.float32(255)).flatten()
 
 
@@ -321,7 +305,7 @@ def run() -> None:
     if given.output:
         say_replaced([path])
     if given.what == "chain":
-        save_gif(frames, path, caption)
+        pictures.save_gif(frames, path, caption)
     else:
-        save_png(frames[0], path, caption)
+        pictures.save_png(frames[0], path, caption)
     print(f"{caption}\n{path}\n{loaded.directory.path}")

@@ -69,6 +69,7 @@ def run() -> None:
     Sweep.command, Sweep.directory = shlex.split(command_line("train", *given)), None
     meet_others()
     interrupt_on_termination()
+    given.sort(key=lambda word: word not in ("-m", "--multirun"))  # Hydra reads flags first
     sys.argv[1:] = resume_arguments(given)
     try:
         main()

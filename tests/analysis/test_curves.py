@@ -1,9 +1,8 @@
-"""Curves: groups of runs, their mean and deviation, figures, and how far larger batches help."""
+"""Curves: groups of runs, their mean and deviation, and figures."""
 
 from __future__ import annotations
 
 import io
-import math
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +11,12 @@ from conftest import Command
 from PIL import Image
 from written import LL, Make
 
-from nws.analysis.batch_sizes import crossing, reach
 from nws.analysis.curves import Scale, count, curve, group_runs, scale, with_column
 from nws.analysis.figures import draw, figure_paths, save
 from nws.analysis.runs import Run, read_run
 from nws.errors import UserError
 
-PLOT, BATCH_SIZES = "scripts/plot_curves.py", "scripts/batch_sizes.py"
+PLOT = "scripts/plot_curves.py"
 NO_SCALE = Scale(None, None, {})
 
 # --- groups ---------------------------------------------------------------------------------------
@@ -175,7 +173,7 @@ def test_axes_that_cannot_be(make: Make, tmp_path: Path) -> None:
     groups = {"a": [read_run(make("a", [(1, 1, -8)]))]}
     with pytest.raises(UserError, match=f"needs values above 0, {LL} goes down to -8"):
         draw(groups, LL, log=True)
-    assert draw(groups, "seconds", log=True, log_x=True)
+    assert draw(groups, "seconds", log=True)
     with pytest.raises(UserError, match="--ymin must be below --ymax, got 2 and 1"):
         draw(groups, LL, ymin=2, ymax=1)
     with pytest.raises(UserError, match="--ymin must be above 0"):
@@ -237,60 +235,3 @@ def test_curves_that_cannot_be_drawn(make: Make, command: Command, tmp_path: Pat
     }.items():
         assert expected in command(PLOT, *arguments).message(), arguments
     assert not list(tmp_path.glob("curves*"))
-
-
-# --- batch sizes ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("target", "steps"),
-    [(-9.0, 10), (-8.0, 10), (-7.5, 15), (-7.0, 20), (-6.5, 37.5), (-5.9, math.inf)],
-)
-def test_a_target_is_crossed_on_the_straight_line_between_evaluations(
-    make: Make, target: float, steps: float
-) -> None:
-    """Epochs of ten steps: -8 at 10, -7 at 20, -7.4 at 30, -6.2 at 40."""
-    run = make("run", [(1, 1, -8), (2, 2, -7), (3, 3, -7.4), (4, 4, -6.2)])
-    assert crossing(read_run(run), LL, target) == pytest.approx(steps)
-
-
-def test_the_fastest_run_of_a_method_and_batch_size_counts(make: Make) -> None:
-    paths = [
-        make("slow", [(1, 1, -9), (3, 3, -7)], batch_size=10, lr=0.1),
-        make("fast", [(1, 1, -9), (2, 2, -7)], batch_size=10, lr=0.2),
-        make("never", [(1, 1, -9), (2, 2, -8.5)], batch_size=40, lr=0.2),
-        make("large", [(1, 1, -9), (2, 2, -7)], batch_size=40, lr=0.4),
-        make("other", [(1, 1, -7)], "nrws", batch_size=10),
-    ]
-    found = reach([read_run(path) for path in paths], "algorithm.name", LL, [-8.0, -7.0])
-    shown = found.assign(run=[path.name for path in found["run"]])
-    assert shown[["method", "target", "batch", "run", "tried"]].values.tolist() == [
-        ["rws", -8.0, 10, "fast", 2],
-        ["rws", -8.0, 40, "large", 2],
-        ["rws", -7.0, 10, "fast", 2],
-        ["rws", -7.0, 40, "large", 2],
-        ["nrws", -8.0, 10, "other", 1],
-        ["nrws", -7.0, 10, "other", 1],
-    ]
-    assert found[["steps", "images"]].values[:2].tolist() == [[15, 150], [15, 600]]
-
-
-def test_batch_sizes(make: Make, command: Command, tmp_path: Path) -> None:
-    for batch in (10, 40):
-        make(f"runs/{batch}", [(1, 1, -9), (2, 2, -3)], batch_size=batch)
-    targets = [f"--target=-{nats}" for nats in range(4, 9)]  # more than there are simple dashes
-    outcome = command(BATCH_SIZES, "runs", *targets)
-    assert outcome.code == 0 and outcome.err == ""
-    expected = ["rws", "-8", "10", "11.6667", "116.667", "0.1", "1"]
-    shown = outcome.out.splitlines()[9].split()
-    assert shown[:3] == expected[:3] and shown[3:5] == ["12", "117"] and shown[5:] == expected[5:]
-    assert outcome.out.splitlines()[-2:] == ["batch_sizes.png", "batch_sizes.svg"]
-    text = (tmp_path / "batch_sizes.svg").read_text()
-    assert all(f">rws, -{nats} nats<" in text for nats in range(4, 9))
-    for arguments, expected in {
-        ("runs", "--target", "-1"): "no run reaches any of -1 in valid/log_likelihood",
-        ("runs", "--target", "-8", "--column", "bound"): "has no column 'bound'; there are",
-        ("none", "--target", "-8"): "none does not exist",
-        ("runs", "--target", "nan"): "--target must be a number of nats, got [nan]",
-    }.items():
-        assert expected in command(BATCH_SIZES, *arguments).message()

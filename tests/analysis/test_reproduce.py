@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import Command, composed
+from conftest import ROOT, Command, composed
 
-from nws.programs import reproduce
-
+REPRODUCE = "scripts/reproduce.py"
 TINY = ("trainer.epochs=0.02", "trainer.evaluate_every=0.01", "trainer.evaluation_samples=5")
 
 
 @pytest.mark.parametrize("what", ["fashion_mnist", "three_by_three", "tfd"])
 def test_every_method_is_composed_as_its_name_says(command: Command, what: str) -> None:
     for quick in ([], ["--quick"]):
-        lines = command("nws", "reproduce", what, *quick, "--dry-run").out.splitlines()
+        lines = command(REPRODUCE, what, *quick, "--dry-run").out.splitlines()
         words = [shlex.split(line)[1:] for line in lines]
-        programs = ["train"] * 3 + ["evaluate"] + ["sample"] * 3 + ["plot", "report"]
-        assert [each[0] for each in words] == programs
+        programs = ["train"] * 3 + ["evaluate"] + ["sample"] * 3 + ["plot_curves", "report"]
+        assert [Path(each[0]).stem for each in words] == programs
     metrics = [None, "nws.natural.metrics.Kronecker", "nws.natural.metrics.Fisher"]
     for line, metric, name in zip(words, metrics, ("rws", "nrws", "nrws"), strict=False):
         given = [
@@ -39,21 +40,25 @@ def test_a_comparison_is_carried_out_and_goes_on(
     calls: list[str] = []
     failing = ["sample"]
 
-    def call(line: list[str]) -> Any:
+    run = subprocess.run
+
+    def call(line: list[str], **options: Any) -> Any:
+        if line[:3] != [sys.executable, "-m", "nws"]:  # git, by the training
+            return run(line, **options)
         calls.append(line[3])
         program = failing.pop() if line[3] in failing else ""
         code = 1 if program else command("nws", *line[3:]).code
         return SimpleNamespace(returncode=code)
 
-    monkeypatch.setattr(reproduce, "subprocess", SimpleNamespace(run=call))
+    monkeypatch.setattr(subprocess, "run", call)
     arguments = ("three_by_three", "--quick", "--methods", "kronecker", "--output", "an out", *TINY)
-    message = command("nws", "reproduce", *arguments).message()
+    message = command(REPRODUCE, *arguments).message()
     assert message.splitlines()[0] == "error: sample failed, see above; go on with"
-    assert message.splitlines()[1] == f"  nws reproduce {shlex.join(arguments)}"
+    assert message.splitlines()[1] == f"  python {ROOT / REPRODUCE} {shlex.join(arguments)}"
     metrics = sorted(Path("an out").rglob("metrics.csv"))
     assert len(metrics) == 2 and calls == ["train", "evaluate", "sample"]
     before = [path.read_bytes() for path in metrics]
-    outcome = command("nws", "reproduce", *arguments)
+    outcome = command(REPRODUCE, *arguments)
     assert outcome.code == 0 and calls[3:] == ["train", "evaluate", "sample", "plot", "report"]
     assert [path.read_bytes() for path in metrics] == before  # with its seconds: not trained again
     made = {path.name for path in Path("an out").iterdir()}

@@ -189,10 +189,8 @@ def test_the_table_of_runs(command: Command, folder: Path) -> None:
     ("options", "expected"),
     [
         (["--sort", "best"], "2 1 0 10"),
-        (["--sort", "best", "--reverse"], "0 1 2 10"),
         (["--sort", "lr"], "0 10 1 2"),
         (["--sort", "algorithm"], "2 10 0 1"),
-        (["--reverse"], "10 2 1 0"),
         (["--where", "algorithm == 'rws'"], "0 1"),
         (["--where", "`optimizer.lr` > 0.1"], "1 2"),
         (["--where", "lr <= 0.1 and algorithm != 'rws'"], "all/10"),

@@ -35,10 +35,6 @@ def refused(source: Callable[..., nd.RawImages], message: str, **options: Any) -
     assert "\n" not in str(caught.value) and "pickle" not in str(caught.value)
 
 
-def broken() -> nd.RawImages:
-    raise KeyError("mine")
-
-
 def no_images() -> Any:
     return {}
 
@@ -48,14 +44,13 @@ FOLD = "data.fold must be one of 0, 1, 2, 3, 4, got"
 OPTIONS: list[tuple[Any, dict[str, Any], str]] = [
     ("digits", {"binarize": "round"}, "data.binarize must be one of resample, .*'round'"),
     ("digits", {"where": "disk"}, "data.where must be one of device, host, auto, got 'disk'"),
-    ("digits", {"name": 3}, "data.name must be a text, got 3"),
-    ("digits", {"path": "x"}, "digits has no option path; its options are root, binarize, where$"),
-    ("npz", {"size": 3}, "no option size; its options are root, .*, path, shape, held_out$"),
+    ("digits", {"path": "x"}, "digits do not fit: .*'path'; its .* root, binarize, where$"),
+    ("npz", {"size": 3}, "npz do not fit: .*'size'; its .* root, .*, path, shape, held_out$"),
     ("npz", {}, "data.path must name a file or folder, got null: add data.path=PATH"),
     ("npz", {"path": 3}, "data.path must name a file or folder, got 3"),
-    ("npz", {"path": "~nosuch/x.npz"}, "expected a .npz or .npy file .*, found none at"),
+    ("npz", {"path": "~nosuch/x.npz"}, "nosuch/x.npz cannot be read: No such file"),
     ("folder", {}, "data.path must name a file or folder, got null"),
-    ("folder", {"path": "nosuch"}, "expected a folder of PNG or JPEG images, found none at"),
+    ("folder", {"path": "nosuch"}, "nosuch: expected images ending in .*, found nothing"),
     ("mnist", {"root": None}, "data.root must name a file or folder, got null"),
     ("torchvision", {"dataset": "Nosuch"}, "data.dataset: torchvision's Nosuch cannot be had"),
     ("torchvision", {"dataset": "KMNIST", "options": {"a": 1}}, "cannot be had: .*argument 'a'"),
@@ -73,13 +68,12 @@ OPTIONS: list[tuple[Any, dict[str, Any], str]] = [
     ("arrays", {"train": BITS[:2]}, "data: expected at least 3 images to split, got 2"),
     ("arrays", {"train": BITS, "test": BITS}, r"train alone, got \['train', 'test'\]"),
     ("arrays", {"train": pd.DataFrame({"a": ["x"]})}, "expected booleans, .* got dtype"),
-    ("arrays", {"train": BITS, "shape": [5, 5]}, r"data.shape must have H \* W = 12, .* \[5, 5\]"),
+    ("arrays", {"train": BITS, "shape": [5, 5]}, r"train must be .* of \(5, 5\), got"),
     ("arrays", {"train": BITS, "shape": "34"}, r"data.shape must be \[H, W\] or null, got '34'"),
     ("arrays", {"train": BITS, "shape": 12}, r"data.shape must be \[H, W\] or null, got 12"),
     ("arrays", {"train": BITS, "shape": [-3, -4]}, "data.shape must be a whole .* least 1, got -3"),
-    (broken, {}, "data: test_bad_inputs.broken raised KeyError: 'mine'"),
     (no_images, {}, "a function that returns nws.data.RawImages, .*no_images returned dict"),
-    (dict, {}, "data._target_ must be a function in Python, got <class 'dict'>"),
+    (dict, {}, "the options of dict do not fit: no signature"),
     (lambda count: None, {"name": "mine"}, "options of mine do not fit: missing .* 'count'"),
 ]  # fmt: skip
 
@@ -167,10 +161,10 @@ def pack(content: bytes) -> bytes:
 TEN, FIVE = idx(marked(10, 160, 240)), idx(marked(5, 0, 9, (5, 5)))
 TERABYTES = struct.pack(">4I", 2051, *[2**32 - 1] * 3) + bytes(45)
 V73 = b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM" + bytes(384) + b"\x89HDF\r\n\x1a\n"
-NPY, IDX = "reading|expected an array alone, or the arrays", "is damaged, or no idx .* delete it"
+NPY, IDX = "reading|expected one array, or the arrays", "is damaged, or no idx .* delete it"
 ZEROS = {"compression": zipfile.ZIP_DEFLATED}
 FILES: list[tuple[str, bytes | None, str]] = [  # None: a named pipe, which is never opened
-    ("my.npy", None, "found something that is no regular file at .*my.npy"),
+    ("my.npy", None, "my.npy is no regular file"),
     ("my.npy", b"", NPY),
     ("my.npy", b"train", f"({NPY}).* it holds something else"),
     ("my.npy", b"\x93NUMPY\x01", NPY),
@@ -181,11 +175,11 @@ FILES: list[tuple[str, bytes | None, str]] = [  # None: a named pipe, which is n
     ("my.npy", header("(10, 9)", "'nosuch'") + bytes(90), NPY),
     ("my.npy", header("(10, 9)", "[('a', '<u4')]") + bytes(360), "got dtype"),
     ("my.npy", header("()") + bytes(1), r"got shape \(\)"),
-    ("my.npz", npz(names=("train",)), f"({NPY}).* missing valid, test, got train"),
+    ("my.npz", npz(names=("train",)), f"({NPY}).*valid is not a file in the archive"),
     ("my.npz", npz()[:200] + bytes(60) + npz()[260:], NPY),
     ("my.npz", npz(b"no array at all"), "got dtype|got shape"),
     ("my.npz", npz(header("(1000000, 1000)") + bytes(100), **ZEROS), NPY),
-    (TEST_GZ, None, "found something that is no regular file"),
+    (TEST_GZ, None, "ubyte.gz is no regular file"),
     (TEST_GZ, pack(TEN[:-13]), IDX),
     (TEST_GZ, pack(TEN + b"x"), IDX),
     (TEST_GZ, pack(TEN)[:-30], IDX),
@@ -193,13 +187,13 @@ FILES: list[tuple[str, bytes | None, str]] = [  # None: a named pipe, which is n
     (TEST_GZ, pack(TEN)[:-8] + bytes(8), IDX),
     (TEST_GZ, pack(TERABYTES), IDX),
     (TEST_GZ, b"<html>not found</html>", IDX),
-    (TEST_GZ, pack(FIVE), r"test images of their size, got \(10020, 4, 3\) and \(5, 5, 5\)"),
+    (TEST_GZ, pack(FIVE), r"train must be .* of \(5, 5\), got torch.uint8 of shape \(20, 12\)"),
     (TEST_GZ[:-3], TEN[:-13], IDX),
     (TEST_GZ[:-3], TEN[:10], IDX),
     (TEST_GZ[:-3], b"", IDX),
     (TEST_GZ[:-3], idx(marked(7, 0, 9), magic=2049), IDX),
     (TEST_GZ[:-3], TERABYTES, IDX),
-    ("MNIST/raw/train-images-idx3-ubyte", TEN, "expected more than 10000 training images"),
+    ("MNIST/raw/train-images-idx3-ubyte", TEN, r"train must be .*shape \(0, 12\)"),
     ("TFD/TFD_48x48.mat", None, "expected the file .*TFD_48x48.mat, found none"),
     ("TFD/TFD_48x48.mat", b"", "expected a MATLAB file .*take a fresh copy"),
     ("TFD/TFD_48x48.mat", b"<html>not found</html>" * 20, "expected a MATLAB file"),
@@ -230,8 +224,8 @@ def test_files(tmp_path: Path, name: str, content: bytes | None, message: str) -
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"folds": None}, "folds are missing"),
-        ({"images": None, "folds": None}, "folds and images are missing"),
+        ({"folds": None}, "'folds'"),
+        ({"images": None, "folds": None}, "'images'"),
         ({"images": faces(96)}, r"images are uint8 of shape \(7, 96, 96\)"),
         ({"images": np.zeros((48, 48), np.uint8)}, r"images are uint8 of shape \(48, 48\)"),
         ({"images": np.zeros((7, 48, 48))}, r"images are float64 of shape \(7, 48, 48\)"),
@@ -239,10 +233,10 @@ def test_files(tmp_path: Path, name: str, content: bytes | None, message: str) -
         ({"folds": FOLDS[:, :3]}, r"folds are uint8 of shape \(7, 3\)"),
         ({"folds": FOLDS[:6]}, r"folds are uint8 of shape \(6, 5\)"),
         ({"folds": np.array(["a"] * 7)}, "folds are <U1"),
-        ({"folds": FOLDS + 1}, r"folds are uint8 of shape \(7, 5\), or not 0 to 3"),
-        ({"folds": FOLDS / 2}, "folds are float64 .* or not 0 to 3"),
-        ({"folds": np.full((7, 5), np.nan)}, "folds are float64 .* or not 0 to 3"),
-        ({"folds": np.minimum(FOLDS, 2)}, "images of each kind .* in fold 0, got 0: 2, 1: 2, 2: 3"),
+        ({"folds": FOLDS + 1}, r"folds are uint8 of shape \(7, 5\) with \[\[1, 2, 3, 4"),
+        ({"folds": FOLDS / 2}, "folds are float64 .* with"),
+        ({"folds": np.full((7, 5), np.nan)}, "folds are float64 .* with"),
+        ({"folds": np.minimum(FOLDS, 2)}, r"folds are uint8 .* with \[\[0, 1, 2\]"),
     ],
 )
 def test_arrays_of_tfd(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
@@ -260,11 +254,15 @@ def png(promised: tuple[int, int] = (3, 4)) -> bytes:
 UNLIKE = {"a.png": GREY[0], "b.png": GREY[0][:3]}
 FOLDERS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"a.gif": b""}, {}, r"expected images ending in \.png, \.jpg, \.jpeg, found a\.gif"),
-    (UNLIKE, {}, r"got 4x3 pixels in .*a\.png and 3x3 in .*b\.png; data\.size=\[H,W\] brings"),
-    ({"b.png": png()[:40]}, {}, r"b\.png cannot be read as a PNG or JPEG image \(.*\); replace it"),
-    ({"a.png": png((2**30, 2**30))}, {}, r"a\.png cannot be read as a PNG or JPEG image \(.*\)"),
-    ({"a.png": b"%!PS-Adobe-3.0 EPSF-3.0"}, {}, r"a\.png cannot be read as a PNG or JPEG image"),
-    ({"a.png": None}, {}, "found something that is no regular file at .*a.png"),
+    (
+        UNLIKE,
+        {},
+        r"got 4x3 pixels in .*a\.png and 3x3 pixels in .*b\.png; data\.size=\[H,W\] brings",
+    ),
+    ({"b.png": png()[:40]}, {}, r"b\.png cannot be read as an image: .*; replace it"),
+    ({"a.png": png((2**30, 2**30))}, {}, r"a\.png cannot be read as an image: .*; replace it"),
+    ({"a.png": b"%!PS-Adobe-3.0 EPSF-3.0"}, {}, r"a\.png cannot be read as an image"),
+    ({"a.png": None}, {}, "a.png is no regular file"),
     ({"train/a.png": GREY[0], "test/a.png": GREY[0]}, {}, "or none of them .*, got train, test"),
     (UNLIKE, {"size": 0}, "data.size must be a whole number of at least 1, got 0"),
     (UNLIKE, {"size": [1]}, r"data.size must be \[H, W\] or null, got \[1\]"),
@@ -295,5 +293,5 @@ def test_a_failed_download_says_what_is_missing_and_where(
     raw = write_mnist(tmp_path)
     (raw / TEST_FILE).unlink()
     reason = str(failure.args[0]).replace("\n", " ")
-    found = f"in {raw}, found train-images-idx3-ubyte, and the download failed.*{reason}"
-    refused(nd.load_mnist, f"{TEST_FILE} .*{found}.*data.root, .*NWS_DATA_ROOT", root=tmp_path)
+    found = f"in {raw}, and the download failed.*{reason}"
+    refused(nd.load_mnist, f"{TEST_FILE} .*{found}.*data.root .*NWS_DATA_ROOT", root=tmp_path)

@@ -16,7 +16,7 @@ from data_files import GREY, Source, write_sources
 import nws.data as nd
 from nws.data import Split, load_dataset, loading
 from nws.data.dataset import CHUNK
-from nws.data.files import free_memory
+from nws.data.loading import free_memory
 
 CPU = torch.device("cpu")
 BINARY = ("bits.npy", "three_by_three")
@@ -174,6 +174,6 @@ def test_auto_is_the_host_where_the_device_is_small(
     assert 2**20 < free_memory(CPU) < 2**50 or free_memory(CPU) == math.inf
     bytes_of_all = 60 * 12 + 2 * 6 * 12  # the file, and copies of the two small parts
     for free, host in ((2 * bytes_of_all, False), (2 * bytes_of_all - 1, True), (math.inf, False)):
-        monkeypatch.setattr("nws.data.files.free_memory", lambda device, free=free: free)
+        monkeypatch.setattr("nws.data.loading.free_memory", lambda device, free=free: free)
         train = load_dataset(source, where="auto", **options).train
         assert (train.onto is not None) == is_map(train.bytes) == host

@@ -29,6 +29,7 @@ from test_documents import COMMANDS
 from torch.distributed.run import get_args_parser
 
 from nws.errors import UserError
+from nws.experiment.boundary import errors_for_people
 from nws.experiment.provenance import read_provenance
 from nws.learning import WakeSleep
 
@@ -53,7 +54,8 @@ def start(program: str, arguments: tuple[str, ...], fault: Any = None) -> tuple[
     if fault is not None:
         fault()
     try:
-        (train if program == "train.py" else evaluate).run()
+        with errors_for_people():
+            (train if program == "train.py" else evaluate).run()
     except SystemExit as stop:
         if isinstance(stop.code, str):
             print(stop.code, file=sys.stderr)

@@ -141,11 +141,11 @@ def warm_up() -> None:
     from hydra.core.plugins import Plugins
 
     import nws.programs.train
-    from nws.experiment.storage.git import code_of_this_process
+    from nws.experiment.provenance import read_code
 
     torch.set_num_threads(1)  # of which a fork would leave but one
     Plugins.instance()
-    code_of_this_process()
+    read_code()
     assert sklearn.datasets and torchvision.utils and nws.programs.train
 
 
@@ -154,13 +154,15 @@ def run_here(attempt: Attempt, place: Path) -> None:
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(f"{place}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     os.chdir(attempt.folder)
+    from nws.experiment.boundary import errors_for_people
     from nws.programs.train import run
 
     sys.argv = [str(ROOT / "train.py"), *attempt.arguments]
     breaker, code = Breaker(attempt.folder, attempt.how, attempt.at), 0
     breaker.install()
     try:
-        run()
+        with errors_for_people():
+            run()
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
         if isinstance(stop.code, str):

@@ -13,7 +13,7 @@ from breaking import Ending, Server
 from conftest import SMALL, assert_same_run
 from faults.trial import fresh_seed
 
-RUN = (*SMALL, "hydra.run.dir=run", "verbosity=quiet")
+RUN = (*SMALL, "hydra.run.dir=run", "progress=false")
 AUTO = (*RUN, "resume=auto")
 WRONG = ("runs lost", "bit differences", "leftovers", "tracebacks")
 

@@ -18,7 +18,6 @@ from PIL import Image
 from scipy.io import savemat
 
 from nws.data import load_dataset, load_folder, load_mnist, load_npz, mnist, tfd
-from nws.data.mnist import fashion_mnist_labels
 
 GREY = np.random.default_rng(0).integers(0, 256, (12, 9), dtype=np.uint8)
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -58,16 +57,6 @@ def test_idx(trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert not trial.read("a bomb", load)
     packed.write_bytes(gzip.compress(idx(images[:5])))
     trial.read_bytes(packed, 40, load)
-
-
-def test_labels(trial: Trial, tmp_path: Path) -> None:
-    folder = tmp_path / "FashionMNIST" / "raw"
-    folder.mkdir(parents=True)
-    content = struct.pack(">2I", 2049, 20) + bytes(range(20))
-    (folder / "train-labels-idx1-ubyte").write_bytes(content)
-    packed = folder / "t10k-labels-idx1-ubyte.gz"
-    packed.write_bytes(gzip.compress(content))
-    trial.read_bytes(packed, 30, lambda: fashion_mnist_labels(tmp_path))
 
 
 def test_mat(trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

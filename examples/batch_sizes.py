@@ -1,11 +1,15 @@
-"""How far a larger batch helps: steps and images until a run reaches a target.
+"""How far a larger batch helps: steps and images until runs reach a target.
 
-Source: McCandlish et al. 2018, "An Empirical Model of Large-Batch Training". Up to its critical
-batch size a method needs the same number of images; beyond it the same number of steps.
+Of the runs of a method and batch size, such as those of several rates, the fastest counts. Up to
+its critical batch size a method needs the same number of images; beyond it the same number of
+steps (McCandlish et al. 2018, "An Empirical Model of Large-Batch Training").
 """
 
+import argparse
 import itertools
+import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -14,10 +18,27 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from nws.analysis.curves import group_runs
-from nws.analysis.figures import DASHES, render
-from nws.analysis.runs import Run
+from nws.analysis.figures import DASHES, figure_paths, render, save
+from nws.analysis.keys import value_text
+from nws.analysis.runs import LOG_LIKELIHOOD, Run, read_runs
+from nws.analysis.tables import show
 from nws.errors import UserError
+from nws.experiment.boundary import errors_for_people
 from nws.style import COLOURS, STYLE
+
+
+def read_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    add = parser.add_argument
+    add("runs", metavar="RUN", nargs="+", help="a run directory, or a folder with runs below it")
+    target = "a value of the column to be reached, as --target=-255; several give a line each"
+    add("--target", type=float, action="append", required=True, metavar="NATS", help=target)
+    add("--column", default=LOG_LIKELIHOOD, help=f"of metrics.csv (default {LOG_LIKELIHOOD})")
+    keys = "configuration keys that name a method (default algorithm.name)"
+    add("--group", default="algorithm.name", metavar="KEY[,KEY]", help=keys)
+    written = "the PNG or SVG file to write (default: both, batch_sizes.png and .svg)"
+    add("--output", type=Path, help=written)
+    return parser.parse_args()
 
 
 def crossing(run: Run, column: str, target: float) -> float:
@@ -101,3 +122,24 @@ def draw(found: pd.DataFrame) -> dict[str, bytes]:
         lines, labels = left.get_legend_handles_labels()
         figure.legend(lines, labels, loc="outside lower center", ncols=2, handlelength=2.6)
         return render(figure)
+
+
+def main() -> None:
+    given = read_arguments()
+    paths = figure_paths(given.output, "batch_sizes")
+    if not all(map(math.isfinite, given.target)):
+        raise UserError(f"--target must be a number of nats, got {given.target}")
+    found = reach(read_runs(given.runs), given.group, given.column, given.target)
+    shown = found[["method", "target", "batch", "steps", "images", "rate", "tried"]].assign(
+        target=found["target"].map("{:g}".format),
+        steps=found["steps"].map("{:.0f}".format),
+        images=found["images"].map("{:.0f}".format),
+        rate=[value_text("optimizer.lr", rate) for rate in found["rate"]],
+    )
+    show(shown.rename(columns={"tried": "runs tried"}))
+    save(draw(found), paths)
+
+
+if __name__ == "__main__":
+    with errors_for_people():
+        main()

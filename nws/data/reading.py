@@ -1,22 +1,45 @@
-"""What the readers of a user's own images share: an automatic split, and another size.
+"""What the readers share: paths, broken files, an automatic split, and another size.
 
 Symbols: N images of H x W pixels.
 """
 
+import contextlib
 import logging
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from nws.data.dataset import RawImages
+from nws.data.dataset import CHUNK, RawImages
 from nws.errors import UserError, number, positive_int
 
 log = logging.getLogger(__name__)
 
 HELD_OUT = 0.1  # of images without parts, the share that becomes valid; as many become test
 SPLIT_SEED = 505  # a constant: every run splits the same images in the same way
+
+
+def find_path(option: str, value: object) -> Path:
+    """Return the absolute path that an option names; `UserError` where it is no path."""
+    if not isinstance(value, str | os.PathLike) or not str(value):
+        got = "null" if value is None else repr(value)
+        raise UserError(f"{option} must name a file or folder, got {got}: add {option}=PATH")
+    return Path(os.path.abspath(os.path.expanduser(value)))
+
+
+@contextlib.contextmanager
+def explained(problem: str, advice: str) -> Iterator[None]:
+    """Turn whatever a library raises over a file into a `UserError`, with its words in one line."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if "pickle" in reason:  # numpy advises to run what is in the file
+            reason = "it holds something else, such as text or objects"
+        raise UserError(f"{problem}: {reason}; {advice}") from error
 
 
 def in_parts(
@@ -26,14 +49,10 @@ def in_parts(
     where: object,
     maximum: int = 255,
 ) -> RawImages:
-    """Return images as parts; what is missing of the three is split off the first at random.
+    """Return images, (N, H, W) or (N, D) uint8, as parts; messages name `where` they are from.
 
-    Args:
-        images: (N, H, W) or (N, D) uint8: train, valid and test; or train and test; or one.
-        shape: (H, W) of an image.
-        held_out: The share of images that become the validation part; as many become a test part.
-        where: What the images are from, for messages and the log.
-        maximum: As in `RawImages`.
+    They are train, valid and test; or train and test; or one. What is missing is split off the
+    first at random, a share `held_out` for each part.
     """
     first, *others = (part.flatten(1) for part in images)
     held, count, order = 3 - len(images), len(first), None
@@ -48,11 +67,8 @@ def in_parts(
         mixed = torch.randperm(count, generator=torch.Generator().manual_seed(SPLIT_SEED))
         *places, order = mixed.split([size] * held + [count - held * size])
         others = [*(first[each] for each in places), *others]
-        log.info(
-            "%s: %d images, split at random, the same for all runs: %d to train on, %d to validate"
-            "%s (data.held_out=%g)",
-            where, count, len(order), size, f", {size} to test" * (held - 1), held_out,
-        )  # fmt: skip
+        parts = f"{len(order)} to train on, {size} to validate" + f", {size} to test" * (held - 1)
+        log.info("%s: %d images, split at random, the same for all runs: %s", where, count, parts)
     valid, test = others
     return RawImages(first, valid, test, shape, maximum, order=order)
 
@@ -62,7 +78,7 @@ def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
     if images.shape[1:] == size:
         return images
     chunks = []
-    for chunk in images.split(4096):  # as floats the images take four times their memory
+    for chunk in images.split(CHUNK):  # as floats the images take four times their memory
         grey = interpolate(chunk[:, None].float(), size, mode="bicubic", antialias=True)
         chunks.append(grey[:, 0].round_().clamp_(0, 255).to(torch.uint8))
     return torch.cat(chunks)
@@ -72,5 +88,4 @@ def height_and_width(name: str, value: object) -> tuple[int, int]:
     """Return an option [H, W] as two whole numbers; `UserError` where it is none."""
     if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
         raise UserError(f"{name} must be [H, W] or null, got {value!r}")
-    height, width = (positive_int(name, side) for side in value)
-    return height, width
+    return positive_int(name, value[0]), positive_int(name, value[1])
