@@ -76,6 +76,9 @@ def restore(
     if state["optimizer_class"] == type(optimizer).__name__:
         _check_gathered(optimizer, saved)
         optimizer.load_state_dict(saved)
+        for each in optimizer.state.values():  # on the device each step of NAdam would wait for it
+            if "mu_product" in each and not optimizer.defaults.get("capturable"):
+                each["mu_product"] = each["mu_product"].cpu()
 
 
 def _check_gathered(optimizer: Optimizer, saved: dict[str, Any]) -> None:

@@ -36,7 +36,7 @@ RESUMABLE = [
     f"{NRWS} metric.refresh_every=4 metric.memory=8 metric.rank=3",
     f"{NRWS} metric.rank=full metric.max_kl=0.1 optimizer=momentum",
     f"{NRWS} metric=fisher metric.memory=2 metric.refresh_every=4",
-    f"{NRWS} metric=fisher solver=pcg solver.warm_start=true damping=linear",
+    f"{NRWS} metric=fisher solver=pcg damping=linear",
     f"{NRWS} metric=fisher solver=sherman_morrison damping=levenberg_marquardt",
     f"{NRWS} metric=diagonal metric.memory=5 damping=exponential", f"{NRWS} metric=mean",
     f"{NRWS} metric.batch=other data.where=host",

@@ -1,0 +1,352 @@
+"""Policies around the loop: divergence, patience, averages, noise, images, W&B and TensorBoard."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Command, Interrupt, Outcome, assert_same_run, checkpoint, flatten, metrics
+from PIL import Image
+
+from nws.experiment.callbacks import Average
+from nws.experiment.evaluation import validate
+from nws.experiment.loading import load_run
+from nws.experiment.provenance import read_provenance
+from nws.learning import WakeSleep
+from nws.models import HelmholtzMachine
+
+LL = "valid/log_likelihood"
+ROUNDING = 1e-5  # relative, of some 20 updates in float32
+FAR = ("optimizer=sgd", "scheduler=constant", "callbacks.divergence.every=1", "hydra.run.dir=run")
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, at: int, how: Callable[[WakeSleep, Any], Any]) -> None:
+    """In the step `at`, from 1, the result is another one."""
+    original, calls = WakeSleep.step, [0]
+
+    def step(self: WakeSleep, *batches: Any) -> Any:
+        result, calls[0] = original(self, *batches), calls[0] + 1
+        return how(self, result) if calls[0] == at else result
+
+    monkeypatch.setattr(WakeSleep, "step", step)
+
+
+def warnings_of(outcome: Outcome) -> list[str]:
+    return [line for line in outcome.err.splitlines() if line.startswith("WARNING")]
+
+
+# --- divergence -----------------------------------------------------------------------------------
+
+
+def test_a_loss_that_is_not_finite_names_step_layer_and_remedy(train: Command) -> None:
+    message = train("optimizer=sgd", "optimizer.lr=3e38", "hydra.run.dir=run").message()
+    assert re.search(r"step 2: the loss of (generator|recognition) layer \d is not finite", message)
+    assert "lower optimizer.lr" in message and "(step 0) is the last good checkpoint" in message
+    assert "not finite" in Path("run/train.log").read_text() and metrics(Path("run")) == []
+    assert read_provenance("run")["state"] == "diverged"
+
+
+def test_a_parameter_that_is_not_finite_keeps_the_last_checkpoint(
+    train: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nan(learner: WakeSleep, result: Any) -> Any:
+        weight = learner.machine.recognition.layers[1].weight
+        assert isinstance(weight, torch.Tensor) and weight.grad is not None
+        weight.grad[0, 0] = torch.nan
+        return result
+
+    spoil(monkeypatch, 9, nan)
+    message = train("callbacks.divergence.every=1", "hydra.run.dir=run").message()
+    assert "step 9: the parameter of recognition.layers.1.weight is not finite" in message
+    assert "last.pt (step 6) is the last good checkpoint" in message
+    state = checkpoint(Path("run"))
+    assert state["step"] == 6 and all(each.isfinite().all() for each in state["machine"].values())
+
+
+def test_warn_goes_on_while_the_parameters_are_finite(
+    train: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def inf(learner: WakeSleep, result: Any) -> Any:
+        return result._replace(layer_losses=torch.full_like(result.layer_losses, math.inf))
+
+    with monkeypatch.context() as patch:
+        spoil(patch, 3, inf)
+        outcome = train("callbacks.divergence.answer=warn", "hydra.run.dir=run")
+    (line,) = warnings_of(outcome)
+    assert outcome.code == 0 and "step 3: the loss of generator layer 0 is not finite" in line
+    spoil(monkeypatch, 3, inf)  # the control: by default it stops
+    assert "is not finite" in train("hydra.run.dir=other").message()
+
+
+def test_what_is_warned_of_and_what_is_blamed(train: Command) -> None:
+    far = train(*FAR, "optimizer.lr=3e3")
+    first, *others = [each for each in warnings_of(far) if "the training bound is" in each]
+    step = re.search(r"step (\d+): the training bound is -[\d.e+]+ nats, far below", first)
+    assert step is not None and int(step[1]) <= 2 and others == [] and "lower optimizer.lr" in first
+    natural = ("algorithm=nrws", "metric=fisher", "solver=auto", "callbacks.divergence.every=1")
+    lost = train(*natural, "damping.value=1e-8", "trainer.batch_size=32", "trainer.epochs=1",
+                 "optimizer.lr=0.1", "hydra.run.dir=lost")  # fmt: skip
+    assert "raise damping.value (alpha is 1e-08" in warnings_of(lost)[0]
+    for options in ((), natural, ("model/visible=gaussian", "data.binarize=none")):  # the controls
+        assert warnings_of(train(*options, "trainer.epochs=1", f"name=n{len(options)}")) == []
+
+
+def test_a_machine_that_starts_wrong_and_an_evaluation_that_is_no_number(
+    train: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nws.experiment import build, trainer
+
+    with monkeypatch.context() as patch:
+        original = build.build_machine
+
+        def broken(*given: Any) -> HelmholtzMachine:
+            machine = original(*given)
+            machine.generator.layers[0].bias.data.fill_(math.nan)  # type: ignore[union-attr]
+            return machine
+
+        patch.setattr(build, "build_machine", broken)
+        message = train("hydra.run.dir=wrong").message()
+    assert "before any training; see model.weight_scale" in message and "optimizer" not in message
+    found, values = trainer.validate, iter([0.0, math.nan])
+    monkeypatch.setattr(
+        trainer, "validate",
+        lambda *given: (row := found(*given)) | {LL: next(values, row[LL])},
+    )  # fmt: skip
+    run = train("hydra.run.dir=run").run
+    assert checkpoint(run, "best.pt")["step"] == 12 and math.isfinite(checkpoint(run)["best"])
+
+
+# --- patience -------------------------------------------------------------------------------------
+
+
+def test_patience_ends_a_run_and_more_goes_on(
+    train: Command, interrupt: Interrupt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if it had been there from the start: the count is that of the evaluations."""
+    options = ("trainer.epochs=9", "optimizer.lr=0.5", "callbacks.patience.evaluations=2")
+    whole = train("hydra.run.dir=whole", *options)
+    (line,) = [each for each in warnings_of(whole) if "brought no better" in each]
+    values = [float(row[LL]) for row in metrics(whole.run)]
+    best = values.index(max(values))
+    assert len(values) == best + 3 < 9 and "2 evaluations brought no better" in line
+    assert checkpoint(whole.run)["finished"] and "finished" in whole.out
+    again = train("resume=whole")
+    assert again.code == 0 and "finished already" in again.out
+    interrupt(6 * len(values) - 3, 15)
+    assert train("hydra.run.dir=parts", *options).code == 143
+    assert train("resume=parts").code == 0
+    assert_same_run(whole.run, Path("parts"))
+    more = train("resume=parts", "callbacks.patience.evaluations=100").run
+    endless = train("hydra.run.dir=endless", *options[:2], "callbacks.patience.evaluations=100")
+    assert metrics(more) == metrics(endless.run) and len(metrics(more)) == 9
+
+
+# --- averages -------------------------------------------------------------------------------------
+
+
+def vector(machine: HelmholtzMachine) -> torch.Tensor:
+    return torch.cat([each.detach().double().flatten() for each in machine.parameters()])
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, 20])
+@pytest.mark.parametrize(
+    "options", [{"memory": 5}, {"memory": 1}, {"start": 0.0}, {"start": 0.5}, {"start": 0.74}]
+)
+def test_an_average_is_the_weighted_mean_of_what_it_saw(
+    steps: int, options: dict[str, float]
+) -> None:
+    rng = torch.Generator().manual_seed(0)
+    machine = HelmholtzMachine([4, 3, 2], rng=rng)
+    average, seen = Average(**options), []
+    average.machine = HelmholtzMachine([4, 3, 2], rng=rng)
+    for step in range(1, steps + 1):
+        for each in machine.parameters():
+            each.data.add_(torch.randn(each.shape, generator=rng))
+        average.update(machine, step, steps)
+        seen.append(vector(machine))
+    first = math.floor(options.get("start", 0) * steps)
+    assert average.count == steps - first
+    decay = 1 - 1 / options["memory"] if "memory" in options else 1.0
+    shares = decay ** torch.arange(steps - first - 1, -1, -1, dtype=torch.float64)
+    expected = shares / shares.sum() @ torch.stack(seen[first:])
+    torch.testing.assert_close(vector(average.machine), expected, rtol=ROUNDING, atol=ROUNDING)
+    if steps == 20 and options != {"memory": 1}:  # the control: the newest weights are others
+        assert (seen[-1] - expected).abs().max() > 1e3 * ROUNDING
+
+
+def test_an_average_leaves_training_alone_and_is_what_was_evaluated(train: Command) -> None:
+    options = ("average=exponential", "average.memory=4")
+    plain, averaged = train("hydra.run.dir=plain").run, train("hydra.run.dir=run", *options).run
+    states = [checkpoint(run) for run in (plain, averaged)]
+    for state in states:
+        del state["callbacks"], state["configuration"], state["choices"]
+    assert flatten(states[0]) == flatten(states[1])
+    rows = metrics(averaged)
+    own = [(row.pop("average/log_likelihood"), row.pop("average/standard_error")) for row in rows]
+    assert rows == metrics(plain)
+    loaded = load_run(averaged, "last", "average", device="cpu")
+    found = validate(loaded.machine, loaded.data, 5, 20)
+    assert float(own[-1][0]) == found[LL] != float(rows[-1][LL])
+    assert float(own[-1][1]) == found["valid/standard_error"]
+    tail = train("average=tail", "average.start=0.75", "hydra.run.dir=tail").run  # of 12 steps
+    assert [row["average/log_likelihood"] != "" for row in metrics(tail)] == [False, True]
+    assert checkpoint(tail)["callbacks"]["average"]["count"] == 3
+    train("resume=tail", "trainer.epochs=3")  # the tail of 18 steps starts after 13.5
+    assert checkpoint(tail)["callbacks"]["average"]["count"] == 5
+
+
+# --- noise and images -----------------------------------------------------------------------------
+
+
+def test_noise_and_images_leave_training_alone(train: Command) -> None:
+    plain = train("hydra.run.dir=plain").run
+    shown = train(
+        "hydra.run.dir=run", "callbacks.noise_scale.batches=3", "callbacks.images.every=0.5"
+    ).run
+    states = [flatten(checkpoint(run)["machine"]) for run in (plain, shown)]
+    assert states[0] == states[1]
+    columns = [float(row["noise_scale/generator"]) for row in metrics(shown)]
+    assert len(columns) == 2 and all(each > 0 for each in columns)
+    names = sorted(path.name for path in (shown / "images").iterdir())
+    assert names == [
+        f"{name}_step_{step:07d}.png"
+        for name in ("generated", "reconstructed") for step in (3, 6, 9, 12)
+    ]  # fmt: skip
+    off = train("hydra.run.dir=off", "callbacks.images=null", "callbacks.noise_scale=null").run
+    assert flatten(checkpoint(off)["machine"]) == states[0] and not (off / "images").exists()
+
+
+# --- loggers --------------------------------------------------------------------------------------
+
+
+class FakeRun:
+    """Stands for a run of W&B, and fails where it is told to."""
+
+    def __init__(self, fail: str, options: dict[str, Any]) -> None:
+        self.id, self.fail, self.options = options["id"] or "new-id", fail, options
+        self.rows: list[dict[str, Any]] = []
+        self.summary: dict[str, Any] = {}
+        self.exit_code: int | None = None
+
+    def define_metric(self, *_: Any, **__: Any) -> None: ...
+
+    def log(self, row: dict[str, Any], step: int) -> None:
+        if self.fail == "log" and step > 6:
+            raise ConnectionError("the network is gone")
+        self.rows.append(row)
+
+    def finish(self, exit_code: int) -> None:
+        if self.fail == "finish":
+            raise SystemExit(1)  # as wandb does when its service failed
+        self.exit_code = exit_code
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[FakeRun]]:
+    def install(fail: str = "") -> list[FakeRun]:
+        import wandb
+
+        runs: list[FakeRun] = []
+
+        def init(**options: Any) -> FakeRun:
+            if fail == "init":
+                raise RuntimeError("no W&B today")
+            runs.append(FakeRun(fail, options))
+            return runs[-1]
+
+        monkeypatch.setattr(wandb, "init", init)
+        monkeypatch.setattr(wandb, "teardown", lambda: None)
+        return runs
+
+    return install
+
+
+ON = "logger=wandb_offline"
+
+
+def test_what_goes_to_wandb(train: Command, fake: Any, interrupt: Interrupt) -> None:
+    runs = fake()
+    path = train(ON, "hydra.run.dir=run", "callbacks.images.every=1").run
+    (run,) = runs
+    assert (run.options["mode"], run.options["dir"], run.options["group"]) == (
+        "offline", path, None,
+    )  # fmt: skip
+    assert run.options["config"]["model"]["layers"] == [5, 3] and run.options["project"] == "nws"
+    rows = [row[LL] for row in run.rows if LL in row]
+    assert [float(each[LL]) for each in metrics(path, start=True)] == rows
+    images = [name for row in run.rows for name in row if name.startswith("images/")]
+    assert sorted(set(images)) == ["images/generated", "images/reconstructed"] and len(images) == 4
+    assert run.summary["steps"] == 12 and run.summary["state"] == "finished" and run.exit_code == 0
+    assert run.summary["best/log_likelihood"] == checkpoint(path)["best"]
+    train("resume=run", "trainer.epochs=3")
+    assert runs[1].options["id"] == run.id == "new-id" and runs[1].options["resume"] == "allow"
+    assert [row["step"] for row in runs[1].rows if "epoch" in row] == [18]
+    for number, (how, state, code) in enumerate(
+        ((KeyboardInterrupt(), "stopped", 0), (OSError("gone"), "failed", 1)), start=2
+    ):
+        interrupt(3, how)
+        assert train(ON, f"hydra.run.dir={state}").code != 0
+        assert (runs[number].summary["state"], runs[number].exit_code) == (state, code)
+    assert train(ON, "-m", "optimizer.lr=0.01,0.002", "trainer.epochs=1").code == 0
+    assert [each.options["name"] for each in runs[4:]] == [
+        f"rws digits optimizer.lr={lr}" for lr in (0.01, 0.002)
+    ]
+    assert len({each.options["group"] for each in runs[4:]}) == 1 and runs[4].options["group"]
+
+
+@pytest.mark.parametrize("fail", ["init", "log", "finish"])
+def test_a_logger_that_fails_warns_once_and_training_goes_on(
+    train: Command, fake: Any, fail: str
+) -> None:
+    fake(fail)
+    outcome = train(ON, "trainer.epochs=4")
+    assert outcome.code == 0 and len(metrics(outcome.run)) == 4
+    assert outcome.err.count("WARNING: logger failed (") == 1 and "going on without" in outcome.err
+
+
+def test_wandb_offline(train: Command) -> None:
+    outcome = train(ON, "hydra.run.dir=on", "callbacks.images.every=2")
+    assert outcome.code == 0 and outcome.err == "" and "wandb:" not in outcome.out
+    (folder,) = (outcome.run / "wandb").glob("offline-run-*")
+    identity = folder.name.rsplit("-", 1)[1]
+    content = (folder / f"run-{identity}.wandb").read_bytes()
+    assert all(word in content for word in (LL.encode(), b"weight_scale", b"best/log_likelihood"))
+    assert len(list(folder.rglob("*.png"))) == 2
+    train("resume=on", "trainer.epochs=3")
+    # Where both starts fall into one second, W&B adds -1 to the second folder's name.
+    found = {each.name.split("-")[3] for each in (outcome.run / "wandb").glob("offline-run-*")}
+    assert found == {identity}
+
+
+def test_tensorboard(train: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event file says what metrics.csv says; rows that are written again are hidden."""
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    outcome = train("logger=tensorboard", "callbacks.images.every=1", "hydra.run.dir=run")
+    assert outcome.code == 0 and outcome.err == "", outcome.err
+    assert train("resume=run", "trainer.epochs=3").code == 0
+    board = events.EventAccumulator(str(outcome.run / "tensorboard")).Reload()
+    rows = metrics(outcome.run, start=True)
+    for name in set(rows[0]) - {"step"}:
+        found = [(each.step, each.value) for each in board.Scalars(name)]
+        numbers = [(int(row["step"]), row[name]) for row in rows if row[name]]
+        assert found == [(step, float(np.float32(number))) for step, number in numbers], name
+    shown = board.Images("images/generated")
+    assert [each.step for each in shown] == [6, 12, 18]
+    file = outcome.run / "images" / "generated_step_0000018.png"
+    with Image.open(io.BytesIO(shown[-1].encoded_image_string)) as one, Image.open(file) as other:
+        assert np.array_equal(np.asarray(one), np.asarray(other.convert("RGB")))
+    hparams = board.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    assert b"optimizer.lr" in hparams and b"rws digits" in hparams and b"finished" in hparams
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: "board" not in name or find(name))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    message = train("logger=tensorboard").message()
+    assert "needs the package tensorboard" in message and "'.[tensorboard]'" in message

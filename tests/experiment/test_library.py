@@ -1,0 +1,144 @@
+"""What a notebook uses: load_run, features, load_data, named_rule, natural_metrics."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import Command, checkpoint, names
+
+import nws
+from nws.errors import UserError
+from nws.learning import NaturalMetric
+from nws.models import HelmholtzMachine
+from nws.natural import Damping
+from nws.natural.metrics import Fisher
+
+PIXELS = 20
+
+
+def test_a_run_is_loaded_and_its_data_when_they_are_asked_for(
+    train: Command, tmp_path: Path
+) -> None:
+    np.savez(
+        "mine.npz",
+        **{part: np.eye(8, dtype=np.uint8)[np.arange(20) % 8] for part in ("train", "test")},
+        valid=np.eye(8, dtype=np.uint8),
+    )
+    own = ("data=npz", "data.path=mine.npz", "data.shape=[2,4]", "trainer.batch_size=5")
+    path = train(*own, "hydra.run.dir=run").run
+    run = nws.load_run(path, device="cpu")
+    assert run.state["step"] == checkpoint(path, "best.pt")["step"] and run.shape == (2, 4)
+    assert run.config.model.layers == [5, 3] and run.machine.sizes == (8, 5, 3)
+    assert run.directory.path == path and len(run.data.train) == 20
+    assert nws.load_run(path, checkpoint="last", device="cpu").state["step"] == 8
+    x = run.data.valid.batch()
+    features = run.features(x, samples=50)
+    assert [tuple(each.shape) for each in features] == [(8, 5), (8, 3)]
+    again = run.features(x, samples=50)
+    assert all(map(torch.equal, features, again))
+    first = run.machine.recognition.layers[0]
+    # The mean of the first hidden layer given x has no sampling in it.
+    mean = run.machine.units[1].mean(x @ first.weight.T[: x.shape[1]] + first.bias)  # type: ignore
+    torch.testing.assert_close(features[0], mean, rtol=1e-5, atol=1e-5)
+    Path("mine.npz").unlink()
+    with pytest.raises(UserError, match="mine.npz"):
+        _ = nws.load_run(path, device="cpu").data
+    (path / "checkpoints" / "best.pt").unlink()
+    with pytest.raises(UserError, match=r"found none; last\.pt beside it is good \(step 8\): cp"):
+        nws.load_run(path, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"checkpoint": "newest"}, "checkpoint must be best or last, got 'newest'"),
+        ({"weights": "mean"}, "weights must be plain or average, got 'mean'"),
+        ({"weights": "average"}, "has no averaged weights; a run has them with average=exponential"),
+        ({"device": "gpu"}, "device must be auto, cpu or cuda"),
+        ({"path": "nowhere"}, "nowhere does not exist"),
+        ({"path": "pretrained/nowhere"}, "the machines that come with nws are pretrained/digits"),
+        ({"path": "."}, "is not a run directory"),
+    ],
+)
+def test_mistakes_of_load_run(
+    command: Command, tmp_path: Path, options: dict[str, str], words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        nws.load_run(**{"path": "pretrained/digits"} | options)  # type: ignore[arg-type]
+
+
+def test_machines_that_come_with_nws(command: Command, tmp_path: Path) -> None:
+    """They are laid out where one works, are small, and of no other machine's paths."""
+    for path in sorted((Path(nws.__file__).parent / "pretrained").glob("*/")):
+        run = nws.load_run(f"pretrained/{path.name}", device="cpu")
+        assert run.directory.path == tmp_path / "pretrained" / path.name
+        files = [each for each in path.rglob("*") if each.is_file()]
+        assert sum(each.stat().st_size for each in files) < 2 * 2**20
+        text = (path / ".hydra" / "config.yaml").read_text()
+        assert "/home" not in text and "/work" not in text and "/tmp" not in text
+    # A folder of the user's own of that name stays as it is.
+    shutil.rmtree("pretrained")
+    (tmp_path / "pretrained" / "digits").mkdir(parents=True)
+    with pytest.raises(UserError, match="is not a run directory"):
+        nws.load_run("pretrained/digits")
+
+
+def test_digits_are_as_good_as_they_are_said_to_be(command: Command) -> None:
+    """nws/pretrained/README.md; the draws alone make less than 0.05 nats: 0.2 is 4 of these."""
+    run = nws.load_run("pretrained/digits", device="cpu")
+    images = run.data.valid.batch()
+    rng = torch.Generator().manual_seed(0)
+    assert nws.log_likelihood(run.machine, images, 50, rng).mean == pytest.approx(-23.12, abs=0.2)
+
+
+def test_data_and_rules_by_name(command: Command) -> None:
+    data = nws.load_data("digits", device="cpu", binarize="threshold")
+    assert data.name == "digits" and set(data.train.batch().unique().tolist()) == {0.0, 1.0}
+    for name in names("algorithm"):
+        rule = nws.named_rule(name)
+        assert rule.samples == (1 if name in ("ws", "nws") else 10), name
+    assert nws.named_rule("rws", samples=5, recognition_dream=0).samples == 5
+    for call, words in (
+        (lambda: nws.load_data("digit"), "data must be one of"),
+        (lambda: nws.load_data("digits", sise=3), "data.sise is no option of"),
+        (lambda: nws.load_data("digits", binarize="no"), "data.binarize must be one of"),
+        (lambda: nws.named_rule("rsw"), "algorithm must be one of bihm, nbihm"),
+        (lambda: nws.named_rule("rws", sample=5), "did you mean algorithm.samples"),
+        (lambda: nws.named_rule("rws", samples=0), "algorithm.samples must be a whole number"),
+        (lambda: nws.natural_metrics(HelmholtzMachine([4, 2]), "fischer"), "metric must be one of"),
+        (lambda: nws.natural_metrics(HelmholtzMachine([4, 2]), damping=0), "damping.value must be"),
+        (lambda: nws.natural_metrics(HelmholtzMachine([4, 2]), rnk=3), "did you mean metric.rank"),
+        (lambda: nws.natural_metrics(HelmholtzMachine([4, 2]), "fisher", solver="x"), "solver must"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=words):
+            call()
+
+
+def train_by_hand(metrics: str) -> torch.Tensor:
+    """The parameters after three steps of the library as the documents use it."""
+    rng = torch.Generator().manual_seed(0)
+    machine = HelmholtzMachine([64, 8, 4], rng=rng)
+    data = nws.load_data("digits", device="cpu", binarize="threshold")
+    found = nws.natural_metrics(machine, "fisher", 0.3, solver=metrics) if metrics else [
+        NaturalMetric(network, Fisher(), Damping(0.3)) for network in machine.networks
+    ]  # fmt: skip
+    learner = nws.WakeSleep(machine, nws.named_rule("nrws", samples=3), rng, found)
+    optimizer = torch.optim.SGD([p for p in machine.parameters() if p.numel()], 0.1)
+    for step in range(3):
+        learner.start_step(step)
+        learner.step(data.train.batch()[step * 50 : step * 50 + 50])
+        optimizer.step()
+        learner.after_step()
+    return torch.cat([each.detach().flatten() for each in machine.parameters()])
+
+
+def test_a_metric_in_one_call_is_the_one_made_by_hand(command: Command) -> None:
+    """To the tolerance of their iterations also that of another solver."""
+    torch.testing.assert_close(train_by_hand("pcg"), train_by_hand(""), rtol=0, atol=1e-3)
+    torch.testing.assert_close(
+        train_by_hand("cholesky"), train_by_hand("woodbury"), rtol=0, atol=1e-4
+    )
