@@ -1,8 +1,6 @@
 """The device that a run computes on, and the name of the machine that a time was measured on."""
 
 import platform
-import resource
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,11 +46,3 @@ def device_text(device: str) -> str:
     gpu = device != "cpu" and torch.cuda.is_available()
     threads = [] if gpu else [f"{count} thread{'s' * (count > 1)}"]
     return ", ".join([device_name(device), *threads, f"torch {torch.__version__}"])
-
-
-def peak_memory(device: torch.device) -> int:
-    """Return the most bytes in use so far: on the GPU those of torch, else those of the process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak

@@ -59,16 +59,11 @@ class Average(Callback):
 
     def after_step(self, trainer: "Trainer") -> None:
         """Take in the weights after a step. It does not wait for the device."""
-        self.update(trainer.machine, trainer.step, trainer.total_steps)
-
-    def update(self, machine: HelmholtzMachine, step: int, total_steps: int) -> None:
-        """Take in a machine's weights after a step, counted from 1, of so many."""
-        if step <= self.after * total_steps:
+        if trainer.step <= self.after * trainer.total_steps or self.machine is None:
             self.count = 0  # a longer run may move the start
             return
-        assert self.machine is not None
         self.count += 1
-        pair = (list(part.parameters()) for part in (self.machine, machine))
+        pair = (list(part.parameters()) for part in (self.machine, trainer.machine))
         mix = get_ema_multi_avg_fn(1 - newest_share(self.count, self.decay))
         mix(*([each.detach() for each in part] for part in pair), self.count)
 
@@ -77,11 +72,8 @@ class Average(Callback):
         if not self.count or self.machine is None:
             return {}
         found = trainer.validate(self.machine, "evaluation of the average")
-        return {
-            f"average/{key.split('/')[1]}": value
-            for key, value in found.items()
-            if key != "valid/samples"
-        }
+        del found["valid/samples"]
+        return {f"average/{key.split('/')[1]}": value for key, value in found.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the averaged weights and how many steps are in them."""
