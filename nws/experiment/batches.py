@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nws.data import Dataset, Split
+from nws.data import Dataset
 from nws.errors import UserError, positive_int
 
 TRAIN, UNLABELED = 2, 3  # the streams of random numbers that shuffle these parts
@@ -44,6 +44,7 @@ class Batches:
 
     def __init__(self, data: Dataset, size: int, sources: Collection[str], seed: int) -> None:
         self.data, self.size, self.sources, self.seed = data, size, sources, seed
+        self._parts = {TRAIN: data.train, UNLABELED: data.unlabeled or data.train}
         self._places: list[Tensor] = []  # of the batches: each step writes to the same memory
         steps_per_epoch(size, len(data.train), "training")
         if "unlabeled" in sources:
@@ -68,25 +69,28 @@ class Batches:
         that is recorded finds its batch in the same place.
         """
         wanted = self._wanted(step)
-        found = {
-            key: self._coming[key] if key in self._coming else self._rows(key) for key in wanted
-        }
+        found = self._take(wanted)
         if self._side is not None:
             main = torch.cuda.current_stream(self._device)
             main.wait_stream(self._side)
             for each in found.values():
                 each.record_stream(main)  # its memory is not given away before main has used it
         if self._held:
-            following = self._wanted(step + 1)
-            self._coming = {k: found[k] if k in found else self._rows(k) for k in following}
+            self._coming = found
+            self._coming = self._take(self._wanted(step + 1))
         rows = list(found.values())
         if not self._places:
             shape = (len(wanted), *rows[0].shape)
             self._places = [*rows[0].new_empty(shape, dtype=torch.float32)]
         return [
-            self._split(stream).images(each, rng, place)
+            self._parts[stream].images(each, rng, place)
             for (stream, _), each, place in zip(wanted, rows, self._places, strict=True)
         ]
+
+    def _take(self, wanted: list[Key]) -> dict[Key, Tensor]:
+        """Return batches, those that are coming or from now on."""
+        coming = self._coming
+        return {key: coming[key] if key in coming else self._rows(key) for key in wanted}
 
     def _wanted(self, step: int) -> list[Key]:
         """Return which batches a step takes: that of the gradient first."""
@@ -96,16 +100,10 @@ class Batches:
             return [(TRAIN, step), (UNLABELED, step)]
         return [(TRAIN, step)]
 
-    def _split(self, stream: int) -> Split:
-        """Return the part whose shuffles come from a stream of random numbers."""
-        if stream == UNLABELED and self.data.unlabeled is not None:
-            return self.data.unlabeled
-        return self.data.train
-
     def _rows(self, key: Key) -> Tensor:
         """Return the bytes of a batch, (B, D), on the device, or on their way to it."""
         stream, step = key
-        split = self._split(stream)
+        split = self._parts[stream]
         epoch, place = divmod(step, len(split) // self.size)
         order = _shuffle(len(split), split.bytes.device, self.seed, stream, epoch)
         rows = split.rows(order[place * self.size : (place + 1) * self.size])

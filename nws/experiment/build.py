@@ -80,10 +80,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "evaluate_every"):
-            given = getattr(self, name)
-            setattr(
-                self, name, number(f"trainer.{name}", given, "above 0", lambda value: value > 0)
-            )
+            given, option = getattr(self, name), f"trainer.{name}"
+            setattr(self, name, number(option, given, "above 0", lambda value: value > 0))
         for name in ("batch_size", "evaluation_samples", "evaluation_points"):
             given, most = getattr(self, name), MOST_SAMPLES if "samples" in name else math.inf
             if given is not None or name != "evaluation_points":
@@ -140,7 +138,12 @@ def build_parts(config: DictConfig, device: torch.device) -> Parts:
     mistakes.say()
     rng = torch.Generator(device).manual_seed(derive_seed(seed, 1))
     learner = WakeSleep(machine, rule, rng, metrics)
-    data = without_exact(data, machine)
+    if data.distribution is not None and not can_enumerate(machine, len(data.distribution[0])):
+        data = replace(data, distribution=None)
+        log.warning(
+            f"metrics.csv will not have exact/kl: layers {list(machine.sizes[1:])} have too many"
+            " states to sum over; model=toy has few enough"
+        )
     return Parts(settings, data, learner, optimizer, scheduler, callbacks, total)
 
 
@@ -199,19 +202,7 @@ def build_machine(config: DictConfig, data: Dataset | int) -> HelmholtzMachine:
     layers = options.pop("layers")
     if not isinstance(layers, list):
         raise UserError(f"model.layers must be a list of sizes such as [128,64], got {layers!r}")
-    machine: HelmholtzMachine = _build(options, "model", [pixels, *layers], rng=rng)
-    return machine
-
-
-def without_exact(data: Dataset, machine: HelmholtzMachine) -> Dataset:
-    """Return a data set without its p_D where the machine has too many states to sum over."""
-    if data.distribution is None or can_enumerate(machine, len(data.distribution[0])):
-        return data
-    log.warning(
-        f"metrics.csv will not have exact/kl: layers {list(machine.sizes[1:])} have too many states"
-        " to sum over; model=toy has few enough"
-    )
-    return replace(data, distribution=None)
+    return _build(options, "model", [pixels, *layers], rng=rng)
 
 
 def build_rule(config: DictConfig, total_steps: int = 1) -> Rule:
@@ -274,8 +265,7 @@ def build_optimizer(config: DictConfig, machine: HelmholtzMachine) -> Optimizer:
 
 def build_scheduler(config: DictConfig, total_steps: int, optimizer: Optimizer) -> Scheduler:
     """Return the `scheduler` group's scheduler of an optimizer."""
-    made: Scheduler = _build(filled(to_dict(config.scheduler), total_steps), "scheduler", optimizer)
-    return made
+    return _build(filled(to_dict(config.scheduler), total_steps), "scheduler", optimizer)
 
 
 def build_callbacks(config: DictConfig, total_steps: int) -> dict[str, Callback]:

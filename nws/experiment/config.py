@@ -156,10 +156,9 @@ def parameters_of(found: Callable[..., Any]) -> tuple[list[str], bool]:
         taken = inspect.signature(found).parameters.values()
     except (ValueError, TypeError):  # a builtin that does not say
         return [], True
-    names = [
-        each.name for each in taken if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
-    ]
-    return names, any(each.kind is each.VAR_KEYWORD for each in taken)
+    others = [each.name for each in taken if each.kind is each.VAR_KEYWORD]
+    ours = [each.name for each in taken if each.kind is not each.VAR_POSITIONAL]
+    return [name for name in ours if name not in others], bool(others)
 
 
 def check_names(option: str, given: Sequence[str], taken: Sequence[str], owner: str) -> None:

@@ -29,11 +29,8 @@ def validate(
     images = data.valid.first(points)
     rng = torch.Generator(images.device).manual_seed(EVALUATION_SEED)
     valid = log_likelihood(machine, images, samples, rng, show=show, sums=log_sums)
-    row: Row = {
-        "valid/log_likelihood": valid.mean,
-        "valid/standard_error": valid.standard_error,
-        "valid/samples": valid.samples,
-    }
+    row: Row = {"valid/log_likelihood": valid.mean, "valid/standard_error": valid.standard_error}
+    row["valid/samples"] = valid.samples
     if data.distribution is not None:
         row["exact/kl"] = kl_divergence(machine, *data.distribution)
     return row

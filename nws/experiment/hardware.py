@@ -10,8 +10,10 @@ import torch
 from nws.errors import UserError
 
 
-def pick_device(name: str) -> torch.device:
+def pick_device(name: str | torch.device) -> torch.device:
     """Return the device for `auto` (CUDA where there is one), `cpu` or `cuda`."""
+    if isinstance(name, torch.device):
+        return name
     if name not in ("auto", "cpu", "cuda"):
         raise UserError(f"device must be auto, cpu or cuda, got {name!r}")
     if name == "cuda" and not torch.cuda.is_available():

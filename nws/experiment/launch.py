@@ -150,7 +150,7 @@ class Job:
         self.shares_output = self.in_worker and "joblib" in launcher
         if self.shares_output and PARENT in os.environ:
             end_with(int(os.environ[PARENT]))
-        if self.in_worker and "submitit" in launcher:
+        if self.in_worker and "submitit" in launcher and int(os.environ.get("SLURM_NTASKS", 1)) > 1:
             meet_tasks()
 
     def run(self) -> float:
@@ -260,12 +260,11 @@ class Job:
 
 
 def meet_tasks() -> None:
-    """Meet the other tasks of a job of SLURM, where it has several: they train one run."""
-    if int(os.environ.get("SLURM_NTASKS", 1)) > 1:
-        from submitit.helpers import TorchDistributedEnvironment
+    """Meet the other tasks of a job of SLURM: they train one run."""
+    from submitit.helpers import TorchDistributedEnvironment
 
-        TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
-        meet_others()
+    TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
+    meet_others()
 
 
 def meet_others() -> None:

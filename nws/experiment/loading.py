@@ -119,7 +119,7 @@ def load_run(
     ):
         if value not in choices:
             raise UserError(f"{name} must be {' or '.join(choices)}, got {value!r}")
-    place = pick_device(device) if isinstance(device, str) else device
+    place = pick_device(device)
     run, _ = open_run(path)
     file = run.best if checkpoint == "best" else run.last
     state = load_checkpoint(file)
@@ -162,7 +162,7 @@ def load_data(data: Any, device: str | torch.device = "auto", **options: Any) ->
         >>> load_data(torch.ones(40, 6), device="cpu").train.batch().shape
         torch.Size([32, 6])
     """
-    place = pick_device(device) if isinstance(device, str) else device
+    place = pick_device(device)
     if not isinstance(data, str):
         named = {"name": "arrays"} | options
         return load_dataset(load_arrays, device=place, train=data, **named)

@@ -99,13 +99,12 @@ class Provenance(Callback):
 
     def __init__(self, run: RunDirectory, origin: Facts, here: Facts, step: int | None) -> None:
         self.run, code = run, read_code()
-        self._diff = b""  # that is still to be written
+        self._diff = code.diff if code and step is None else b""  # still to be written
         git = None if code is None else {"commit": code.commit, "changed": bool(code.diff)}
         self.record = origin | here | {"started": now(), "git": git, "resumed": []}
-        if step is None and code is not None and code.diff:
-            self._diff = code.diff
+        if self._diff:
             self.record["git"] |= {"diff": DIFF}
-        elif step is not None:
+        if step is not None:
             before = self.record | {"started": None} | read_provenance(run.path)
             entries = before["resumed"] if isinstance(before["resumed"], list) else []
             entry = {"step": step, "time": now(), "command": origin["command"], "git": git}

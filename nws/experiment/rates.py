@@ -30,10 +30,9 @@ def parameter_groups(
         if rates[0] is not None:
             options["lr"] = rates[0]
         return parameters
-    above = set(map(id, machine.recognition.parameters()))
     groups: list[dict[str, Any]] = []
-    for upward, rate in enumerate(rates):
-        part = [each for each in parameters if (id(each) in above) == bool(upward)]
+    for network, rate in zip(machine.networks, rates, strict=True):
+        part = [each for each in network.parameters() if each.numel()]
         groups.append({"params": part} | ({} if rate is None else {"lr": rate}))
     return groups
 

@@ -163,12 +163,8 @@ def check_same(
 ) -> None:
     """Raise `UserError` for the first key in which two configurations differ.
 
-    Args:
-        here: One of them.
-        there: The other one, of a checkpoint.
-        subject: What the message is about: a path.
-        text: What it says of it, with the `key` and both values.
-        only: The keys and groups that are compared; by default all but `ASIDE`.
+    `text` says of the subject what it is, with the `key` and both values. `only` has the keys and
+    groups that are compared; by default they are all but `ASIDE`.
     """
     ours, theirs = (flatten(to_dict(each)) for each in (here, there))
     for key in dict.fromkeys([*ours, *theirs]):

@@ -166,7 +166,7 @@ def remove_empty(directory: Path) -> None:
 
 
 def load_yaml(path: Path) -> DictConfig:
-    """Return what a YAML file of ours says; `UserError` where it is damaged, large or too clever."""
+    """Return what a YAML file of ours says; `UserError` where it is damaged or too large."""
     return parse_yaml(read_text(path, YAML_LIMIT), path)
 
 

@@ -288,7 +288,11 @@ class Trainer:
             self.seconds, self.best, self.count = state["seconds"], state["best"], state["count"]
             self.rows = [dict(row) for row in state["rows"]]
             self.sums.copy_(state["sums"])
-            self._load_optimizer(state, changed)
+            # With new options, or another number of steps, the schedule is followed from step 0.
+            longer = state["total_steps"] != self.total_steps and not self.plateau
+            steps = 0 if self.plateau else min(self.step, self.total_steps)
+            again = longer or changed & {"optimizer", "scheduler"}
+            restore(self.optimizer, self.scheduler, state, steps if again else None)
             fresh = bool(changed & {"metric", "solver"})
             for metric, saved in zip(self.learner.metrics, state["metrics"], strict=False):
                 metric.load_state_dict(saved, "damping" in changed, fresh)
@@ -301,14 +305,6 @@ class Trainer:
             for name, each in self._stateful().items():
                 each.load_state_dict(state["stateful"][name])
             self._load_draws(state)
-
-    def _load_optimizer(self, state: State, changed: set[str]) -> None:
-        """Restore both; with new options, or another number of steps, the schedule from step 0."""
-        steps = None
-        longer = state["total_steps"] != self.total_steps and not self.plateau
-        if longer or changed & {"optimizer", "scheduler"}:
-            steps = 0 if self.plateau else min(self.step, self.total_steps)
-        restore(self.optimizer, self.scheduler, state, steps)
 
     def _load_draws(self, state: State) -> None:
         """Let the draws go on; from a new seed where the checkpoint is of another device."""

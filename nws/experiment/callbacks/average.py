@@ -64,7 +64,9 @@ class Average(Callback):
             return
         self.count += 1
         pair = (list(part.parameters()) for part in (self.machine, trainer.machine))
-        mix = get_ema_multi_avg_fn(1 - newest_share(self.count, self.decay))
+        d = self.decay
+        newest = 1 / self.count if d == 1 else (1 - d) / (1 - d**self.count)  # its share
+        mix = get_ema_multi_avg_fn(1 - newest)
         mix(*([each.detach() for each in part] for part in pair), self.count)
 
     def row(self, trainer: "Trainer") -> "Row":
@@ -83,13 +85,3 @@ class Average(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
         self._saved, self.count = state["machine"], int(state["count"])
-
-
-def newest_share(count: int, decay: float) -> float:
-    """Return the share of the newest of `count` weights: 1 / sum of decay^k, k = 0 .. count - 1.
-
-    Examples:
-        >>> [newest_share(count, 0.5) for count in (1, 2)], newest_share(4, 1.0)
-        ([1.0, 0.6666666666666666], 0.25)
-    """
-    return 1 / count if decay == 1 else (1 - decay) / (1 - decay**count)
