@@ -1,13 +1,13 @@
 """Which images each training step gets."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nws.data import Dataset, Split
+from nws.data import Dataset
 from nws.errors import UserError, positive_int
 
 TRAIN, UNLABELED = 2, 3  # the streams of random numbers that shuffle these parts
@@ -44,6 +44,7 @@ class Batches:
 
     def __init__(self, data: Dataset, size: int, sources: Collection[str], seed: int) -> None:
         self.data, self.size, self.sources, self.seed = data, size, sources, seed
+        self._parts = {TRAIN: data.train, UNLABELED: data.unlabeled or data.train}
         self._places: list[Tensor] = []  # of the batches: each step writes to the same memory
         steps_per_epoch(size, len(data.train), "training")
         if "unlabeled" in sources:
@@ -54,8 +55,12 @@ class Batches:
                     " of the training images"
                 )
             steps_per_epoch(size, len(data.unlabeled), "unlabelled")
-        host = data.train.onto is not None
-        self._ahead = RowsAhead(data.train.device, self._rows) if host else None
+        # Of data in host memory the next batch is on its way to the device already. On CUDA it goes
+        # through pinned memory, on a stream of its own, while the step before computes.
+        self._device, self._held = data.train.device, data.train.onto is not None
+        self._coming: dict[Key, Tensor] = {}
+        copies = self._held and self._device.type == "cuda"
+        self._side = torch.cuda.Stream(self._device) if copies else None
 
     def at(self, step: int, rng: torch.Generator) -> list[Tensor]:
         """Return the batch of a step, (B, D), and the one that metrics take rows from, if another.
@@ -64,17 +69,28 @@ class Batches:
         that is recorded finds its batch in the same place.
         """
         wanted = self._wanted(step)
-        if self._ahead is not None:
-            rows = self._ahead.take(wanted, self._wanted(step + 1))
-        else:
-            rows = [self._rows(key) for key in wanted]
+        found = self._take(wanted)
+        if self._side is not None:
+            main = torch.cuda.current_stream(self._device)
+            main.wait_stream(self._side)
+            for each in found.values():
+                each.record_stream(main)  # its memory is not given away before main has used it
+        if self._held:
+            self._coming = found
+            self._coming = self._take(self._wanted(step + 1))
+        rows = list(found.values())
         if not self._places:
             shape = (len(wanted), *rows[0].shape)
             self._places = [*rows[0].new_empty(shape, dtype=torch.float32)]
         return [
-            self._split(stream).images(each, rng, place)
+            self._parts[stream].images(each, rng, place)
             for (stream, _), each, place in zip(wanted, rows, self._places, strict=True)
         ]
+
+    def _take(self, wanted: list[Key]) -> dict[Key, Tensor]:
+        """Return batches, those that are coming or from now on."""
+        coming = self._coming
+        return {key: coming[key] if key in coming else self._rows(key) for key in wanted}
 
     def _wanted(self, step: int) -> list[Key]:
         """Return which batches a step takes: that of the gradient first."""
@@ -84,19 +100,17 @@ class Batches:
             return [(TRAIN, step), (UNLABELED, step)]
         return [(TRAIN, step)]
 
-    def _split(self, stream: int) -> Split:
-        """Return the part whose shuffles come from a stream of random numbers."""
-        if stream == UNLABELED and self.data.unlabeled is not None:
-            return self.data.unlabeled
-        return self.data.train
-
     def _rows(self, key: Key) -> Tensor:
-        """Return the bytes of a batch, (B, D), where they are held."""
+        """Return the bytes of a batch, (B, D), on the device, or on their way to it."""
         stream, step = key
-        split = self._split(stream)
+        split = self._parts[stream]
         epoch, place = divmod(step, len(split) // self.size)
         order = _shuffle(len(split), split.bytes.device, self.seed, stream, epoch)
-        return split.rows(order[place * self.size : (place + 1) * self.size])
+        rows = split.rows(order[place * self.size : (place + 1) * self.size])
+        if self._side is None:
+            return rows.to(self._device)
+        with torch.cuda.stream(self._side):
+            return rows.pin_memory().to(self._device, non_blocking=True)
 
 
 @lru_cache(maxsize=4)  # a step and the next need two epochs at most, of two parts
@@ -114,44 +128,3 @@ def steps_per_epoch(size: int, images: int, kind: str) -> int:
         limit = f"at most the {images} {kind} images"
         raise UserError(f"trainer.batch_size must be {limit}, got {size}; lower it")
     return images // size
-
-
-class RowsAhead:
-    """Bytes of batches on the device, of which the next ones are on their way already.
-
-    On CUDA each goes through pinned memory, on a stream of its own: it is copied while the step
-    before computes, and the host waits for nothing. On a CPU there is nothing to copy.
-
-    Args:
-        device: Where batches are used.
-        rows: Returns the bytes of a batch, (B, D), in host memory.
-    """
-
-    def __init__(self, device: torch.device, rows: Callable[[Key], Tensor]) -> None:
-        self._device, self._rows = device, rows
-        self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._coming: dict[Key, Tensor] = {}
-
-    def take(self, wanted: Sequence[Key], following: Sequence[Key]) -> list[Tensor]:
-        """Return the wanted batches, (B, D) bytes on the device, and begin to copy the next ones.
-
-        What was not announced is copied now.
-        """
-        found = {key: self._of(key) for key in wanted}
-        if self._side is not None:
-            main = torch.cuda.current_stream(self._device)
-            main.wait_stream(self._side)
-            for rows in found.values():
-                rows.record_stream(main)  # its memory is not given away before main has used it
-        self._coming = {key: found[key] if key in found else self._of(key) for key in following}
-        return [found[key] for key in wanted]
-
-    def _of(self, key: Key) -> Tensor:
-        """Return a batch that was copied, or is being copied from now on."""
-        if key in self._coming:
-            return self._coming[key]
-        rows = self._rows(key)
-        if self._side is None:
-            return rows.to(self._device)
-        with torch.cuda.stream(self._side):
-            return rows.pin_memory().to(self._device, non_blocking=True)

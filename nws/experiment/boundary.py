@@ -78,7 +78,11 @@ def explain(error: Exception) -> str:
     if isinstance(error, OSError):
         what = f"{error.filename}: " if error.filename is not None else ""
         return f"{what}{error.strerror or error}; look at whether it is there and may be written"
-    return f"{describe(error)}; {_keep(error)}"
+    with contextlib.suppress(OSError):
+        with tempfile.NamedTemporaryFile("w", prefix="nws_", suffix=".log", delete=False) as file:
+            file.write("".join(traceback.format_exception(error)))
+        return f"{describe(error)}; its traceback is in {file.name}"
+    return f"{describe(error)}; NWS_DEBUG=1 shows its traceback"
 
 
 def describe(error: BaseException) -> str:
@@ -91,12 +95,3 @@ def describe(error: BaseException) -> str:
     else:
         text = (str(error).strip().splitlines() or ["no message"])[0]
     return f"{where}{type(error).__name__}: {text}"
-
-
-def _keep(error: Exception) -> str:
-    """Write the traceback of an error to a file, and return words that name it."""
-    with contextlib.suppress(OSError):
-        with tempfile.NamedTemporaryFile("w", prefix="nws_", suffix=".log", delete=False) as file:
-            file.write("".join(traceback.format_exception(error)))
-        return f"its traceback is in {file.name}"
-    return "NWS_DEBUG=1 shows its traceback"

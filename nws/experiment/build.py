@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import torch
 from omegaconf import DictConfig
-from torch import Tensor
 from torch.optim import Optimizer, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -30,9 +29,9 @@ from nws.experiment.config import (
 )
 from nws.experiment.rates import Scheduler, parameter_groups
 from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep
-from nws.models import HelmholtzMachine, Units
+from nws.models import HelmholtzMachine
 from nws.models.likelihood import can_enumerate
-from nws.models.units import find_units
+from nws.models.units import Units, find_units
 from nws.natural import Damping
 from nws.natural.metrics import Metric
 from nws.natural.solvers import Solver
@@ -45,9 +44,20 @@ SOURCE = ("name", "binarize", "where", "root")  # options of every data set
 ROWS = tuple(field.name for field in fields(RowOptions))  # options of every metric
 #: What a group's section has beside the parameters of its class.
 MORE = {"data": SOURCE, "model": ("layers",), "optimizer": RATES, "metric": ROWS}
+#: What the `_target_` of a group makes, and how messages call it; callbacks are the rest.
+KINDS: dict[str, tuple[Any, str]] = {
+    "model": (HelmholtzMachine, "a nws.models.HelmholtzMachine"),
+    "algorithm": (Rule, "a nws.learning.Rule"),
+    "metric": (Metric, "a nws.natural.Metric"),
+    "solver": (Solver, "a nws.natural.Solver"),
+    "damping": (Damping, "a class of nws.natural.damping"),
+    "optimizer": (Optimizer, "a torch optimizer"),
+    "scheduler": ((LRScheduler, ReduceLROnPlateau), "one of torch.optim.lr_scheduler"),
+}
+OTHERS = (Callback, "a nws.experiment.callbacks.Callback")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Settings:
     """The options of the `trainer` group.
 
@@ -72,18 +82,12 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "evaluate_every"):
-            found = number(
-                f"trainer.{name}", getattr(self, name), "above 0", lambda value: value > 0
-            )
-            object.__setattr__(self, name, found)
-        for name, most in (
-            ("batch_size", math.inf),
-            ("evaluation_samples", MOST_SAMPLES),
-            ("evaluation_points", math.inf),
-        ):
-            if getattr(self, name) is not None or name != "evaluation_points":
-                found = positive_int(f"trainer.{name}", getattr(self, name), maximum=most)
-                object.__setattr__(self, name, found)
+            given, option = getattr(self, name), f"trainer.{name}"
+            setattr(self, name, number(option, given, "above 0", lambda value: value > 0))
+        for name in ("batch_size", "evaluation_samples", "evaluation_points"):
+            given, most = getattr(self, name), MOST_SAMPLES if "samples" in name else math.inf
+            if given is not None or name != "evaluation_points":
+                setattr(self, name, positive_int(f"trainer.{name}", given, maximum=most))
         if self.matmul_precision not in ("highest", "high"):
             raise UserError(
                 f"trainer.matmul_precision must be highest or high, got {self.matmul_precision!r}"
@@ -119,37 +123,29 @@ def build_parts(config: DictConfig, device: torch.device) -> Parts:
         UserError: With all mistakes in the options that were found.
     """
     mistakes = check_options(config)
-    collected, total = mistakes.collected, 1
-    settings = data = machine = optimizer = None
-    with collected():
-        settings = build_settings(config)
-    with collected():
-        data = build_data(config, device)
-    with collected():
-        seed = check_seed("seed", config.seed)
+    attempt, total = mistakes.attempt, 1
+    settings = attempt(build_settings, config)
+    data = attempt(build_data, config, device)
+    seed = attempt(check_seed, "seed", config.seed)
     if settings is not None and data is not None:
-        with collected():
-            total = settings.total_steps(len(data.train))
-    with collected():
-        rule = build_rule(config, total)
-    with collected():
-        callbacks = build_callbacks(config, total)
-    with collected():
-        machine = build_machine(config, data or 1).to(device)
+        total = attempt(settings.total_steps, len(data.train)) or 1
+    rule = attempt(build_rule, config, total)
+    callbacks = attempt(build_callbacks, config, total)
+    machine = attempt(build_machine, config, data or 1)
     if machine is not None:
-        with collected():
-            metrics = build_metrics(config, total, machine)
-        with collected():
-            optimizer = build_optimizer(config, machine)
-    if optimizer is not None:
-        with collected():
-            scheduler = build_scheduler(config, total, optimizer)
+        metrics = attempt(build_metrics, config, total, machine.to(device))
+        optimizer = attempt(build_optimizer, config, machine)
+        if optimizer is not None:
+            scheduler = attempt(build_scheduler, config, total, optimizer)
     mistakes.say()
-    assert settings is not None and data is not None and machine is not None
-    assert optimizer is not None
     rng = torch.Generator(device).manual_seed(derive_seed(seed, 1))
     learner = WakeSleep(machine, rule, rng, metrics)
-    data = without_exact(data, machine)
+    if data.distribution is not None and not can_enumerate(machine, len(data.distribution[0])):
+        data = replace(data, distribution=None)
+        log.warning(
+            f"metrics.csv will not have exact/kl: layers {list(machine.sizes[1:])} have too many"
+            " states to sum over; model=toy has few enough"
+        )
     return Parts(settings, data, learner, optimizer, scheduler, callbacks, total)
 
 
@@ -158,14 +154,12 @@ def check_options(config: DictConfig) -> Mistakes:
     mistakes = Mistakes()
     check_keys(config, mistakes)
     mistakes.say()  # what is missing cannot be resolved
-    for group in (
-        "algorithm", "data", "model", "metric", "solver", "damping", "optimizer", "scheduler",
-        "average", "logger", "callbacks",
-    ):  # fmt: skip
-        with mistakes.collected():
-            if group not in config:
-                raise UserError(f"the options of {group} are missing; leave ~{group} out")
-            check_section(group, to_dict(config[group] or {}), MORE.get(group, ()))
+    for group in ("data", *KINDS, "average", "logger", "callbacks"):
+        if group in config:
+            section = to_dict(config[group] or {})
+            mistakes.attempt(check_section, group, section, MORE.get(group, ()))
+        else:
+            mistakes.texts.append(f"the options of {group} are missing; leave ~{group} out")
     return mistakes
 
 
@@ -174,6 +168,19 @@ def build_settings(config: DictConfig) -> Settings:
     options, names = to_dict(config.trainer), [field.name for field in fields(Settings)]
     check_names("trainer", list(options), names, "the trainer")
     return Settings(**options)
+
+
+def _build(section: dict[str, Any], option: str, *arguments: Any, **extra: Any) -> Any:
+    """Return what a group's section makes; `UserError` where it is not what the group is for."""
+    return _expected(make(section, option, *arguments, **extra), option)
+
+
+def _expected(made: Any, option: str) -> Any:
+    kind, words = KINDS.get(option, OTHERS)
+    if not isinstance(made, kind):
+        found = type(made).__name__
+        raise UserError(f"{option}._target_ must make {words}, got a {found}; see conf/{option}/")
+    return made
 
 
 def build_data(config: DictConfig, device: torch.device) -> Dataset:
@@ -196,57 +203,30 @@ def build_machine(config: DictConfig, data: Dataset | int) -> HelmholtzMachine:
         if not isinstance(data, int):
             units = options.get("visible") or options.get("units", "binary")
             units = make(units, "model.visible") if isinstance(units, dict) else find_units(units)
-            _expected(units, Units, "model.visible", "a nws.models.units.Units")
-            options["visible_bias"] = mean_image_bias(data, units)
+            if not isinstance(units, Units):
+                raise UserError(f"model.visible._target_ must make units, got {units!r}")
+            # The logits (D,) of the mean image, to which a white and a black one are added.
+            white = data.train.total() / data.train.maximum
+            mean = units.from_data((white + 1) / (len(data.train) + 2))
+            options["visible_bias"] = units.link(mean)
     pixels = data if isinstance(data, int) else math.prod(data.shape)
     rng = torch.Generator().manual_seed(derive_seed(check_seed("seed", config.seed), 0))
     layers = options.pop("layers")
     if not isinstance(layers, list):
         raise UserError(f"model.layers must be a list of sizes such as [128,64], got {layers!r}")
-    machine = make(options, "model", [pixels, *layers], rng=rng)
-    return _expected(machine, HelmholtzMachine, "model", "a nws.models.HelmholtzMachine")
-
-
-def _expected(made: Any, kind: Any, option: str, words: str) -> Any:
-    """Return what was made; `UserError` where it is not what its group is for."""
-    if not isinstance(made, kind):
-        found = type(made).__name__
-        raise UserError(f"{option}._target_ must make {words}, got a {found}; see conf/{option}/")
-    return made
-
-
-def without_exact(data: Dataset, machine: HelmholtzMachine) -> Dataset:
-    """Return a data set without its p_D where the machine has too many states to sum over."""
-    if data.distribution is None or can_enumerate(machine, len(data.distribution[0])):
-        return data
-    log.warning(
-        f"metrics.csv will not have exact/kl: layers {list(machine.sizes[1:])} have too many states"
-        " to sum over; model=toy has few enough"
-    )
-    return replace(data, distribution=None)
-
-
-def mean_image_bias(data: Dataset, units: Units) -> Tensor:
-    """Return the logits (D,) of the training part's mean image.
-
-    One white and one black image are added, so that no pixel is certain.
-    """
-    white = data.train.total() / data.train.maximum
-    return units.link(units.from_data((white + 1) / (len(data.train) + 2)))
+    return _build(options, "model", [pixels, *layers], rng=rng)
 
 
 def build_rule(config: DictConfig, total_steps: int = 1) -> Rule:
     """Return the learning rule of the `algorithm` group."""
-    rule: Rule = make(filled(to_dict(config.algorithm), total_steps), "algorithm")
-    _expected(rule, Rule, "algorithm", "a nws.learning.Rule")
+    rule: Rule = _build(filled(to_dict(config.algorithm), total_steps), "algorithm")
     rule.try_step(total_steps - 1)  # a schedule that leaves its range is found here
     return rule
 
 
 def build_damping(config: DictConfig, total_steps: int) -> Damping:
     """Return the damping of the `damping` group, for one network."""
-    damping: Damping = make(filled(to_dict(config.damping), total_steps), "damping")
-    _expected(damping, Damping, "damping", "a class of nws.natural.damping")
+    damping: Damping = _build(filled(to_dict(config.damping), total_steps), "damping")
     for step in (total_steps - 1, 0):  # a schedule that falls to 0 is found here
         damping.start_step(step)
     return damping
@@ -263,20 +243,19 @@ def build_metrics(
     if options.get("_target_") is None:
         return []
     check_section("metric", options, ROWS)
-    taken = parameters_of(locate(options["_target_"], "metric"))
+    taken, _ = parameters_of(locate(options["_target_"], "metric"))
     names = [name for name in ROWS if name in options and name not in taken]
     rows = RowOptions(**{name: options.pop(name) for name in names})
     extra = {}
     if "solver" in taken:
         extra["solver"] = partial(make, to_dict(config.solver), "solver")
-        # A wrong option is found here, not at the first step.
-        _expected(extra["solver"](), Solver, "solver", "a nws.natural.solvers.Solver")
-    metrics = []
-    for network in machine.networks:
-        metric = make(options, "metric", **extra)
-        _expected(metric, Metric, "metric", "a nws.natural.Metric")
-        metrics.append(NaturalMetric(network, metric, build_damping(config, total_steps), rows))
-    return metrics
+        _expected(extra["solver"](), "solver")  # a wrong option is found here
+    return [
+        NaturalMetric(
+            network, _build(options, "metric", **extra), build_damping(config, total_steps), rows
+        )
+        for network in machine.networks
+    ]
 
 
 def build_optimizer(config: DictConfig, machine: HelmholtzMachine) -> Optimizer:
@@ -290,19 +269,17 @@ def build_optimizer(config: DictConfig, machine: HelmholtzMachine) -> Optimizer:
             options[name] = number(
                 f"optimizer.{name}", options[name], "of at least 0", lambda value: value >= 0
             )
-    if "lr" not in options and "lr" in parameters_of(locate(options["_target_"], "optimizer")):
+    if "lr" not in options and "lr" in parameters_of(locate(options["_target_"], "optimizer"))[0]:
         raise UserError("optimizer.lr has no value; give optimizer.lr=VALUE")
-    made = make(options, "optimizer", parameter_groups(machine, options))
+    made: Optimizer = _build(options, "optimizer", parameter_groups(machine, options))
     if isinstance(made, SparseAdam):
         raise UserError("optimizer: SparseAdam takes sparse gradients alone; take another")
-    return _expected(made, Optimizer, "optimizer", "a torch optimizer")
+    return made
 
 
 def build_scheduler(config: DictConfig, total_steps: int, optimizer: Optimizer) -> Scheduler:
     """Return the `scheduler` group's scheduler of an optimizer."""
-    made = make(filled(to_dict(config.scheduler), total_steps), "scheduler", optimizer)
-    kinds, words = (LRScheduler, ReduceLROnPlateau), "one of torch.optim.lr_scheduler"
-    return _expected(made, kinds, "scheduler", words)
+    return _build(filled(to_dict(config.scheduler), total_steps), "scheduler", optimizer)
 
 
 def build_callbacks(config: DictConfig, total_steps: int) -> dict[str, Callback]:
@@ -318,8 +295,7 @@ def build_callbacks(config: DictConfig, total_steps: int) -> dict[str, Callback]
             continue  # none
         if section.get("_target_") is None:
             raise UserError(f"{option} needs a _target_, as the callbacks in conf/config.yaml have")
-        callback: Callback = make(filled(section, total_steps), option)
-        _expected(callback, Callback, option, "a nws.experiment.callbacks.Callback")
+        callback = _build(filled(section, total_steps), option)
         if distributed.is_first() or not callback.shows:
             made[option.rpartition(".")[2]] = callback
     return made

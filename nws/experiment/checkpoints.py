@@ -60,7 +60,7 @@ def _read(path: Path) -> State:
         raise ValueError(f"it lacks {', '.join(sorted(missing))}")
     step, rows = state["step"], state["rows"]
     good = isinstance(step, int) and step >= 0 and isinstance(rows, list)
-    if not good or not all(isinstance(row, dict) and COLUMNS <= row.keys() for row in rows):
+    if not good or not all(isinstance(row, dict) and row.keys() >= COLUMNS for row in rows):
         raise ValueError("its step or its rows are none that a run writes")
     return state
 

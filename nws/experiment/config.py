@@ -10,7 +10,7 @@ import os
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -26,8 +26,8 @@ from nws.files import PACKAGE
 CONF = (PACKAGE if (PACKAGE / "conf").is_dir() else PACKAGE.parent) / "conf"
 #: Keys that an object's section may have beside its parameters.
 HYDRAS = ("_target_", "_partial_")
-#: What a saved run may name besides nws itself: these modules' classes of these kinds.
-OF_TORCH = {"torch.optim.": (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)}
+#: What a saved run may name besides nws itself.
+OF_TORCH = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 
 
 class Mistakes:
@@ -35,20 +35,18 @@ class Mistakes:
 
     Examples:
         >>> mistakes = Mistakes()
-        >>> with mistakes.collected():
-        ...     raise UserError("seed must be a whole number")
+        >>> mistakes.attempt(check_names, "model", ["layer"], ["layers"], "Machine")
         >>> mistakes.texts
-        ['seed must be a whole number']
+        ['model.layer is no option of Machine; did you mean model.layers?']
     """
 
     def __init__(self) -> None:
         self.texts: list[str] = []
 
-    @contextmanager
-    def collected(self) -> Iterator[None]:
-        """Take in a `UserError` of the lines inside."""
+    def attempt(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Return what a function returns; None where it raises a `UserError`, which is kept."""
         try:
-            yield
+            return function(*arguments, **options)
         except UserError as error:
             self.texts.append(str(error))
 
@@ -116,10 +114,8 @@ def check_trust(config: DictConfig, trusted: Sequence[str], where: object) -> No
         where: The run, for the message.
     """
     for key, target in targets(OmegaConf.to_container(config, resolve=False)):
-        if any(target == each or target.startswith(f"{each}.") for each in trusted):
-            continue
-        found = _safely_located(target)
-        if found is None:
+        asked = any(target == each or target.startswith(f"{each}.") for each in trusted)
+        if not asked and not _is_known(target):
             module = target.partition(".")[0]
             raise UserError(
                 f"{where} wants to call {target} ({key}._target_), which is not a part of nws; if"
@@ -127,20 +123,18 @@ def check_trust(config: DictConfig, trusted: Sequence[str], where: object) -> No
             )
 
 
-def _safely_located(target: str) -> Any:
-    """Return what a name of nws, or an optimizer or scheduler of torch, stands for; else None."""
-    ours = target.startswith("nws.")
-    kinds = next((OF_TORCH[each] for each in OF_TORCH if target.startswith(each)), None)
-    if not ours and kinds is None:
-        return None
+def _is_known(target: str) -> bool:
+    """Return whether a name stands for a part of nws, or an optimizer or scheduler of torch."""
+    if not target.startswith(("nws.", "torch.optim.")):
+        return False
     try:
         found = pkgutil.resolve_name(target)
     except (ImportError, AttributeError, ValueError):
-        return None
-    if kinds is not None:
-        return found if isinstance(found, type) and issubclass(found, kinds) else None
+        return False
+    if target.startswith("torch.optim."):
+        return isinstance(found, type) and issubclass(found, OF_TORCH)
     home = getattr(found, "__module__", None) or ""  # of os.system it is posix
-    return found if callable(found) and home.partition(".")[0] == "nws" else None
+    return callable(found) and home.partition(".")[0] == "nws"
 
 
 def locate(target: object, option: str) -> Callable[..., Any]:
@@ -163,12 +157,15 @@ def locate(target: object, option: str) -> Callable[..., Any]:
     return found
 
 
-def parameters_of(found: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return what a class or function takes, by name; anything of a builtin that does not say."""
+def parameters_of(found: Callable[..., Any]) -> tuple[list[str], bool]:
+    """Return the names of what a class or function takes, and whether it takes any others."""
     try:
-        return dict(inspect.signature(found).parameters)
-    except (ValueError, TypeError):
-        return {"options": inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)}
+        taken = inspect.signature(found).parameters.values()
+    except (ValueError, TypeError):  # a builtin that does not say
+        return [], True
+    others = [each.name for each in taken if each.kind is each.VAR_KEYWORD]
+    ours = [each.name for each in taken if each.kind is not each.VAR_POSITIONAL]
+    return [name for name in ours if name not in others], bool(others)
 
 
 def check_names(option: str, given: Sequence[str], taken: Sequence[str], owner: str) -> None:
@@ -200,9 +197,8 @@ def check_section(option: str, section: Any, more: Sequence[str] = ()) -> None:
         return
     if "_target_" in section:
         target = section["_target_"]
-        taken = {} if target is None else parameters_of(locate(target, option))
-        if not any(each.kind is each.VAR_KEYWORD for each in taken.values()):
-            names = [name for name in taken if taken[name].kind is not taken[name].VAR_POSITIONAL]
+        names, takes_others = parameters_of(locate(target, option)) if target else ([], False)
+        if not takes_others:
             given = [key for key in section if key not in HYDRAS]
             check_names(option, given, [*names, *more], str(target or f"{option}=none"))
     for key, each in section.items():
@@ -223,9 +219,8 @@ def leave_out_others(
         section, known = OmegaConf.select(config, option), set(more.get(option, ()))
         with suppress(UserError, AttributeError), open_dict(config):  # said when it is built
             if given[f"{option}._target_"].key_or_group != option:  # it is not given as a whole
-                taken = parameters_of(locate(section._target_, option))
-                open_ended = any(each.kind is each.VAR_KEYWORD for each in taken.values())
-                known |= {*section} if open_ended else {*taken, *HYDRAS}
+                names, takes_others = parameters_of(locate(section._target_, option))
+                known |= {*section} if takes_others else {*names, *HYDRAS}
             for key in [key for key in section if f"{option}.{key}" not in given]:
                 if key not in known:
                     del section[key]
@@ -292,7 +287,6 @@ def check_keys(config: DictConfig, mistakes: Mistakes) -> None:
     names = {str(key) for key in known if key not in ("defaults", "hydra")} | {"tuned"}
     for each in known.defaults:
         names |= {str(key).split()[-1].split("/")[0] for key in each} if each != "_self_" else set()
-    with mistakes.collected():
-        check_names("", [str(key) for key in config], sorted(names), "train.py")
+    mistakes.attempt(check_names, "", [str(key) for key in config], sorted(names), "train.py")
     for key in sorted(OmegaConf.missing_keys(config)):
         mistakes.texts.append(f"{key} has no value (???); give {key}=VALUE")

@@ -1,8 +1,6 @@
 """What a row of metrics.csv says of a machine: how good is it?"""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
 
 import torch
 
@@ -13,26 +11,6 @@ from nws.models.helmholtz import HelmholtzMachine
 from nws.models.likelihood import kl_divergence, log_likelihood
 
 EVALUATION_SEED = 0  # of validation and images: the same draws for every run, none of training's
-
-
-class Likelihood(NamedTuple):
-    """A valid/log_likelihood of a row of metrics.csv."""
-
-    mean: float  # nats
-    standard_error: float  # nats
-    step: int
-    epoch: float
-
-
-def best_and_last(rows: Sequence[Mapping[str, Any]]) -> tuple[Likelihood | None, Likelihood | None]:
-    """Return the best and the last likelihood of the rows of metrics.csv after step 0, if any."""
-    columns = ("valid/log_likelihood", "valid/standard_error", "step", "epoch")
-    table = [[float(row[name]) for name in columns] for row in rows if int(row["step"]) > 0]
-    found = [Likelihood(mean, error, int(step), epoch) for mean, error, step, epoch in table]
-    if not found:
-        return None, None
-    finite = [each for each in found if not math.isnan(each.mean)] or found
-    return max(finite, key=lambda each: each.mean), found[-1]
 
 
 def validate(
@@ -51,11 +29,8 @@ def validate(
     images = data.valid.first(points)
     rng = torch.Generator(images.device).manual_seed(EVALUATION_SEED)
     valid = log_likelihood(machine, images, samples, rng, show=show, sums=log_sums)
-    row: Row = {
-        "valid/log_likelihood": valid.mean,
-        "valid/standard_error": valid.standard_error,
-        "valid/samples": valid.samples,
-    }
+    row: Row = {"valid/log_likelihood": valid.mean, "valid/standard_error": valid.standard_error}
+    row["valid/samples"] = valid.samples
     if data.distribution is not None:
         row["exact/kl"] = kl_divergence(machine, *data.distribution)
     return row

@@ -1,8 +1,6 @@
 """The device that a run computes on, and the name of the machine that a time was measured on."""
 
 import platform
-import resource
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +10,10 @@ import torch
 from nws.errors import UserError
 
 
-def pick_device(name: str) -> torch.device:
+def pick_device(name: str | torch.device) -> torch.device:
     """Return the device for `auto` (CUDA where there is one), `cpu` or `cuda`."""
+    if isinstance(name, torch.device):
+        return name
     if name not in ("auto", "cpu", "cuda"):
         raise UserError(f"device must be auto, cpu or cuda, got {name!r}")
     if name == "cuda" and not torch.cuda.is_available():
@@ -48,11 +48,3 @@ def device_text(device: str) -> str:
     gpu = device != "cpu" and torch.cuda.is_available()
     threads = [] if gpu else [f"{count} thread{'s' * (count > 1)}"]
     return ", ".join([device_name(device), *threads, f"torch {torch.__version__}"])
-
-
-def peak_memory(device: torch.device) -> int:
-    """Return the most bytes in use so far: on the GPU those of torch, else those of the process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak

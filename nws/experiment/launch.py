@@ -8,7 +8,6 @@ import logging
 import math
 import os
 import shlex
-import signal
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -48,11 +47,6 @@ CHATTY = (
 STARTED = ""  # when the program was started, with microseconds: one for each run
 
 
-def started() -> str:
-    """Return the time at which the program was started, the same in all processes of a run."""
-    return STARTED
-
-
 def folder(name: object) -> str:
     """Return an experiment's name as a folder below outputs/; `UserError` where it leads out."""
     parts = Path(str(name)).parts
@@ -67,7 +61,7 @@ def sweep_directory(parent: str, resume: str | None, overrides: DictConfig) -> s
         for record in sorted(Path(parent).glob(f"*/{SWEEP}"), reverse=True):
             if read_sweep(record.parent).get("overrides") == sweep_command(overrides):
                 return str(record.parent)
-    return f"{parent}/{started()}"
+    return f"{parent}/{STARTED}"
 
 
 def sweep_command(overrides: DictConfig) -> list[str]:
@@ -79,7 +73,7 @@ def sweep_command(overrides: DictConfig) -> list[str]:
 
 # Cached, so that all jobs of a sweep share the folder that was named at its start.
 OmegaConf.register_new_resolver("folder", folder, use_cache=True, replace=True)
-OmegaConf.register_new_resolver("started", started, use_cache=True, replace=True)
+OmegaConf.register_new_resolver("started", lambda: STARTED, use_cache=True, replace=True)
 OmegaConf.register_new_resolver("sweep_directory", sweep_directory, use_cache=True, replace=True)
 
 
@@ -116,17 +110,13 @@ class Sweep(Callback):
         if not before:
             # An experiment or a sweeper may have keys to vary too.
             params = config.hydra.sweeper.get("params") or {}
-            listed = [f"{key}={params[key]}" for key in params]
-            varies = dict.fromkeys(varied([*typed(config.hydra.overrides.task), *listed]))
+            swept = [f"{key}={params[key]}" for key in params]
+            listed = [*typed(config.hydra.overrides.task), *swept]
+            parsed = OverridesParser.create().parse_overrides(listed)
+            varies = dict.fromkeys(each.key_or_group for each in parsed if each.is_sweep_override())
             content = {"overrides": overrides, "command": Sweep.command, "varies": [*varies]}
             write_atomically(record, OmegaConf.to_yaml(content).encode())
         Sweep.directory = directory
-
-
-def varied(overrides: Sequence[str]) -> list[str]:
-    """Return the keys, or groups, of those overrides that have several values."""
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
-    return [each.key_or_group for each in parsed if each.is_sweep_override()]
 
 
 def run_name(config: DictConfig, keys: Sequence[str]) -> str:
@@ -162,13 +152,8 @@ class Job:
         self.shares_output = self.in_worker and "joblib" in launcher
         if self.shares_output and PARENT in os.environ:
             end_with(int(os.environ[PARENT]))
-        if self.in_worker and "submitit" in launcher:
+        if self.in_worker and "submitit" in launcher and int(os.environ.get("SLURM_NTASKS", 1)) > 1:
             meet_tasks()
-        self.choices = {
-            name: choice
-            for name, choice in self.hydra.runtime.choices.items()
-            if not name.startswith("hydra/") and name not in ("experiment", "debug") and choice
-        }
 
     def run(self) -> float:
         """Train; return the best valid/log_likelihood in nats, which hydra/sweeper=search wants.
@@ -227,26 +212,28 @@ class Job:
         if state is not None:  # from here on files change
             start.run.write_views(state)
             start.run.keep_log()
-        given = self._origin() | identity(trainer) | surroundings(trainer.device)
-        record = Provenance(start.run, given, None if state is None else trainer.step)
+        origin, here = self._origin() | identity(trainer), surroundings(trainer.device)
+        record = Provenance(start.run, origin, here, None if state is None else trainer.step)
         trainer.callbacks = {"provenance": record, **trainer.callbacks}
-        title = str(start.config.name)
-        if self.sweep:
-            title += f", job {self.hydra.job.num}: {trainer.name}"
         log.info("%s, %d processes", device_text(trainer.device.type), distributed.size())
-        show_start(terminal, title, trainer, start.config, record.code)
+        job = f", job {self.hydra.job.num}: {trainer.name}" if self.sweep else ""
+        show_start(terminal, f"{start.config.name}{job}", trainer, start.config, record.code)
         self._fit(trainer, stop)
         show_end(terminal, trainer, record.record, single=not self.sweep)
         return trainer.best
 
     def _trainer(self, start: Start, terminal: Terminal) -> Trainer:
         """Build what a configuration names, and go on from the checkpoint, if there is one."""
-        if start.state is None:
-            self._warn_of_unused(start.config)
         sweep, keys = sweep_of(start.run.path)
         name, group = run_name(start.config, keys), "/".join(sweep.parts[-2:]) if sweep else None
         parts = build_parts(start.config, pick_device(start.config.device))
-        choices = self.choices if start.state is None else start.state["choices"]
+        choices = {
+            name: choice
+            for name, choice in self.hydra.runtime.choices.items()
+            if not name.startswith("hydra/") and name not in ("experiment", "debug") and choice
+        }
+        if start.state is not None:
+            choices = start.state["choices"]
         trainer = Trainer(parts, start.config, start.run, terminal, name, group, choices)
         if start.state is not None:
             trainer.load_state_dict(start.state, start.changed)
@@ -260,11 +247,9 @@ class Job:
             state = "finished" if trainer.ends else "stopped"
             if trainer.ends and not self.sweep:
                 stop.caught = None  # it came too late
-        except (Diverged, KeyboardInterrupt) as error:  # the latter is a second Ctrl-C
-            state = "diverged" if isinstance(error, Diverged) else "stopped"
-            log.info("error: %s", error)
-            raise
-        except Exception as error:
+        except (Exception, KeyboardInterrupt) as error:  # the latter is a second Ctrl-C
+            ends = {Diverged: "diverged", KeyboardInterrupt: "stopped"}
+            state = ends.get(type(error), "failed")
             log.info("error: %s", error)
             raise
         finally:
@@ -280,26 +265,13 @@ class Job:
         experiment = self.hydra.runtime.choices.get("experiment")
         return {"command": command, "overrides": self.overrides, "experiment": experiment}
 
-    def _warn_of_unused(self, config: DictConfig) -> None:
-        """Warn of overrides of damping and solver where no metric reads them."""
-        metric = str(config.metric.get("_target_") or "")
-        solved = metric.rpartition(".")[2] in ("Fisher", "Empirical") or "nws." not in metric
-        used = {"damping": bool(metric), "natural_metric": bool(metric)}
-        used["solver"] = bool(metric) and solved
-        groups = {text: override_key(text).split(".")[0] for text in self.overrides}
-        unused = [text for text, group in groups.items() if not used.get(group, True)]
-        if unused:
-            named = self.choices.get("metric")
-            log.warning("without effect with metric=%s: %s", named, ", ".join(unused))
-
 
 def meet_tasks() -> None:
-    """Meet the other tasks of a job of SLURM, where it has several: they train one run."""
-    if int(os.environ.get("SLURM_NTASKS", 1)) > 1:
-        from submitit.helpers import TorchDistributedEnvironment
+    """Meet the other tasks of a job of SLURM: they train one run."""
+    from submitit.helpers import TorchDistributedEnvironment
 
-        TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
-        meet_others()
+    TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
+    meet_others()
 
 
 def meet_others() -> None:
@@ -315,8 +287,3 @@ def meet_others() -> None:
 def main(config: DictConfig) -> float:
     """Run one run, or one job of a sweep, of a composed configuration."""
     return Job(config).run()
-
-
-def interrupt_on_termination() -> None:
-    """Let SIGTERM end a sweep as Ctrl-C does; a run in this process takes both over meanwhile."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)

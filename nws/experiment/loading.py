@@ -25,7 +25,7 @@ from nws.experiment.checkpoints import (
 )
 from nws.experiment.config import CONF, check_names, check_section, check_trust, to_dict
 from nws.experiment.hardware import pick_device
-from nws.experiment.run import RunDirectory, open_run, saved_config
+from nws.experiment.run import RunDirectory, open_run, parse_yaml
 from nws.learning import NaturalMetric, Rule
 from nws.models import HelmholtzMachine
 
@@ -119,32 +119,26 @@ def load_run(
     ):
         if value not in choices:
             raise UserError(f"{name} must be {' or '.join(choices)}, got {value!r}")
-    place = pick_device(device) if isinstance(device, str) else device
+    place = pick_device(device)
     run, _ = open_run(path)
     file = run.best if checkpoint == "best" else run.last
     state = load_checkpoint(file)
-    config = saved_config(state, file)
+    config = parse_yaml(state["configuration"], file)
     check_trust(config, trust, run.path)
     with from_checkpoint(file):
-        parameters = _parameters(state, weights, file)
-        visible = len(parameters["generator.layers.0.bias"])
+        parameters: dict[str, torch.Tensor] = state["machine"]
+        if weights == "average":
+            average = state["callbacks"].get("average") or {"count": 0}
+            if not average["count"]:
+                raise UserError(
+                    f"{file} has no averaged weights; a run has them with average=exponential or"
+                    " average=tail, from average.start on"
+                )
+            parameters = average["machine"]
         check_finite(parameters, file)
-        machine = build_machine(config, visible)
+        machine = build_machine(config, len(parameters["generator.layers.0.bias"]))
         load_parameters(machine, parameters, file)
     return LoadedRun(run, config, machine.to(place), state)
-
-
-def _parameters(state: State, weights: str, file: Path) -> dict[str, torch.Tensor]:
-    """Return the parameters of a checkpoint, or their average."""
-    if weights == "average":
-        state = state.get("callbacks", {}).get("average") or {"count": 0}
-        if not state["count"]:
-            raise UserError(
-                f"{file} has no averaged weights; a run has them with average=exponential or"
-                " average=tail, from average.start on"
-            )
-    parameters: dict[str, torch.Tensor] = state["machine"]
-    return parameters
 
 
 def load_data(data: Any, device: str | torch.device = "auto", **options: Any) -> Dataset:
@@ -168,7 +162,7 @@ def load_data(data: Any, device: str | torch.device = "auto", **options: Any) ->
         >>> load_data(torch.ones(40, 6), device="cpu").train.batch().shape
         torch.Size([32, 6])
     """
-    place = pick_device(device) if isinstance(device, str) else device
+    place = pick_device(device)
     if not isinstance(data, str):
         named = {"name": "arrays"} | options
         return load_dataset(load_arrays, device=place, train=data, **named)

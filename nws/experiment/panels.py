@@ -1,18 +1,14 @@
 """The panels at the start and at the end of a run: what it is, and what became of it."""
 
-from typing import Any
-
 from omegaconf import DictConfig
 
 from nws import distributed
-from nws.experiment.evaluation import Likelihood, best_and_last
 from nws.experiment.hardware import device_text
 from nws.experiment.invocation import command_line
 from nws.experiment.provenance import Facts
-from nws.experiment.terminal import PanelLines, Terminal, duration, short_path
+from nws.experiment.run import Row
+from nws.experiment.terminal import Terminal, duration, short_path
 from nws.experiment.trainer import Trainer
-
-MAX_LAYERS = 6  # that are listed; of more the middle ones are left out
 
 
 def identity(trainer: Trainer) -> Facts:
@@ -40,10 +36,7 @@ def identity_rows(trainer: Trainer, config: DictConfig) -> list[tuple[str, str]]
     data, facts = trainer.data, identity(trainer)
     sizes = f"{len(data.train):,} train, {len(data.valid):,} valid, {len(data.test):,} test"
     held = ", in host memory" * (data.train.onto is not None)
-    layers = [str(size) for size in facts["layers"]]
-    if len(layers) > MAX_LAYERS:
-        layers = [*layers[: MAX_LAYERS - 2], "..", layers[-1]]
-    network = f"{'-'.join(layers)} ({len(facts['layers'])} layers)"
+    network = f"{'-'.join(map(str, facts['layers']))} ({len(facts['layers'])} layers)"
     processes = f", {distributed.size()} processes" * (distributed.size() > 1)
     return [
         ("algorithm", f"{config.algorithm.name}, K = {trainer.learner.rule.samples}"),
@@ -81,33 +74,27 @@ def _name(target: object) -> str:
     return str(target).rpartition(".")[2]
 
 
-def end_rows(trainer: Trainer, facts: Facts) -> PanelLines:
-    """Return what became of a run; `facts` are those of its provenance."""
-    best, last = best_and_last(trainer.rows)
-    rows = [
-        (name, likelihood_text(each)) for name, each in (("best", best), ("last", last)) if each
-    ]
+def show_end(terminal: Terminal, trainer: Trainer, facts: Facts, single: bool) -> None:
+    """Show what became of a run, and the commands to look at a single one.
+
+    `facts` are those of its provenance.
+    """
+    trained = [row for row in trainer.rows if row["step"]]
+    best = [row for row in trained if row["valid/log_likelihood"] == trainer.best]
+    rows = [("best", likelihood_text(row)) for row in best[:1]]
+    rows += [("last", likelihood_text(row)) for row in trained[-1:]]
     pace = f", {facts['ms_per_step']:.1f} ms a step" if facts["ms_per_step"] else ""
-    training, evaluation = facts["training_seconds"], facts["evaluation_seconds"]
-    return [
-        *rows,
-        ("time", f"{duration(training)} training{pace}; {duration(evaluation)} evaluation"),
-        ("memory", f"{facts['peak_memory_bytes'] / 2**20:,.0f} MiB at most"),
-    ]
-
-
-def likelihood_text(found: Likelihood) -> str:
-    """Return a validation log-likelihood with its error and its place."""
-    value = f"{found.mean:.3f} ± {found.standard_error:.3f} nats"
-    return f"{value} on validation images, epoch {found.epoch:.2f}, step {found.step:,}"
-
-
-def show_end(terminal: Terminal, trainer: Trainer, facts: dict[str, Any], single: bool) -> None:
-    """Show what became of a run, and the commands to look at a single one."""
+    rows.append(("time", f"{duration(trainer.seconds)} training{pace}"))
     stopped = facts["state"] == "stopped"
     where = f" at step {trainer.step:,} of {trainer.total_steps:,}"
-    terminal.panel(facts["state"] + where * stopped, end_rows(trainer, facts))
+    terminal.panel(facts["state"] + where * stopped, rows)
     if single and not stopped and trainer.run.best.is_file():
         terminal.line("next:")
         for program in ("sample", "evaluate", "plot"):
             terminal.line(f"  {command_line(program, short_path(trainer.run.path))}")
+
+
+def likelihood_text(row: Row) -> str:
+    """Return the validation log-likelihood of a row with its error and its place."""
+    value = f"{row['valid/log_likelihood']:.3f} ± {row['valid/standard_error']:.3f} nats"
+    return f"{value} on validation images, epoch {row['epoch']:.2f}, step {row['step']:,}"

@@ -2,6 +2,7 @@
 
 import io
 import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -123,21 +124,12 @@ def captioned(grid: Tensor, caption: str) -> Image.Image:
         return picture
     font = ImageFont.load_default(FONT_SIZE)
     width = max(picture.width, NARROWEST)
-    lines: list[str] = []
-    for text in caption.splitlines():
-        lines.append("")
-        for word in text.split():
-            if lines[-1] and font.getlength(f"{lines[-1]} {word}") > width - 2 * MARGIN:
-                lines.append("")
-            lines[-1] = f"{lines[-1]} {word}".strip()
-    line_height = math.ceil(1.35 * FONT_SIZE)
-    height = picture.height + len(lines) * line_height + 2 * MARGIN
-    page = Image.new("RGB", (width, height), "white")
+    letters = int((width - 2 * MARGIN) / font.getlength("n"))
+    text = "\n".join(textwrap.fill(line, letters) for line in caption.splitlines())
+    height = ImageDraw.Draw(picture).multiline_textbbox((0, 0), text, font)[3]
+    page = Image.new("RGB", (width, round(picture.height + height + 2 * MARGIN)), "white")
     page.paste(picture, (0, 0))
-    draw = ImageDraw.Draw(page)
-    for number, line in enumerate(lines):
-        place = (MARGIN, picture.height + MARGIN + number * line_height)
-        draw.text(place, line, fill="black", font=font)
+    ImageDraw.Draw(page).multiline_text((MARGIN, picture.height + MARGIN), text, "black", font)
     return page
 
 

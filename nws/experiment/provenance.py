@@ -4,7 +4,6 @@ Its keys, in words, are in docs/runs.md.
 """
 
 import contextlib
-import importlib.metadata
 import json
 import logging
 import math
@@ -20,11 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from nws import distributed
+from nws import __version__, distributed
 from nws.errors import UserError
 from nws.experiment.callbacks import Callback
-from nws.experiment.evaluation import best_and_last
-from nws.experiment.hardware import device_name, peak_memory
+from nws.experiment.hardware import device_name
 from nws.experiment.run import RunDirectory, now
 from nws.files import PACKAGE, read_text
 
@@ -33,9 +31,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FILE = "provenance.json"
-LIMIT = 2**22  # bytes of it that are read
-MAX_DIFF = 500_000  # bytes of a diff that are kept
+FILE, DIFF = "provenance.json", "provenance.diff"
+LIMIT = 2**22  # bytes of the former that are read
 SOURCES = ("*.py", "conf/*.yaml")  # new files that count as a change
 TIMEOUT = 10.0  # seconds that git may take
 
@@ -62,23 +59,20 @@ def read_provenance(run: str | Path) -> Facts:
     return record
 
 
-def _lives(host: object, pid: object) -> bool:
+def _lives(host: object, pid: Any) -> bool:
     """Return whether a process may be alive; True where it is of another host."""
-    if host != socket.gethostname() or not isinstance(pid, int):
-        return True
-    try:
-        os.kill(pid, 0)  # the signal 0 only asks
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:  # of another user
-        return True
+    if host == socket.gethostname():
+        try:
+            os.kill(pid, 0)  # the signal 0 only asks
+        except OSError as error:  # others are of another user
+            return not isinstance(error, ProcessLookupError)
     return True
 
 
 def surroundings(device: torch.device) -> Facts:
     """Return what a run runs on: versions, host and processor."""
     return {
-        "version": installed_version(),
+        "version": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "platform": platform.platform(),
@@ -90,43 +84,33 @@ def surroundings(device: torch.device) -> Facts:
     }
 
 
-def installed_version() -> str:
-    """Return the version of nws, "unknown" where it runs without having been installed."""
-    try:
-        return importlib.metadata.version("nws")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
-
-
 class Provenance(Callback):
     """Writes provenance.json of one run, as a whole each time, once the run has a checkpoint.
 
-    A resumed run keeps the facts of its start. Those that are others now stand in its entry of
-    `resumed`.
+    A resumed run keeps the facts of its start, and gets an entry in `resumed`. Where it runs on
+    something else now, the entry says so.
 
     Args:
         run: The run directory.
-        given: Facts of the start: command, overrides, experiment, device and others.
+        origin: What asked for the run: command, overrides and others.
+        here: What it runs on, `surroundings`.
         step: Where a resumed run goes on; None for a new one.
     """
 
-    def __init__(self, run: RunDirectory, given: Facts, step: int | None = None) -> None:
-        self.run, self.record = run, given | {"started": now() if step is None else None}
-        before = read_provenance(run.path) if step is not None else {}
-        self._evaluated = _number(before.get("evaluation_seconds"))
-        self._peak = _number(before.get("peak_memory_bytes"))
-        resumed = before.get("resumed")
-        entries = resumed if isinstance(resumed, list) else []
-        name = f"provenance_resumed_{len(entries)}.diff" if before else "provenance.diff"
-        self._diff = (name, b"")  # a file that is still to be written
-        given = given | {"git": self._git_facts(read_code(), name, before.get("git"))}
+    def __init__(self, run: RunDirectory, origin: Facts, here: Facts, step: int | None) -> None:
+        self.run, code = run, read_code()
+        self._diff = code.diff if code and step is None else b""  # still to be written
+        git = None if code is None else {"commit": code.commit, "changed": bool(code.diff)}
+        self.record = origin | here | {"started": now(), "git": git, "resumed": []}
+        if self._diff:
+            self.record["git"] |= {"diff": DIFF}
         if step is not None:
-            entry: Facts = {"step": step, "time": now(), "command": given["command"]}
-            differs = [key for key in given if given[key] != before.get(key)]
-            entry |= {key: given[key] for key in differs if key not in ("overrides", "experiment")}
-            entries = [*entries, entry]
-            log.info("resumed at step %d by %s", step, shlex.join(given["command"]))
-        self.record |= (before or given) | {"resumed": entries}
+            before = self.record | {"started": None} | read_provenance(run.path)
+            entries = before["resumed"] if isinstance(before["resumed"], list) else []
+            entry = {"step": step, "time": now(), "command": origin["command"], "git": git}
+            entry |= {key: here[key] for key in here if here[key] != before.get(key)}
+            self.record = before | {"resumed": [*entries, entry]}
+            log.info("resumed at step %d by %s", step, shlex.join(origin["command"]))
 
     def start(self, trainer: "Trainer") -> None:
         """Note that a resumed run goes on; a new one has no file yet."""
@@ -135,69 +119,39 @@ class Provenance(Callback):
 
     def saved(self, trainer: "Trainer") -> None:
         """Note how far the run is."""
-        self.update(**facts(trainer), state="running", ended=None, pid=os.getpid())
+        self._write(trainer, state="running", ended=None, pid=os.getpid())
 
     def finish(self, trainer: "Trainer", summary: dict[str, Any], state: str) -> None:
         """Note how the run has ended. On a full disk it has an error of its own."""
         if trainer.rows:
             with contextlib.suppress(UserError):
-                self.update(**facts(trainer), state=state, ended=now())
+                self._write(trainer, state=state, ended=now())
         log.info("%s at %s", state, trainer.place)
 
-    def update(self, **facts: Any) -> None:
-        """Take in facts and write the file. Numbers that are not finite become null."""
-        facts["evaluation_seconds"] = round(self._evaluated + facts["evaluation_seconds"], 3)
-        facts["peak_memory_bytes"] = max(int(self._peak), facts["peak_memory_bytes"])
-        for key, value in facts.items():
-            bad = isinstance(value, float) and not math.isfinite(value)
-            self.record[key] = None if bad else value
-        name, diff = self._diff
-        if diff:
-            self.run.write(name, diff)
-            self._diff = (name, b"")
+    def _write(self, trainer: "Trainer", **facts: Any) -> None:
+        """Take in how far a run is, and write the file. What is not finite becomes null."""
+        step, seconds = trainer.step, trainer.seconds
+        best, last = trainer.best, trainer.rows[-1]["valid/log_likelihood"] if step else math.nan
+        self.record |= facts | {
+            "steps": step,
+            "total_steps": trainer.total_steps,
+            "epochs": trainer.settings.epochs,
+            "ms_per_step": round(1000 * seconds / step, 3) if step else None,
+            "training_seconds": round(seconds, 3),
+            "best": best if math.isfinite(best) else None,
+            "last": last if math.isfinite(last) else None,
+        }
+        if self._diff:
+            self.run.write(DIFF, self._diff)
+            self._diff = b""
         self.run.write(FILE, (json.dumps(self.record, indent=2) + "\n").encode())
 
     @property
     def code(self) -> str:
         """The version of nws, and the commit where git knows one, in a few words."""
-        git = self.record.get("git") or {"commit": "", "changed": False}
+        git = self.record["git"] or {"commit": "", "changed": False}
         parts = [f"nws {self.record['version']}", git["commit"][:7]]
         return ", ".join(filter(None, parts)) + " with changes" * git["changed"]
-
-    def _git_facts(self, code: "Code | None", name: str, before: Facts | None) -> Facts | None:
-        """Return what JSON says of the code; its diff is kept unless it is that of the start."""
-        if code is None:
-            return None
-        diff = code.diff
-        if len(diff) > MAX_DIFF:
-            diff = diff[:MAX_DIFF] + f"\n# cut: {MAX_DIFF} of {len(diff)} bytes\n".encode()
-        place = self.run.path / str((before or {}).get("diff"))
-        kept = place.read_bytes() if place.is_file() else b""
-        if before and before.get("commit") == code.commit and kept == diff:
-            return before
-        self._diff = (name, diff)
-        return {"commit": code.commit, "changed": bool(diff), "diff": name if diff else None}
-
-
-def facts(trainer: "Trainer") -> Facts:
-    """Return how far a run is, in a few numbers; docs/runs.md has the keys in words."""
-    best, last = best_and_last(trainer.rows)
-    step, seconds = trainer.step, trainer.seconds
-    return {
-        "steps": step,
-        "total_steps": trainer.total_steps,
-        "epochs": trainer.settings.epochs,
-        "ms_per_step": round(1000 * seconds / step, 3) if step else None,
-        "training_seconds": round(seconds, 3),
-        "evaluation_seconds": trainer.evaluation_seconds,
-        "peak_memory_bytes": peak_memory(trainer.device),
-        "best": best.mean if best else None,
-        "last": last.mean if last else None,
-    }
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 class Code(NamedTuple):

@@ -1,7 +1,7 @@
 """The learning rates of the two networks, one or one for each; and how a run goes on with them."""
 
 import warnings
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -10,17 +10,6 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from nws.models import HelmholtzMachine
 
 Scheduler = LRScheduler | ReduceLROnPlateau
-
-
-class Rates(NamedTuple):
-    """The learning rates of an optimizer at a step."""
-
-    generator: float
-    recognition: float
-
-    def __str__(self) -> str:
-        p, q = self
-        return f"{p:g}" if p == q else f"{p:g} for the generator, {q:g} for recognition"
 
 
 def parameter_groups(
@@ -41,18 +30,11 @@ def parameter_groups(
         if rates[0] is not None:
             options["lr"] = rates[0]
         return parameters
-    above = set(map(id, machine.recognition.parameters()))
     groups: list[dict[str, Any]] = []
-    for upward, rate in enumerate(rates):
-        part = [each for each in parameters if (id(each) in above) == bool(upward)]
+    for network, rate in zip(machine.networks, rates, strict=True):
+        part = [each for each in network.parameters() if each.numel()]
         groups.append({"params": part} | ({} if rate is None else {"lr": rate}))
     return groups
-
-
-def learning_rates(optimizer: Optimizer) -> Rates:
-    """Return the present rates: of the first and of the last parameters."""
-    groups = optimizer.param_groups
-    return Rates(groups[0]["lr"], groups[-1]["lr"])
 
 
 def restore(

@@ -13,7 +13,7 @@ from nws import distributed
 from nws.errors import UserError
 from nws.experiment.checkpoints import State, load_checkpoint
 from nws.experiment.config import CONF, check_trust, flatten, override_key, to_dict
-from nws.experiment.run import RunDirectory, load_yaml, open_run, remove_empty, saved_config
+from nws.experiment.run import RunDirectory, load_yaml, open_run, parse_yaml, remove_empty
 
 #: What a resumed run keeps: its place in the draws depends on it, or only a start takes it.
 FIXED = ("seed", "name", "trainer.batch_size", "algorithm", "model", "data")
@@ -24,6 +24,16 @@ ASIDE = (
     "resume", "trust", "progress", "data.root", "data.where", "logger", "experiment", "debug",
     "natural_metric", "tuned",
 )  # fmt: skip
+#: What is said of a key that differs.
+ANOTHER = (
+    "holds a run of another configuration: {key} is {there} there, and {here} is asked for; nothing"
+    " was changed. Give the options of that run, or another directory"
+)
+MIXED = (
+    "is of another run than config.yaml: {key} is {there} there, and {here} in config.yaml; put the"
+    " right one back, or delete config.yaml if last.pt is the run that you mean"
+)
+KEPT = "keeps its {key}, which is {there}, got {here}; start a new run instead"
 PATIENCE = 5.0  # seconds that resume=auto waits for a process that is just ending
 
 
@@ -37,15 +47,6 @@ class Start:
     changed: set[str] = field(default_factory=set)  # groups with overrides, which win over `state`
 
 
-def resume_of(arguments: Sequence[str]) -> str | None:
-    """Return what the option `resume` is given: a run, auto, or None for a new run."""
-    values = [text.partition("=")[2] for text in arguments if override_key(text) == "resume"]
-    value = values[-1] if values else "null"
-    if value[:1] in ("'", '"') and value[-1] == value[0]:
-        value = value[1:-1]
-    return None if value in ("", "null") else value
-
-
 def resume_arguments(arguments: Sequence[str]) -> list[str]:
     """Return a command line on which the groups of a run to go on with are chosen as it has them.
 
@@ -53,19 +54,20 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
     choice whose file is not there now is left out: the run has its configuration in full. The path
     of the run is quoted for Hydra, so that it may have any signs.
     """
-    path = resume_of(arguments)
-    if path in (None, "auto"):
+    given = {override_key(text): text.partition("=")[2] for text in arguments}
+    path = given.get("resume", "null")
+    if path[:1] in ("'", '"') and path[-1] == path[0]:
+        path = path[1:-1]
+    if path in ("", "null", "auto"):
         return list(arguments)
-    run, _ = open_run(str(path))
-    given = {override_key(text) for text in arguments}
-    choices = load_checkpoint(run.last).get("choices", {})
+    choices = load_checkpoint(open_run(path)[0].last).get("choices", {})
     added = [
         f"{name}={choice}"
         for name, choice in choices.items()
         if override_key(name) not in given and (CONF / name / f"{choice}.yaml").is_file()
     ]
-    quoted = "resume='{}'".format(str(path).replace("'", "\\'"))
-    parts = [[*added, quoted] if override_key(each) == "resume" else [each] for each in arguments]
+    added.append("resume='{}'".format(path.replace("'", "\\'")))
+    parts = [added if override_key(each) == "resume" else [each] for each in arguments]
     return [text for part in parts for text in part]
 
 
@@ -115,30 +117,18 @@ def _start(run: RunDirectory, config: DictConfig, overrides: Sequence[str]) -> S
             f"expected a checkpoint at {run.last}, found none; copies by nws export, and runs"
             " without their checkpoints, can be looked at but not gone on with"
         )
-    saved = saved_config(state, run.last)
+    saved = parse_yaml(state["configuration"], run.last)
     if config.resume == "auto":
-        check_same(config, saved, run.path)
+        check_same(config, saved, run.path, ANOTHER)
         return Start(run, config, state)
     if run.config.exists():
-        _check_identity(run, saved)
+        check_same(load_yaml(run.config), saved, run.last, MIXED, FIXED)
     check_trust(saved, list(config.trust), run.path)
     as_before = {f"{name}={choice}" for name, choice in state.get("choices", {}).items()}
     overrides = [text for text in overrides if text not in as_before]
     resumed = override(saved, config, overrides)
     changed = {override_key(text).split(".")[0] for text in overrides}
     return Start(run, resumed, state, changed)
-
-
-def _check_identity(run: RunDirectory, saved: DictConfig) -> None:
-    """Raise `UserError` where last.pt and config.yaml are of two runs."""
-    difference = first_difference(load_yaml(run.config), saved, only=FIXED)
-    if difference is not None:
-        key, here, there = difference
-        raise UserError(
-            f"{run.last} is of another run than {run.config}: {key} is {there} there, and {here}"
-            " here; put the right one back, or delete config.yaml if last.pt is the run that you"
-            " mean"
-        )
 
 
 def resolve_paths(config: DictConfig) -> None:
@@ -160,7 +150,7 @@ def left_run(output: Path, config: DictConfig) -> Path:
     for last in sorted(output.parent.glob("*/checkpoints/last.pt"), reverse=True):
         try:
             run, saved = open_run(last.parent.parent)
-            check_same(wanted, saved, run.path)
+            check_same(wanted, saved, run.path, ANOTHER)
             if not load_checkpoint(last)["finished"]:
                 return run.path
         except UserError:  # another configuration, or damaged
@@ -168,34 +158,20 @@ def left_run(output: Path, config: DictConfig) -> Path:
     return output
 
 
-def check_same(config: DictConfig, saved: DictConfig, path: Path) -> None:
-    """Raise `UserError` where a directory holds a run of another configuration."""
-    difference = first_difference(config, saved)
-    if difference is not None:
-        key, asked, found = difference
-        raise UserError(
-            f"{path} holds a run of another configuration: {key} is {found} there, and {asked}"
-            " is asked for; nothing was changed. Give the options of that run, or another directory"
-        )
+def check_same(
+    here: DictConfig, there: DictConfig, subject: object, text: str, only: Sequence[str] = ()
+) -> None:
+    """Raise `UserError` for the first key in which two configurations differ.
 
-
-def first_difference(
-    config: DictConfig, saved: DictConfig, only: Sequence[str] = ()
-) -> tuple[str, str, str] | None:
-    """Return the first key in which two configurations differ, and both values.
-
-    Args:
-        config: Here.
-        saved: There.
-        only: The keys and groups that are compared; by default all but `ASIDE`.
+    `text` says of the subject what it is, with the `key` and both values. `only` has the keys and
+    groups that are compared; by default they are all but `ASIDE`.
     """
-    here, there = (flatten(to_dict(each)) for each in (config, saved))
-    for key in dict.fromkeys([*here, *there]):
+    ours, theirs = (flatten(to_dict(each)) for each in (here, there))
+    for key in dict.fromkeys([*ours, *theirs]):
         within = _is_in(key, only) and key not in FREE if only else not _is_in(key, ASIDE)
-        if within and here.get(key) != there.get(key):
-            asked, found = (repr(flat[key]) if key in flat else "none" for flat in (here, there))
-            return key, asked, found
-    return None
+        if within and ours.get(key) != theirs.get(key):
+            ask, found = (repr(flat[key]) if key in flat else "none" for flat in (ours, theirs))
+            raise UserError(f"{subject} {text.format(key=key, here=ask, there=found)}")
 
 
 def _is_in(key: str, groups: Sequence[str]) -> bool:
@@ -216,10 +192,5 @@ def override(saved: DictConfig, composed: DictConfig, overrides: Sequence[str]) 
         if text.startswith("~") or _is_in(key, ("experiment", "debug", "natural_metric", "tuned")):
             raise UserError(f"a resumed run keeps its {key}, got {text}; start a new run instead")
         OmegaConf.update(config, key, value, merge=False, force_add=True)
-    difference = first_difference(config, saved, only=FIXED)
-    if difference is not None:
-        key, asked, found = difference
-        raise UserError(
-            f"a resumed run keeps its {key}, which is {found}, got {asked}; start a new run instead"
-        )
+    check_same(config, saved, "a resumed run", KEPT, FIXED)
     return config

@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
 
 from nws.errors import UserError
-from nws.experiment.checkpoints import State, from_checkpoint, load_checkpoint, save_checkpoint
+from nws.experiment.checkpoints import State, load_checkpoint, save_checkpoint
 from nws.files import PACKAGE, read_text, remove_temporary, write_atomically
 
 SWEEP = "sweep.yaml"  # in a sweep's folder: its overrides, its command, the keys that it varies
@@ -171,17 +171,18 @@ def remove_empty(directory: Path) -> None:
 
 
 def load_yaml(path: Path) -> DictConfig:
-    """Return what a YAML file of ours says; `UserError` where it is damaged, large or too clever.
-
-    Files of ours have no aliases, and those of others could multiply.
-    """
-    text = read_text(path, YAML_LIMIT)
-    return parse_yaml(text, path)
+    """Return what a YAML file of ours says; `UserError` where it is damaged or too large."""
+    return parse_yaml(read_text(path, YAML_LIMIT), path)
 
 
 def parse_yaml(text: str, path: Path) -> DictConfig:
-    """Return the configuration that a text is, which came from a file."""
+    """Return the configuration that a text is, which came from a file, or from a checkpoint.
+
+    Texts of ours have no aliases, and those of others could multiply.
+    """
     try:
+        if not isinstance(text, str):
+            raise ValueError("its configuration is no text")
         depth = 0
         for each in yaml.parse(text, yaml.SafeLoader):
             starts = isinstance(each, yaml.CollectionStartEvent)
@@ -195,14 +196,6 @@ def parse_yaml(text: str, path: Path) -> DictConfig:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"{path} is damaged: {reason}; put back a good copy") from error
     return found
-
-
-def saved_config(state: State, path: Path) -> DictConfig:
-    """Return the configuration in the checkpoint of a path."""
-    with from_checkpoint(path):
-        if not isinstance(state["configuration"], str):
-            raise ValueError("its configuration is no text")
-        return parse_yaml(state["configuration"], path)
 
 
 def open_run(path: str | Path) -> tuple[RunDirectory, DictConfig]:
@@ -221,7 +214,7 @@ def open_run(path: str | Path) -> tuple[RunDirectory, DictConfig]:
     checkpoint = next((each for each in (run.last, run.best) if each.exists()), None)
     if checkpoint is None:
         raise UserError(f"{run.path} is not a run directory: it has no checkpoints/last.pt")
-    return run, saved_config(load_checkpoint(checkpoint), checkpoint)
+    return run, parse_yaml(load_checkpoint(checkpoint)["configuration"], checkpoint)
 
 
 def lay_out(path: Path) -> None:

@@ -21,7 +21,18 @@ if TYPE_CHECKING:
     from nws.experiment.trainer import Trainer
 
 LOOK_EVERY = 1.0  # seconds between two looks at the bound, each of which waits for the device
-SPEAK_EVERY = 60.0  # seconds without a line, at most, where there is no bar
+#: How a line shows the columns of metrics.csv that it has.
+PARTS = {
+    "epoch": "epoch {epoch:6.2f}",
+    "step": "step {step:7d}",
+    "valid/log_likelihood": "valid {valid/log_likelihood:8.3f} ± {valid/standard_error:.3f} nats",
+    "train/log_likelihood": "bound {train/log_likelihood:8.3f}",
+    "exact/kl": "KL {exact/kl:.3f}",
+    "average/log_likelihood": "average {average/log_likelihood:8.3f}",
+    "seconds": "{seconds:.1f} s",
+    "train/ess": "ess {train/ess:.2f}",
+    "valid/samples": "{valid/samples} samples",
+}
 
 PanelLines = Sequence[tuple[str, str]]  # what each line of a panel is about, and what it says
 
@@ -54,19 +65,7 @@ def duration(seconds: float) -> str:
 
 def row_parts(row: "Row") -> list[str]:
     """Return a row of metrics.csv for people, in parts, what matters most first."""
-    valid, error = row["valid/log_likelihood"], row["valid/standard_error"]
-    parts = [f"epoch {row['epoch']:6.2f}", f"step {row['step']:7d}"]
-    parts.append(f"valid {valid:8.3f} ± {error:.3f} nats")
-    if "train/log_likelihood" in row:
-        parts.append(f"bound {row['train/log_likelihood']:8.3f}")
-    if "exact/kl" in row:
-        parts.append(f"KL {row['exact/kl']:.3f}")
-    if "average/log_likelihood" in row:
-        parts.append(f"average {row['average/log_likelihood']:8.3f}")
-    parts.append(f"{row['seconds']:.1f} s")
-    if "train/ess" in row:
-        parts.append(f"ess {row['train/ess']:.2f}")
-    return [*parts, f"{row['valid/samples']} samples"]
+    return [text.format_map(row) for name, text in PARTS.items() if name in row]
 
 
 class Terminal:
@@ -81,23 +80,22 @@ class Terminal:
 
     def __init__(self, progress: bool = True, job: str | None = None, speaks: bool = True) -> None:
         self.speaks = speaks and distributed.is_first()
-        self.is_terminal = sys.stdout.isatty() and job is None
+        self.is_terminal = self.speaks and sys.stdout.isatty() and job is None
         self.name = "" if job is None else f"[{job}] "
         self.console = Console(highlight=False)
         self.bars = Progress(
             TextColumn("{task.description}"), BarColumn(None), TimeRemainingColumn(),
             TextColumn("{task.fields[note]}"), console=self.console, transient=True, expand=True,
-            disable=not (self.speaks and progress and self.is_terminal),
+            disable=not (progress and self.is_terminal),
         )  # fmt: skip
-        self._looked = self._spoke = time.monotonic()
+        self._looked = time.monotonic()
 
     def line(self, text: str) -> None:
         """Write a line, above the bars where there are some."""
-        if self.speaks and self.is_terminal:
+        if self.is_terminal:
             self.console.print(Text(text), soft_wrap=True)
         elif self.speaks:
             write_line(self.name + text)
-        self._spoke = time.monotonic()
 
     def row(self, row: "Row") -> None:
         """Write a row of metrics.csv, on a terminal the first parts that fit into its width."""
@@ -108,7 +106,7 @@ class Terminal:
 
     def panel(self, title: str, rows: PanelLines, foot: str = "") -> None:
         """Show what a run is, or what became of it: a frame on a terminal, else plain lines."""
-        if not (self.speaks and self.is_terminal):
+        if not self.is_terminal:
             text = [f"{title} ({foot})" if foot else title]
             text += [f"  {label:10} {what}" for label, what in rows]
             self.line(f"\n{self.name}".join(text))  # one piece
@@ -134,16 +132,14 @@ class Terminal:
         self.bars.remove_task(self._bar)
 
     def step(self, trainer: "Trainer") -> None:
-        """Show that a step was taken; the bound is read from time to time."""
-        now = time.monotonic()
-        head = f"epoch {trainer.epoch:.2f} of {trainer.settings.epochs:g}"
-        if not self.bars.disable:
-            self.bars.update(self._bar, completed=trainer.step, description=head)
-            if now - self._looked > LOOK_EVERY:
-                self.bars.update(self._bar, note=f"bound {trainer.bound():.2f} nats")
-                self._looked = now
-        elif self.speaks and now - self._spoke > SPEAK_EVERY:
-            self.line(f"{head}  {trainer.place}  bound {trainer.bound():.2f} nats")
+        """Show on the bar that a step was taken; the bound is read from time to time."""
+        if self.bars.disable:
+            return
+        head, now = f"epoch {trainer.epoch:.2f} of {trainer.settings.epochs:g}", time.monotonic()
+        self.bars.update(self._bar, completed=trainer.step, description=head)
+        if now - self._looked > LOOK_EVERY:
+            self.bars.update(self._bar, note=f"bound {trainer.bound():.2f} nats")
+            self._looked = now
 
     @contextmanager
     def evaluation(self, what: str) -> Iterator[Callable[[int, int], None]]:
@@ -153,8 +149,6 @@ class Terminal:
         def show(done: int, total: int) -> None:
             note = f"{done:,} of {total:,} images"
             self.bars.update(bar, completed=done, total=total, note=note)
-            if self.bars.disable and self.speaks and time.monotonic() - self._spoke > SPEAK_EVERY:
-                self.line(f"{what}: {note}")
 
         yield show
         self.bars.remove_task(bar)

@@ -18,7 +18,7 @@ from nws.experiment.checkpoints import State, from_checkpoint, load_parameters
 from nws.experiment.config import to_dict
 from nws.experiment.evaluation import dream_loss, validate
 from nws.experiment.hardware import matmul_precision
-from nws.experiment.rates import Rates, learning_rates, restore
+from nws.experiment.rates import restore
 from nws.experiment.run import Row, RunDirectory
 from nws.experiment.signals import StopSignals
 from nws.experiment.terminal import Terminal, row_parts
@@ -41,6 +41,7 @@ class Trainer:
 
     Attributes:
         step: Steps that were taken.
+        steps_per_epoch: Whole batches in a pass over the training images.
         rows: Those of metrics.csv.
         best: The best valid/log_likelihood so far, nats.
         seconds: Of training, evaluations left out.
@@ -61,17 +62,13 @@ class Trainer:
         self.seed = int(config.seed)
         sources = {metric.options.batch for metric in self.learner.metrics}
         self.batches = Batches(self.data, self.settings.batch_size, sources, self.seed)
+        self.steps_per_epoch = len(self.data.train) // self.settings.batch_size
         self.plateau = isinstance(self.scheduler, ReduceLROnPlateau)
         self.step, self.best, self.rows = 0, -math.inf, list[Row]()
-        self.seconds, self.evaluation_seconds = 0.0, 0.0  # the latter in this process
+        self.seconds = 0.0
         self.sums = torch.zeros(len(STATISTICS), device=self.learner.rng.device)
         self.count = 0
         self.saved_step: int | None = None  # of last.pt
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Whole batches in a pass over the training images."""
-        return len(self.data.train) // self.settings.batch_size
 
     @property
     def epoch(self) -> float:
@@ -79,9 +76,10 @@ class Trainer:
         return self.step / self.steps_per_epoch
 
     @property
-    def rates(self) -> Rates:
-        """The present learning rates."""
-        return learning_rates(self.optimizer)
+    def rates(self) -> tuple[float, float]:
+        """The present learning rates of the generator and of recognition."""
+        groups = self.optimizer.param_groups
+        return groups[0]["lr"], groups[-1]["lr"]
 
     @property
     def ends(self) -> str:
@@ -141,12 +139,11 @@ class Trainer:
     def _train_until_due(self, stop: StopSignals) -> None:
         """Take steps up to the next evaluation or other event, the end, or a signal."""
         started, due = time.perf_counter(), False
-        intervals = [self.settings.evaluate_every]
-        intervals += [each.every for each in self.callbacks.values() if each.every]
+        others = [each.every for each in self.callbacks.values() if each.every]
         while not due and not stop.asked(self.step):
             self._step()
             self.terminal.step(self)
-            due = any(map(self._is_due, intervals))
+            due = any(map(self._is_due, [self.settings.evaluate_every, *others]))
         for metric in self.learner.metrics:
             metric.check()
         if self.device.type == "cuda":
@@ -155,9 +152,8 @@ class Trainer:
 
     def _step(self) -> None:
         """Take one step."""
-        rates = self.rates
         for metric in self.learner.metrics:
-            metric.learning_rate.fill_(rates[metric.network.upward])
+            metric.learning_rate.fill_(self.rates[metric.network.upward])
         self.learner.start_step(self.step)
         self.call("before_step", self)
         batches = self.batches.at(self.step, self.learner.rng)
@@ -190,8 +186,8 @@ class Trainer:
         evaluates = self._is_due(self.settings.evaluate_every)
         if evaluates:
             self.rows.append(self._row())
-        every = {name: each.every for name, each in self.callbacks.items() if each.every}
-        self.call("due", self, only=[name for name in every if self._is_due(every[name])])
+        due = [name for name, e in self.callbacks.items() if e.every and self._is_due(e.every)]
+        self.call("due", self, only=due)
         if evaluates:
             self._keep_row()
 
@@ -214,22 +210,17 @@ class Trainer:
 
         At step 0 nothing of training is in it.
         """
-        started = time.perf_counter()
         own: Row = {key: each for found in self.call("row", self) for key, each in found.items()}
         valid = self.validate(self.machine, "evaluation")
         train = self._train_means() if self.count else {}
         row: Row = {"epoch": self.epoch, "step": self.step, "seconds": round(self.seconds, 3)}
         ess = {"train/ess": train.pop("train/ess")} if train else {}
         row |= train | {"valid/log_likelihood": valid.pop("valid/log_likelihood")} | ess | valid
-        rates = self.rates
-        row["learning_rate"] = rates.generator
+        row["learning_rate"], rate = self.rates
         if len(self.optimizer.param_groups) > 1:
-            row["recognition/learning_rate"] = rates.recognition
+            row["recognition/learning_rate"] = rate
         row |= own
-        if self.step:
-            row |= self.learner.report()
-        self.evaluation_seconds += time.perf_counter() - started
-        return row
+        return row | (self.learner.report() if self.step else {})
 
     def validate(self, machine: HelmholtzMachine, what: str) -> Row:
         """Return the columns of an evaluation of a machine, with a bar."""
@@ -302,7 +293,11 @@ class Trainer:
             if len(state["optimizer"]["state"]) != state["gathered"]:
                 raise ValueError("it lacks what the optimizer has gathered")
             self.sums.copy_(state["sums"])
-            self._load_optimizer(state, changed)
+            # With new options, or another number of steps, the schedule is followed from step 0.
+            longer = state["total_steps"] != self.total_steps and not self.plateau
+            steps = 0 if self.plateau else min(self.step, self.total_steps)
+            again = longer or changed & {"optimizer", "scheduler"}
+            restore(self.optimizer, self.scheduler, state, steps if again else None)
             fresh = bool(changed & {"metric", "solver"})
             for metric, saved in zip(self.learner.metrics, state["metrics"], strict=False):
                 metric.load_state_dict(saved, "damping" in changed, fresh)
@@ -315,14 +310,6 @@ class Trainer:
             for name, each in self._stateful().items():
                 each.load_state_dict(state["stateful"][name])
             self._load_draws(state)
-
-    def _load_optimizer(self, state: State, changed: set[str]) -> None:
-        """Restore both; with new options, or another number of steps, the schedule from step 0."""
-        steps = None
-        longer = state["total_steps"] != self.total_steps and not self.plateau
-        if longer or changed & {"optimizer", "scheduler"}:
-            steps = 0 if self.plateau else min(self.step, self.total_steps)
-        restore(self.optimizer, self.scheduler, state, steps)
 
     def _load_draws(self, state: State) -> None:
         """Let the draws go on; from a new seed where the checkpoint is of another device."""

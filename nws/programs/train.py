@@ -6,6 +6,7 @@ prints the options.
 
 import os
 import shlex
+import signal
 import sys
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from nws import distributed
 from nws.errors import UserError
 from nws.experiment.config import CONF, override_key
 from nws.experiment.invocation import command_line
-from nws.experiment.launch import Sweep, interrupt_on_termination, main, meet_others
+from nws.experiment.launch import Sweep, main, meet_others
 from nws.experiment.resume import resume_arguments
 
 USAGE = """usage: {train} [-m] [resume=RUN|auto] [group=choice ...] [key=value ...]
@@ -68,7 +69,8 @@ def run() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors pass through Hydra, to our boundary
     Sweep.command, Sweep.directory = shlex.split(command_line("train", *given)), None
     meet_others()
-    interrupt_on_termination()
+    # SIGTERM ends a sweep as Ctrl-C does; a run in this process takes both over meanwhile.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     given.sort(key=lambda word: word not in ("-m", "--multirun"))  # Hydra reads flags first
     sys.argv[1:] = resume_arguments(given)
     try:

@@ -25,13 +25,13 @@ from nws.experiment.loading import load_run
 from nws.experiment.run import load_yaml, open_run
 from omegaconf import OmegaConf
 
-EVIL = '''
+EVIL = """
 import pathlib
 pathlib.Path("evil_was_here").touch()
 
 def call(*args, **kwargs):
     pathlib.Path("evil_was_here").touch()
-'''
+"""
 TOUCH = {"args": "touch evil_was_here", "command": "touch evil_was_here", "path": "precious"}
 #: What a saved run may not call, by the key under which it names it.
 REFUSED = {

@@ -57,7 +57,10 @@ def test_a_run_is_loaded_and_its_data_when_they_are_asked_for(
     [
         ({"checkpoint": "newest"}, "checkpoint must be best or last, got 'newest'"),
         ({"weights": "mean"}, "weights must be plain or average, got 'mean'"),
-        ({"weights": "average"}, "has no averaged weights; a run has them with average=exponential"),
+        (
+            {"weights": "average"},
+            "has no averaged weights; a run has them with average=exponential",
+        ),
         ({"device": "gpu"}, "device must be auto, cpu or cuda"),
         ({"path": "nowhere"}, "nowhere does not exist"),
         ({"path": "pretrained/nowhere"}, "the machines that come with nws are pretrained/digits"),

@@ -151,14 +151,6 @@ def test_an_environment_that_is_wrong(
     assert expected in train().message()
 
 
-def test_options_without_effect_are_named(train: Command) -> None:
-    outcome = train("damping.value=3", "solver=pcg", "hydra.run.dir=run")
-    assert outcome.code == 0 and outcome.err == (
-        "WARNING: without effect with metric=euclidean: damping.value=3, solver=pcg\n"
-    )
-    assert "without effect" not in train("algorithm=nrws", "damping.value=0.3").err  # the control
-
-
 def test_a_missing_plugin_says_how_to_get_it(sweep: Command, tmp_path: Path) -> None:
     message = sweep("seed=0,1", "hydra/launcher=ray").message()
     assert "hydra/launcher" in message and list(tmp_path.iterdir()) == []

@@ -28,7 +28,7 @@ from nws.experiment.build import build_parts
 from nws.experiment.checkpoints import load_checkpoint
 from nws.experiment.loading import load_run
 from nws.experiment.provenance import read_provenance
-from nws.experiment.run import RunDirectory, open_run, saved_config
+from nws.experiment.run import RunDirectory, open_run, parse_yaml
 from nws.experiment.signals import StopSignals
 from nws.experiment.trainer import Trainer
 
@@ -66,7 +66,7 @@ def go_on(path: Path) -> None:
     with one_line():
         directory = RunDirectory(path, writes=False)
         state = load_checkpoint(directory.last)
-        config = saved_config(state, directory.last)
+        config = parse_yaml(state["configuration"], directory.last)
         config.trainer.epochs = 2.25
         trainer = Trainer(build_parts(config, torch.device("cpu")), config, directory)
         trainer.load_state_dict(state, set())

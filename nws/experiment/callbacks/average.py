@@ -59,17 +59,14 @@ class Average(Callback):
 
     def after_step(self, trainer: "Trainer") -> None:
         """Take in the weights after a step. It does not wait for the device."""
-        self.update(trainer.machine, trainer.step, trainer.total_steps)
-
-    def update(self, machine: HelmholtzMachine, step: int, total_steps: int) -> None:
-        """Take in a machine's weights after a step, counted from 1, of so many."""
-        if step <= self.after * total_steps:
+        if trainer.step <= self.after * trainer.total_steps or self.machine is None:
             self.count = 0  # a longer run may move the start
             return
-        assert self.machine is not None
         self.count += 1
-        pair = (list(part.parameters()) for part in (self.machine, machine))
-        mix = get_ema_multi_avg_fn(1 - newest_share(self.count, self.decay))
+        pair = (list(part.parameters()) for part in (self.machine, trainer.machine))
+        d = self.decay
+        newest = 1 / self.count if d == 1 else (1 - d) / (1 - d**self.count)  # its share
+        mix = get_ema_multi_avg_fn(1 - newest)
         mix(*([each.detach() for each in part] for part in pair), self.count)
 
     def row(self, trainer: "Trainer") -> "Row":
@@ -77,11 +74,8 @@ class Average(Callback):
         if not self.count or self.machine is None:
             return {}
         found = trainer.validate(self.machine, "evaluation of the average")
-        return {
-            f"average/{key.split('/')[1]}": value
-            for key, value in found.items()
-            if key != "valid/samples"
-        }
+        del found["valid/samples"]
+        return {f"average/{key.split('/')[1]}": value for key, value in found.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the averaged weights and how many steps are in them."""
@@ -91,13 +85,3 @@ class Average(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
         self._saved, self.count = state["machine"], int(state["count"])
-
-
-def newest_share(count: int, decay: float) -> float:
-    """Return the share of the newest of `count` weights: 1 / sum of decay^k, k = 0 .. count - 1.
-
-    Examples:
-        >>> [newest_share(count, 0.5) for count in (1, 2)], newest_share(4, 1.0)
-        ([1.0, 0.6666666666666666], 0.25)
-    """
-    return 1 / count if decay == 1 else (1 - decay) / (1 - decay**count)

@@ -8,7 +8,6 @@ import torch
 
 from nws.errors import Diverged, UserError, positive_int
 from nws.experiment.callbacks.callback import Callback
-from nws.models.helmholtz import HelmholtzMachine
 
 if TYPE_CHECKING:
     from nws.experiment.run import Row
@@ -54,7 +53,9 @@ class Divergence(Callback):
         self._step = torch.zeros((), dtype=torch.long, device=device)  # counted from 1
         # For each layer the first step of a loss that is not finite.
         self._first_bad = torch.full((len(self._layers),), -1, device=device)
-        self._coins = coins(machine)
+        # The log-likelihood of an image by a fair coin a pixel, in nats; of bits alone.
+        bits = machine.units[0].support == (0.0, 1.0)
+        self._coins = -math.log(2) * machine.sizes[0] if bits else -math.inf
 
     def before_step(self, trainer: "Trainer") -> None:
         """Take the next losses as those of this step."""
@@ -81,27 +82,22 @@ class Divergence(Callback):
             self._check_likelihood(trainer, "the run ended at", row["valid/log_likelihood"])
 
     def check(self, trainer: "Trainer") -> None:
-        """Raise `Diverged` where a loss or a parameter is not finite (synchronises once)."""
+        """Raise `Diverged` where a loss or a parameter is not finite (synchronises)."""
         named = [(name, each) for name, each in trainer.machine.named_parameters() if each.numel()]
         names, parameters = zip(*named, strict=True)
         largest = torch.stack([torch.linalg.vector_norm(each, math.inf) for each in parameters])
-        parts = [self._first_bad.double(), largest.detach().double()]
-        if trainer.count:
-            parts.append((trainer.sums[2] / trainer.count).double().reshape(1))
-        numbers = torch.cat(parts).tolist()
-        first_bad, sizes = numbers[: len(self._layers)], numbers[len(self._layers) :]
-        losses = zip(first_bad, self._layers, strict=True)
+        numbers = torch.cat([self._first_bad.double(), largest.detach().double()]).tolist()
+        losses = zip(numbers, self._layers, strict=False)
         bad = [(int(each), f"the loss of {layer}") for each, layer in losses if each >= 0]
-        rest = [name for name, each in zip(names, sizes, strict=False) if not math.isfinite(each)]
+        sizes = zip(names, numbers[len(self._layers) :], strict=True)
+        rest = [name for name, each in sizes if not math.isfinite(each)]
         bad += [(trainer.step, f"the parameter of {name}") for name in rest]
         if bad:
             first, what = min(bad, key=lambda pair: pair[0])  # a loss before a parameter
             self._end(trainer, f"step {first}: {what} is not finite", bool(rest), first == 0)
-            return
-        if trainer.count:
-            self._check_likelihood(
-                trainer, f"step {trainer.step}: the training bound is", sizes[-1]
-            )
+        elif trainer.count:
+            what = f"step {trainer.step}: the training bound is"
+            self._check_likelihood(trainer, what, trainer.bound())
 
     def _end(self, trainer: "Trainer", found: str, fatal: bool, at_start: bool) -> None:
         """Raise `Diverged`, unless the run may go on with finite parameters and a warning."""
@@ -118,7 +114,7 @@ class Divergence(Callback):
         raise Diverged(f"{found}, {why}; {kept}")
 
     def _check_likelihood(self, trainer: "Trainer", what: str, nats: float) -> None:
-        if self._coins is not None and (math.isnan(nats) or nats < COINS * self._coins):
+        if math.isnan(nats) or nats < COINS * self._coins:
             far = f"far below what a fair coin a pixel reaches ({self._coins:.1f})"
             self._warn("bound", f"{what} {nats:.4g} nats, {far}, {cause(trainer)}")
 
@@ -137,16 +133,5 @@ def cause(trainer: "Trainer") -> str:
             f"raise damping.value (alpha is {min(alphas):.2g}: a Fisher block from few rows is"
             " close to singular, and its direction is too long for any rate; 0.02 to 1 is usual)"
         )
-    return f"with a learning rate of {trainer.rates}; {remedy}"
-
-
-def coins(machine: HelmholtzMachine) -> float | None:
-    """Return the log-likelihood of an image by a fair coin a pixel, in nats; None if not of bits.
-
-    Examples:
-        >>> coins(HelmholtzMachine([4, 2]))
-        -2.772588722239781
-    """
-    if machine.units[0].support != (0.0, 1.0):
-        return None
-    return -math.log(2) * machine.sizes[0]
+    rates = " and ".join(dict.fromkeys(f"{rate:g}" for rate in trainer.rates))
+    return f"with a learning rate of {rates}; {remedy}"

@@ -34,15 +34,13 @@ class Images(Callback):
         """Draw the pictures, always from the same random numbers."""
         from nws.experiment.pictures import progress_pictures, save_png
 
-        row = trainer.rows[-1] if trainer.rows and trainer.rows[-1]["step"] == trainer.step else {}
-        likelihood = ""
-        if row:
+        place, row = trainer.run.path, trainer.rows[-1]
+        where = f"{place.parent.name}/{place.name}, step {trainer.step:,}"
+        if row["step"] == trainer.step:
             mean, error = row["valid/log_likelihood"], row["valid/standard_error"]
-            likelihood = f", validation log p {mean:.2f} ± {error:.2f} nats"
+            where += f", validation log p {mean:.2f} ± {error:.2f} nats"
         pictures = progress_pictures(trainer.machine, trainer.data, EVALUATION_SEED, self.count)
-        for name, picture in pictures.items():
+        for name, (grid, rows) in pictures.items():
             path = trainer.run.images / f"{name}_step_{trainer.step:07d}.png"
-            where = f"{trainer.run.path.parent.name}/{trainer.run.path.name}"
-            caption = f"{name}, {where}, step {trainer.step:,}{likelihood}\n{picture.rows}"
-            save_png(picture.grid, path, caption)
+            save_png(grid, path, f"{name}, {where}\n{rows}")
             trainer.call("image", f"images/{name}", path, trainer.step)

@@ -60,7 +60,7 @@ class TensorBoardLogger(Callback):
         """Log configuration and summary, and end the event file."""
         numbers = {key: each for key, each in summary.items() if isinstance(each, int | float)}
         options = flatten(trainer.config | {"run": trainer.name, "state": state})
-        plain = (bool, int, float, str)
-        options = {k: each if isinstance(each, plain) else str(each) for k, each in options.items()}
+        for key, each in options.items():
+            options[key] = each if isinstance(each, int | float) else str(each)
         self._writer.add_hparams(options, numbers, run_name=".")
         self._writer.close()

@@ -40,8 +40,6 @@ class WandbLogger(Callback):
 
     def start(self, trainer: "Trainer") -> None:
         """Start a run of W&B, or go on with the one of before."""
-        if self.mode == "disabled":
-            return
         import wandb
 
         settings = wandb.Settings(silent=True, console="off", init_timeout=60)
@@ -55,21 +53,17 @@ class WandbLogger(Callback):
 
     def after_row(self, trainer: "Trainer", row: "Row") -> None:
         """Log a row."""
-        if self._run is not None:
-            self._run.log(dict(row), step=int(row["step"]))
+        self._run.log(dict(row), step=int(row["step"]))
 
     def image(self, name: str, path: Path, step: int) -> None:
         """Log an image file under a name."""
-        if self._run is not None:
-            import wandb
+        import wandb
 
-            picture = wandb.Image(str(path), caption=f"step {step}")
-            self._run.log({name: picture, "step": step}, step=step)
+        picture = wandb.Image(str(path), caption=f"step {step}")
+        self._run.log({name: picture, "step": step}, step=step)
 
     def finish(self, trainer: "Trainer", summary: dict[str, Any], state: str) -> None:
         """End the W&B run, and wait until it is written."""
-        if self._run is None:
-            return
         import wandb
 
         self._run.summary.update(summary | {"state": state})
