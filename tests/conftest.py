@@ -118,6 +118,7 @@ def command(
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "offline")  # never the network, whatever is asked for
+    monkeypatch.delenv("NWS_DATA_ROOT", raising=False)  # a test names its own
     before = logging.getLogger().handlers[:]
 
     def run(script: str, *arguments: str) -> Outcome:

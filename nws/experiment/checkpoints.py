@@ -5,6 +5,7 @@ running code. docs/runs.md has its keys in words.
 """
 
 import io
+import math
 import shlex
 import zipfile
 from collections.abc import Iterator
@@ -52,17 +53,23 @@ def _read(path: Path) -> State:
         if promised > path.stat().st_size or archive.testzip() is not None:
             raise ValueError("its bytes have changed")
     state = torch.load(path, map_location="cpu", weights_only=True)
-    if not isinstance(state, dict) or state.get("version") != VERSION:
-        found = state.get("version") if isinstance(state, dict) else "none"
-        raise ValueError(f"its format is {found}, this nws reads {VERSION}")
+    version = state.get("version") if isinstance(state, dict) else "none"
+    if version != VERSION:
+        raise ValueError(f"its format is {version}, this nws reads {VERSION}")
+    _check(state)
+    return state
+
+
+def _check(state: State) -> None:
+    """Raise `ValueError` where a checkpoint does not have what every program counts on."""
     missing = {"step", "machine", "configuration", "rows"} - state.keys()
     if missing:
         raise ValueError(f"it lacks {', '.join(sorted(missing))}")
-    step, rows = state["step"], state["rows"]
-    good = isinstance(step, int) and step >= 0 and isinstance(rows, list)
-    if not good or not all(isinstance(row, dict) and row.keys() >= COLUMNS for row in rows):
-        raise ValueError("its step or its rows are none that a run writes")
-    return state
+    numbers = [state["step"], state.get("seconds", 0.0), state.get("count", 0)]
+    if not all(isinstance(each, int | float) and 0 <= each < math.inf for each in numbers):
+        raise ValueError(f"its step, seconds and count are {numbers}")
+    if not all(row.keys() >= COLUMNS for row in state["rows"]):
+        raise ValueError("its rows lack columns that every run has")
 
 
 @contextmanager

@@ -47,6 +47,8 @@ def restore(
     another optimizer. The order of the parameters is the same in one group and in two.
     """
     saved = dict(state["optimizer"])
+    if len(saved["state"]) != state["gathered"]:
+        raise ValueError("it lacks what the optimizer has gathered")
     if steps is None:
         scheduler.load_state_dict(state["scheduler"])
     else:

@@ -288,10 +288,6 @@ class Trainer:
             self.step = self.saved_step = state["step"]
             self.seconds, self.best, self.count = state["seconds"], state["best"], state["count"]
             self.rows = [dict(row) for row in state["rows"]]
-            if not math.isfinite(self.seconds) or not self.count >= 0:
-                raise ValueError("its seconds or its count are no numbers of a run")
-            if len(state["optimizer"]["state"]) != state["gathered"]:
-                raise ValueError("it lacks what the optimizer has gathered")
             self.sums.copy_(state["sums"])
             # With new options, or another number of steps, the schedule is followed from step 0.
             longer = state["total_steps"] != self.total_steps and not self.plateau

@@ -92,9 +92,8 @@ def test_each_batch_is_copied_once_and_a_step_ahead(source: str, batches: int) -
     data = Dataset("grey", (2, 2), *parts, unlabeled=grey(7, 200, cpu))
     ahead = Batches(data, 3, {source}, 1)
     copied: list[tuple[int, int]] = []
-    assert ahead._ahead is not None
-    rows = ahead._ahead._rows
-    ahead._ahead._rows = lambda key: copied.append(key) or rows(key)
+    rows = ahead._rows
+    ahead._rows = lambda key: copied.append(key) or rows(key)
     for step in range(5):
         ahead.at(step, RNG)
         assert {*ahead._wanted(step + 1)} <= {*copied}

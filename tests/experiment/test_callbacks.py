@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -170,7 +171,7 @@ def test_an_average_is_the_weighted_mean_of_what_it_saw(
     for step in range(1, steps + 1):
         for each in machine.parameters():
             each.data.add_(torch.randn(each.shape, generator=rng))
-        average.update(machine, step, steps)
+        average.after_step(SimpleNamespace(machine=machine, step=step, total_steps=steps))
         seen.append(vector(machine))
     first = math.floor(options.get("start", 0) * steps)
     assert average.count == steps - first

@@ -18,12 +18,12 @@ import pytest
 import torch
 import yaml
 from conftest import SMALL, Command, complete, metrics, snapshot
+from omegaconf import OmegaConf
 
 from nws.errors import UserError
 from nws.experiment.config import check_trust
 from nws.experiment.loading import load_run
 from nws.experiment.run import load_yaml, open_run
-from omegaconf import OmegaConf
 
 EVIL = """
 import pathlib

@@ -75,7 +75,7 @@ WRONG = {
     "optimizer.lr=-1": "optimizer.lr must be a number of at least 0, got -1",
     "optimizer.recognition_lr=x": "optimizer.recognition_lr must be a number",
     "optimizer.betas=[2,0]": "optimizer: torch.optim.Adam cannot be made from the options",
-    "scheduler.lr_lambda.warmup_steps=-1": "warmup_steps': -1",
+    "scheduler.lr_lambda.warmup_steps=-1": "warmup_steps must be a number of at least 0, got -1",
     "scheduler=plateau scheduler.factor=2": "scheduler: torch.optim.lr_scheduler.ReduceLROnPlateau",
     "average=exponential average.memory=0.5": "average.memory must be a number of steps of at least",
     "average=tail average.start=1": "average.start must be a number of at least 0 and below 1",
@@ -102,7 +102,7 @@ WRONG = {
     "data._target_=builtins.dict": "data",
     "optimizer._target_=torch.optim": "optimizer._target_ must name a function or a class",
     "optimizer._target_=torch.optim.Nosuch": "optimizer._target_=torch.optim.Nosuch cannot be",
-    "++model.units={_target_:builtins.dict}": "model.visible._target_ must make a nws.models",
+    "++model.units={_target_:builtins.dict}": "model.visible._target_ must make units",
     # what is missing
     "optimizer.lr=???": "optimizer.lr has no value (???)",
     "trainer.epochs=???": "trainer.epochs has no value (???)",
