@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import CONF, ROOT, SMALL, TWO_STEPS, Command, Interrupt, complete
-from nws.experiment.storage import pretrained
 
 import nws
 from nws.experiment.invocation import PROGRAMS, SCRIPTS, command_line, start_command
+from nws.experiment.storage import pretrained
 from nws.programs.command import module_of
 
 

@@ -23,8 +23,8 @@ from nws import distributed
 from nws.analysis import evaluation
 from nws.analysis.evaluation import Request, bootstrap_interval, read_rows
 from nws.errors import UserError
-from nws.experiment.batches import derive_seed
 from nws.experiment.loading import load_run
+from nws.experiment.batches import derive_seed
 from nws.models import likelihood
 from nws.models.helmholtz import HelmholtzMachine
 from nws.models.likelihood import TRUSTED_ESS, Z_INNER, log_sums

@@ -139,9 +139,9 @@ def warm_up() -> None:
     import torch
     import torchvision.utils
     from hydra.core.plugins import Plugins
-    from nws.experiment.storage.git import code_of_this_process
 
     import nws.programs.train
+    from nws.experiment.storage.git import code_of_this_process
 
     torch.set_num_threads(1)  # of which a fork would leave but one
     Plugins.instance()

@@ -19,17 +19,17 @@ import torch
 from conftest import Command, composed
 from faults import corpus
 from faults.trial import Trial
-from nws.experiment.launch.resume import Start
-from nws.experiment.process.processes import AgreedStop
 from omegaconf import DictConfig, OmegaConf
 
 from nws.analysis.evaluation import read_rows
 from nws.analysis.runs import read_run
 from nws.errors import UserError
-from nws.experiment.loading import load_run
-from nws.experiment.provenance import Provenance, read_provenance
-from nws.experiment.run import RunDirectory, open_run
+from nws.experiment.launch.resume import Start
+from nws.experiment.process.processes import AgreedStop
 from nws.experiment.signals import StopSignals
+from nws.experiment.run import RunDirectory, open_run
+from nws.experiment.provenance import Provenance, read_provenance
+from nws.experiment.loading import load_run
 from nws.programs.train import build_trainer
 
 GREY = np.random.default_rng(0).integers(0, 256, (12, 9), dtype=np.uint8)
@@ -40,9 +40,8 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a natural rule with Adam, an average, and an evaluation."""
     folder = tmp_path_factory.mktemp("good") / "run"
-    from nws.experiment.launch.panels import start_record
-
     from nws.analysis.evaluation import Request, evaluate
+    from nws.experiment.launch.panels import start_record
 
     overrides = [
         "model.layers=[4,3]", "trainer.batch_size=300", "trainer.epochs=2", "logger=none",

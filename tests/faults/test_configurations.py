@@ -21,6 +21,11 @@ from conftest import composed
 from faults.trial import fresh_seed
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from pydantic.fields import FieldInfo
+
+from nws.data import Dataset
+from nws.errors import UserError
 from nws.experiment.options.schemas.choices import CHOICES
 from nws.experiment.options.schemas.run import RUN, TRAINER
 from nws.experiment.options.schemas.schema import Choice
@@ -28,11 +33,6 @@ from nws.experiment.options.validation import check_configuration
 from nws.experiment.process.memory import check_memory
 from nws.experiment.training import build, loggers
 from nws.experiment.training.settings import TrainerSettings
-from omegaconf import OmegaConf
-from pydantic.fields import FieldInfo
-
-from nws.data import Dataset
-from nws.errors import UserError
 from nws.learning import WakeSleep
 
 Options = dict[str, Any]

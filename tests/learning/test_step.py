@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -264,18 +263,6 @@ def test_the_unweighted_bound_is_another_and_lower() -> None:
 # --- manners --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule_name", RULES)
-def test_gradients_are_overwritten_not_accumulated(rule_name: str) -> None:
-    machine, rule = SMALL.machine(), make_rule(rule_name, SMALL.samples)
-    step(SMALL, machine, rule, SMALL.data())
-    first = gradients(machine)
-    for parameter in machine.parameters():
-        assert parameter.grad is not None
-        parameter.grad.fill_(torch.nan)
-    step(SMALL, machine, rule, SMALL.data())
-    assert all(map(torch.equal, gradients(machine), first))
-
-
 @each_units
 def test_a_learner_keeps_nothing_of_a_batch_but_its_rng(units: str) -> None:
     """Batches of changing size, as an epoch's last, in one learner and each in one of its own."""
@@ -301,28 +288,6 @@ def test_a_step_leaves_parameters_and_batch_alone_and_no_autograd_graph(case: Ca
         assert torch.equal(parameter, value) and parameter.requires_grad
         assert parameter.grad is not None and parameter.grad.shape == parameter.shape
         assert not parameter.grad.requires_grad and parameter.grad.grad_fn is None
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
-        lambda parameters: torch.optim.Adam(parameters, lr=0.01),
-        lambda parameters: torch.optim.LBFGS(parameters, lr=0.1, max_iter=3),
-    ],
-    ids=["SGD", "Adam", "LBFGS"],
-)
-def test_torch_optimizers_follow_the_gradients(make: Callable[..., torch.optim.Optimizer]) -> None:
-    case = Case((4, 3, 2), 3, 4, "binary", torch.float32)
-    machine, x = case.machine(), case.data()
-    learner = WakeSleep(machine, make_rule("rws", case.samples), case.rng())
-    optimizer = make(machine.parameters())
-    for _ in range(2):
-        before = [p.detach().clone() for p in machine.parameters()]
-        optimizer.step(lambda: float(learner.step(x).statistics[0]))
-        for parameter, value in zip(machine.parameters(), before, strict=True):
-            assert parameter.isfinite().all()
-            assert parameter.numel() == 0 or not torch.equal(parameter, value)
 
 
 @pytest.mark.parametrize("rule_name", RULES)
