@@ -217,24 +217,6 @@ def test_errors_name_the_layer_at_any_step(name: str, steps: int) -> None:
         updated(METRICS[name][0](), batch(), -torch.ones(()))
 
 
-BAD = [
-    *((f"memory={value}", kind, {"memory": value}, r"metric\.memory must be a whole number of at")
-      for kind in (Diagonal, Fisher, Kronecker) for value in (0, -1, 1.5, None)),
-    ("rank=-1", Kronecker, {"rank": -1}, r"metric\.rank must be a whole number of at least 0, got"),
-    ("rank=all", Kronecker, {"rank": "all"}, r"metric\.rank must be .* or full, got 'all'"),
-    ("rank=true", Kronecker, {"rank": True}, r"metric\.rank must be a whole number"),
-    ("every=0", Kronecker, {"refresh_every": 0}, r"metric\.refresh_every must be a whole number"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("kind", "options", "message"), [each[1:] for each in BAD])
-def test_bad_options_are_errors_that_name_them(
-    kind: type[Metric], options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(UserError, match=message):
-        kind(**options)
-
-
 # --- reports --------------------------------------------------------------------------------------
 
 

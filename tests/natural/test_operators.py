@@ -14,6 +14,8 @@ import torch
 from cases import (
     EACH_UNITS,
     EXACT,
+    SOLVER_CASES,
+    SolverCase,
     Units,
     assert_close,
     encode_layers,
@@ -21,12 +23,12 @@ from cases import (
     seeded,
     with_bias,
 )
-from solving import dense
+from solving import ROUNDING, condition, dense, errors, solve_dense
 from torch import Tensor
 
 from nws.errors import UserError
 from nws.models import BeliefNetwork, Edge, HelmholtzMachine, Trace
-from nws.natural import UnitFisher
+from nws.natural import UnitFisher, natural_direction
 
 # A few hundred products of two gradients cancel in each sum.
 # Their entries are of size 1, so the error is a few hundred times 2e-16.
@@ -207,3 +209,40 @@ def test_shapes_that_do_not_fit_are_an_error_that_names_them(
 def test_a_layer_with_a_quarter_as_many_rows_as_parents_is_reduced_to_them(n: int, d: int) -> None:
     reduced = random_fisher(n, d, 3).reduce(torch.tensor(0.1, dtype=torch.float64))
     assert (reduced is not None) == (4 * n <= d)
+
+
+# --- the plain version of the package -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", [c for c in SOLVER_CASES if c.values[0].device == "cpu"])
+def test_natural_direction_is_the_damped_solution_of_each_units_block(case: SolverCase) -> None:
+    fisher, gradient = case.fisher(), case.gradient()
+    before = [tensor.clone() for tensor in (fisher.inputs, fisher.curvature, gradient)]
+    direction = natural_direction(fisher.inputs, fisher.curvature, gradient, case.alpha)
+    blocks = dense(fisher)
+    expected = (1 + case.alpha) * solve_dense(blocks, case.alpha, gradient)
+    assert direction.shape == gradient.shape and direction.dtype == case.dtype
+    bound = ROUNDING * torch.finfo(case.dtype).eps * condition(blocks, case.alpha)
+    assert (errors(direction, expected) <= bound).all()
+    for old, new in zip(before, (fisher.inputs, fisher.curvature, gradient), strict=True):
+        assert torch.equal(old, new)
+
+
+@each_units
+def test_natural_direction_of_each_layer_is_that_of_the_whole_network(units: Units) -> None:
+    """(1 + alpha) (F + alpha I)^{-1} g, where F is the Fisher matrix of all parameters."""
+    machine, alpha = random_machine((3, 2, 2), units), 0.1
+    fisher, (trace, probabilities) = (
+        joint_fisher(machine, "generator"),
+        every_row(machine, "generator"),
+    )
+    g = torch.randn(len(fisher.matrix), generator=seeded(4), dtype=torch.float64)
+    damped = fisher.matrix + alpha * torch.eye(len(g), dtype=torch.float64)
+    expected = (1 + alpha) * torch.linalg.solve(damped, g)
+    layers = layer_fishers(machine.generator, trace, probabilities)
+    for layer, ranges in zip(layers, fisher.units, strict=True):
+        gradient, direction = (
+            torch.stack([each[unit] for unit in ranges]) for each in (g, expected)
+        )
+        found = natural_direction(layer.inputs, layer.curvature, gradient, alpha)
+        assert_close(found, direction, EXACT)

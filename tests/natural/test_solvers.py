@@ -396,34 +396,3 @@ def test_rows_that_are_not_finite_are_an_error(
 
     case = SolverCase(60, 9, 5, 0.2)
     assert "not finite" in failing(case, name, 0.2, spoil, before)
-
-
-NO_FRACTION = (-1e-3, 1.0, math.nan, True, "1e-3", None)
-BAD: list[tuple[str, Callable[..., Any], tuple[Any, ...]]] = [
-    ("max_bytes", Cholesky, (0, 1.5, "a")),
-    ("max_bytes", AutoSolver, (0,)),
-    ("block", ShermanMorrison, (0, -1, None)),
-    ("forgetting", ShermanMorrison, NO_FRACTION),
-    ("iterations", ConjugateGradient, (0, 2.5, True)),
-    ("tolerance", ConjugateGradient, NO_FRACTION),
-    ("accuracy", ConjugateGradient, NO_FRACTION),
-    ("rank", ConjugateGradient, (-1, "full")),
-    ("preconditioner_every", ConjugateGradient, (0,)),
-    ("iterations", MinRes, (0, None)),
-    ("tolerance", MinRes, NO_FRACTION),
-    ("scaled", MinRes, ("no", 1)),
-    ("iterations", AutoSolver, (0,)),
-    ("accuracy", AutoSolver, (2,)),
-    ("solves", AutoSolver, (0,)),
-]
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "value"),
-    [(name, kind, value) for name, kind, values in BAD for value in values],
-)
-def test_bad_options_are_errors_that_name_them(
-    name: str, kind: Callable[..., Any], value: Any
-) -> None:
-    with pytest.raises(UserError, match=rf"solver\.{name} must be .*, got {value!r}"):
-        kind(**{name: value})

@@ -315,22 +315,6 @@ def test_the_state_of_another_optimizer_is_refused() -> None:
 # --- errors ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"lr": 0.0}, "lr must be a number above 0, got 0.0"),
-        ({"lr": "fast"}, "lr must be a number above 0, got 'fast'"),
-        ({"kl": -1}, "kl must be a number above 0, got -1"),
-        ({"damping": 0}, "damping.value must be a number above 0"),
-        ({"metric": "hessian"}, "metric must be fisher, empirical or covariance, got 'hessian'"),
-        ({"solver": "lu"}, "solver must be auto, cg, rows or a solver, got 'lu'"),
-    ],
-)
-def test_wrong_options_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        optimizer_of(make_case("categorical"), **settings)
-
-
 def test_parameters_that_cannot_be_trained_are_refused() -> None:
     case, other = make_case("categorical"), make_case("categorical")
     case.parameters[0].requires_grad_(False)
