@@ -44,7 +44,7 @@ from directions import (
 from torch import Tensor
 
 from nws.errors import UserError
-from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep
+from nws.learning import NaturalMetric, Rule, WakeSleep
 from nws.models import HelmholtzMachine
 from nws.natural import Damping, natural_direction
 from nws.natural.metrics import Fisher, Metric
@@ -379,21 +379,3 @@ def test_directions_of_another_shape_get_one_message(spoil: Callable[[list[Tenso
     learner = WakeSleep(machine, make_rule("rws", 4), seeded(), metrics)
     with pytest.raises(UserError, match=r"Misshapen.direction must return a tensor \(m, d\) for"):
         learner.step(torch.zeros(3, 5))
-
-
-@pytest.mark.parametrize(
-    ("option", "values", "expected"),
-    [
-        ("generator_rows", ["dreams"], "one of model, posterior, got 'dreams'"),
-        ("batch", ["next"], "one of same, other, unlabeled, got 'next'"),
-        ("max_rows", [0, 2.5], "a whole number of at least 1, got"),
-        ("refresh_every", [0, None], "a whole number of at least 1, got"),
-        ("max_kl", [0, -0.1, float("nan"), "small", float("inf")], "a number of nats above 0 or"),
-    ],
-)
-def test_bad_options_are_errors_that_name_them(
-    option: str, values: list[Any], expected: str
-) -> None:
-    for value in values:
-        with pytest.raises(UserError, match=rf"metric\.{option} must be {expected}"):
-            RowOptions(**{option: value})

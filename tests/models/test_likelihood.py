@@ -146,10 +146,7 @@ def test_with_exact_recognition_every_estimate_is_exact_in_chunks_of_any_size(
 def relative_variance(machine: HelmholtzMachine, x: Tensor) -> float:
     """Var[w] / p(x)^2 of one sample's weight w = p(x, h) / q(h | x), over every h."""
     bits = reference.every_hidden_state(machine, x)
-    p, q = (
-        reference.generator(machine).log_prob(bits).exp(),
-        reference.recognition(machine).log_prob(bits).exp(),
-    )
+    p, q = (of(machine).log_prob(bits).exp() for of in (reference.generator, reference.recognition))
     return (((p**2 / q).sum()) / p.sum() ** 2 - 1).item()
 
 
@@ -164,10 +161,8 @@ def test_importance_sampled_log_likelihood_converges_to_the_exact_one(
     # log of a mean: its error is the mean's relative error to first order, independent over points
     error = sum(relative_variance(machine, row) / samples for row in x) ** 0.5 / len(x)
     assert 0 < error < 0.05  # nats: tight enough to mean something
-    assert (
-        abs(estimate.mean - reference.exact_log_prob(machine, x).mean().item())
-        < STANDARD_ERRORS * error
-    )
+    exact = reference.exact_log_prob(machine, x).mean().item()
+    assert abs(estimate.mean - exact) < STANDARD_ERRORS * error
 
 
 def test_more_samples_give_a_higher_bound_below_the_exact_log_likelihood() -> None:
@@ -175,8 +170,7 @@ def test_more_samples_give_a_higher_bound_below_the_exact_log_likelihood() -> No
     machine, x = random_machine((4, 3)), torch.tensor([[1.0, 0, 1, 1]]).double()
     bits = reference.every_hidden_state(machine, x[0])
     log_p, log_q = (
-        reference.generator(machine).log_prob(bits),
-        reference.recognition(machine).log_prob(bits),
+        of(machine).log_prob(bits) for of in (reference.generator, reference.recognition)
     )
     elbo = (log_q.exp() * (log_p - log_q)).sum().item()
     exact = reference.exact_log_prob(machine, x).item()
@@ -192,10 +186,8 @@ def test_more_samples_give_a_higher_bound_below_the_exact_log_likelihood() -> No
 @pytest.mark.parametrize("samples", [1, 8])
 def test_one_chunk_is_the_plain_formula(samples: int) -> None:
     """Its standard error is the deviation of the data points' estimates over the root of N."""
-    machine, x = (
-        random_machine((4, 3, 2), "bipolar"),
-        torch.rand(50, 4, generator=seeded(3)).round(),
-    )
+    machine = random_machine((4, 3, 2), "bipolar")
+    x = torch.rand(50, 4, generator=seeded(3)).round()
     weights = machine.log_weights(machine.wake(x, samples, seeded(0))).exp()
     values, estimate = weights.mean(1).log(), log_likelihood(machine, x, samples, seeded(0))
     assert estimate.mean == pytest.approx(values.mean().item(), abs=EXACT)
