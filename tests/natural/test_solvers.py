@@ -52,6 +52,7 @@ def test_the_solution_is_the_dense_one_of_each_unit(case: SolverCase, name: str)
     number. MINRES has that residual in the norm of D^{-1}, with D the diagonal of the block.
     """
     fisher, solver, damping = case.fisher(), SOLVERS[name](case), case.damping
+    damping = damping[None] if case.units == "bipolar" else damping  # of any shape
     solver.factor(fisher, damping)
     blocks, alpha = dense(fisher), float(damping)
     damping.fill_(1.0)  # which counts from the next factor on
