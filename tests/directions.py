@@ -15,7 +15,7 @@ from torch import Tensor
 from nws.learning import NaturalMetric, RowOptions, WakeSleep
 from nws.models import BeliefNetwork, HelmholtzMachine
 from nws.natural import Damping
-from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker
+from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker, Mean
 from nws.natural.solvers import Cholesky
 
 SEED = 11
@@ -30,8 +30,9 @@ METRICS: dict[str, Callable[[], Any]] = {  # with exact solves
     "empirical": partial(Empirical, Cholesky),
     "diagonal": Diagonal,
     "kronecker": Kronecker,
+    "mean": Mean,
 }
-KINDS = list(METRICS)
+KINDS = [kind for kind in METRICS if kind != "mean"]  # whose matrix has the rows that are kept
 
 
 def natural_metrics(
@@ -152,6 +153,9 @@ def dense_blocks(
         if kind == "kronecker":  # one second moment for all, scaled by the units' mean curvatures
             shared = torch.einsum("n,nde->de", row_weights, outer)
             blocks = [(row_weights @ slope) * shared for slope in slopes.T]
+        if kind == "mean":
+            mean = row_weights @ inputs
+            blocks = [(row_weights @ slope) * mean.outer(mean) for slope in slopes.T]
         layers.append(blocks)
     return layers
 

@@ -10,32 +10,11 @@ import torch
 from cases import random_machine
 from torch import Tensor
 
-from nws.models import HelmholtzMachine, Units
+from nws.models import Gaussian, HelmholtzMachine, Poisson, Units
 
 
-class Gauss(Units):
-    """Unit variance: A(a) = a^2 / 2, mean a. Data in [0, 1] are spread to -1 .. 1."""
-
-    def log_partition(self, logits: Tensor) -> Tensor:
-        return logits.square() / 2
-
-    def mean(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
-        return logits.clone() if out is None else out.copy_(logits)
-
-    def curvature(self, mean: Tensor) -> Tensor:
-        return torch.ones_like(mean)
-
-    def link(self, mean: Tensor) -> Tensor:
-        return mean
-
-    def fill_noise(self, out: Tensor, rng: torch.Generator | None = None) -> None:
-        out.normal_(generator=rng)
-
-    def sample_(self, noise: Tensor, mean: Tensor) -> Tensor:
-        return noise.add_(mean)
-
-    def log_base(self, values: Tensor) -> Tensor:
-        return -values.square() / 2 - math.log(2 * math.pi) / 2
+class Gauss(Gaussian):
+    """Data in [0, 1] are spread to -1 .. 1."""
 
     def from_data(self, x: Tensor) -> Tensor:
         return 2 * x - 1
@@ -81,33 +60,11 @@ class Pair(Units):
         return values / 2
 
 
-class Counts(Units):
-    """Poisson counts, A(a) = e^a: `curvature` is `mean`, and gives the very tensor back."""
-
-    def log_partition(self, logits: Tensor) -> Tensor:
-        return logits.exp()
-
-    def mean(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
-        return torch.exp(logits, out=out)
+class Counts(Poisson):
+    """Poisson counts whose `curvature` is `mean`, and gives the very tensor back."""
 
     def curvature(self, mean: Tensor) -> Tensor:
         return mean
-
-    def link(self, mean: Tensor) -> Tensor:
-        return mean.log()
-
-    def sample_(self, noise: Tensor, mean: Tensor) -> Tensor:
-        """The quantile of the noise: how many partial sums of probabilities are below it."""
-        uniform, term, below = noise.clone(), (-mean).exp(), torch.zeros_like(noise)
-        noise.zero_()
-        for count in range(1, 300):
-            below += term
-            noise += (below <= uniform).to(noise)
-            term = term * mean / count
-        return noise
-
-    def log_base(self, values: Tensor) -> Tensor:
-        return -torch.lgamma(values + 1)
 
 
 MIXED: dict[str, tuple[Any, Any]] = {  # hidden units, visible units

@@ -14,7 +14,7 @@ import yaml
 from conftest import CONF, ROOT
 
 from nws.experiment.build import MORE, Settings
-from nws.experiment.config import HYDRAS, locate, parameters_of
+from nws.experiment.config import HYDRAS, locate
 from nws.learning import RowOptions
 
 #: What each package may import: packages of nws, and libraries outside the standard one, where
@@ -248,7 +248,7 @@ def sections(value: Any, key: str = "") -> list[tuple[str, dict[str, Any]]]:
 def test_conf_is_in_step_with_the_signatures() -> None:
     """Each key is a parameter, and each default that of the class, but where `OTHER` says so."""
     other: dict[str, list[str]] = {}
-    rows = parameters_of(RowOptions)
+    rows = inspect.signature(RowOptions).parameters
     for path in GROUPS:
         name = str(path.relative_to(CONF).with_suffix(""))
         content = yaml.safe_load(path.read_text())
@@ -258,7 +258,8 @@ def test_conf_is_in_step_with_the_signatures() -> None:
         for key, section in parts:
             target = section["_target_"]
             found = target if target is Settings else locate(target, name)
-            taken = {**(rows if name.startswith("metric/") else {}), **parameters_of(found)}
+            own = dict(inspect.signature(found).parameters)
+            taken = {**(rows if name.startswith("metric/") else {}), **own}
             more = MORE.get(name.split("/")[0], ()) if not key else ()
             given = [each for each in section if each not in HYDRAS]
             open_ended = any(each.kind is each.VAR_KEYWORD for each in taken.values())

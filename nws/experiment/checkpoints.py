@@ -68,6 +68,8 @@ def _check(state: State) -> None:
     numbers = [state["step"], state.get("seconds", 0.0), state.get("count", 0)]
     if not all(isinstance(each, int | float) and 0 <= each < math.inf for each in numbers):
         raise ValueError(f"its step, seconds and count are {numbers}")
+    if not isinstance(state["configuration"], str):
+        raise ValueError("its configuration is no text")
     if not all(row.keys() >= COLUMNS for row in state["rows"]):
         raise ValueError("its rows lack columns that every run has")
 

@@ -245,8 +245,8 @@ class Job:
         try:
             trainer.fit(stop)
             state = "finished" if trainer.ends else "stopped"
-            if trainer.ends and not self.sweep:
-                stop.caught = None  # it came too late
+            if trainer.ends and distributed.size() > 1:
+                stop.caught = None  # it came too late for the others to know
         except (Exception, KeyboardInterrupt) as error:  # the latter is a second Ctrl-C
             ends = {Diverged: "diverged", KeyboardInterrupt: "stopped"}
             state = ends.get(type(error), "failed")

@@ -181,8 +181,6 @@ def parse_yaml(text: str, path: Path) -> DictConfig:
     Texts of ours have no aliases, and those of others could multiply.
     """
     try:
-        if not isinstance(text, str):
-            raise ValueError("its configuration is no text")
         depth = 0
         for each in yaml.parse(text, yaml.SafeLoader):
             starts = isinstance(each, yaml.CollectionStartEvent)

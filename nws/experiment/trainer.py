@@ -294,18 +294,22 @@ class Trainer:
             steps = 0 if self.plateau else min(self.step, self.total_steps)
             again = longer or changed & {"optimizer", "scheduler"}
             restore(self.optimizer, self.scheduler, state, steps if again else None)
-            fresh = bool(changed & {"metric", "solver"})
-            for metric, saved in zip(self.learner.metrics, state["metrics"], strict=False):
-                metric.load_state_dict(saved, "damping" in changed, fresh)
-            if not state["metrics"]:  # the run had none
-                for metric in self.learner.metrics:
-                    metric.start_at(self.step)
+            self._load_metrics(state, changed)
             for name, saved in state["callbacks"].items():
                 if name in self.callbacks and name not in changed:
                     self.callbacks[name].load_state_dict(saved)
             for name, each in self._stateful().items():
                 each.load_state_dict(state["stateful"][name])
             self._load_draws(state)
+
+    def _load_metrics(self, state: State, changed: set[str]) -> None:
+        """Restore the metrics; a run that had none starts with them here."""
+        fresh = bool(changed & {"metric", "solver"})
+        for metric, saved in zip(self.learner.metrics, state["metrics"], strict=False):
+            metric.load_state_dict(saved, "damping" in changed, fresh)
+        if not state["metrics"]:
+            for metric in self.learner.metrics:
+                metric.start_at(self.step)
 
     def _load_draws(self, state: State) -> None:
         """Let the draws go on; from a new seed where the checkpoint is of another device."""

@@ -315,19 +315,6 @@ def test_another_48x48_file_is_read_with_one_warning(
     assert caplog.records == []
 
 
-def test_a_whole_tfd_file() -> None:
-    if not (REAL / "TFD" / "TFD_48x48.mat").is_file():
-        pytest.skip("NWS_DATA_ROOT does not say where TFD_48x48.mat is")
-    data = [load(nd.load_tfd, root=REAL, split="train", fold=fold) for fold in (0, 4)]
-    for each in data:
-        assert each.shape == (24, 24)
-        assert each.unlabeled is not None and len(each.unlabeled) > 10_000
-        assert 60 < each.unlabeled.bytes.float().mean() < 200
-    # The folds share out the same labelled images, each in its own way.
-    assert len({tuple(sorted(map(bytes, rows(each)))) for each in data}) == 1
-    assert not torch.equal(data[0].test.bytes[:100], data[1].test.bytes[:100])
-
-
 def test_a_source_of_the_users(tmp_path: Path) -> None:
     def load_stripes(count: int, period: int = 2) -> RawImages:
         images = (torch.arange(12) % period == 0).to(torch.uint8).mul(255).expand(count, 12)

@@ -18,19 +18,33 @@ from torch import Tensor
 from nws.learning import WakeSleep
 from nws.models import HelmholtzMachine, Trace
 from nws.natural import LevenbergMarquardt, Metric, Rows
-from nws.natural.metrics import Fisher
-from nws.natural.solvers import AutoSolver, ConjugateGradient, ShermanMorrison, Woodbury
+from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker
+from nws.natural.solvers import AutoSolver, Cholesky, ConjugateGradient, ShermanMorrison, Woodbury
 
 SCHEDULE = lambda step: 0.9**step  # noqa: E731
+FORGETFUL: dict[str, Callable[[], Any]] = {  # without a state of their own
+    "fisher": METRICS["fisher"],
+    "empirical": METRICS["empirical"],
+    "mean": METRICS["mean"],
+    "woodbury": partial(Fisher, Woodbury),
+    "auto": partial(Fisher, AutoSolver),  # which chooses the same again
+}
 MAKE: dict[str, Callable[[], Any]] = {
-    **METRICS,
+    **FORGETFUL,
+    "diagonal of 4": partial(Diagonal, memory=4),
+    "kronecker": METRICS["kronecker"],
+    "kronecker of low rank": partial(Kronecker, 5, 2, refresh_every=3),
+    "kronecker, full": partial(Kronecker, 50, "full", refresh_every=2),
+    "fisher of 3": partial(Fisher, Cholesky, memory=3),
+    "fisher of 2 by pcg": partial(
+        Fisher, partial(ConjugateGradient, 2, preconditioner_every=3), memory=2
+    ),
+    "empirical by pcg": partial(Empirical, partial(ConjugateGradient, 2, preconditioner_every=3)),
     "pcg": partial(Fisher, ConjugateGradient),
     "pcg, warm, old eigenvectors": partial(
         Fisher, partial(ConjugateGradient, rank=2, preconditioner_every=3)
     ),
     "running inverse": partial(Fisher, partial(ShermanMorrison, forgetting=0.7)),
-    "woodbury": partial(Fisher, Woodbury),
-    "auto": partial(Fisher, AutoSolver),
 }
 
 
@@ -55,16 +69,18 @@ def by_file(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def continued(
-    learning: WakeSleep, make: Callable[[HelmholtzMachine], WakeSleep], state: bool = True
+    learning: WakeSleep, make: Callable[[HelmholtzMachine], WakeSleep], fresh: bool = False
 ) -> WakeSleep:
-    """A new learner, with the parameters and draws of another; and its metrics' state."""
+    """A new learner, with the parameters, draws and metrics' state of another.
+
+    With `fresh` only the step and the damping are taken over.
+    """
     machine = CASE.machine(seed=9)
     machine.load_state_dict(learning.machine.state_dict())
     rest = make(machine)
     rest.rng.set_state(learning.rng.get_state())
-    if state:
-        for metric, saved in zip(rest.metrics, learning.metrics, strict=True):
-            metric.load_state_dict(by_file(saved.state_dict()))
+    for metric, saved in zip(rest.metrics, learning.metrics, strict=True):
+        metric.load_state_dict(by_file(saved.state_dict()), fresh_metric=fresh)
     return rest
 
 
@@ -73,9 +89,14 @@ def equal(one: list[list[Tensor]], other: list[list[Tensor]]) -> bool:
     return all(torch.equal(a, b) for a, b in pairs)
 
 
-@pytest.mark.parametrize("stop", [3, 4, 5])
 @pytest.mark.parametrize(
-    "options", [{}, {"refresh_every": 3}, {"refresh_every": 4, "max_rows": 5, "batch": "other"}]
+    ("options", "stop"),
+    [
+        ({}, 4),
+        ({"refresh_every": 3}, 3),
+        ({"refresh_every": 3}, 4),
+        ({"refresh_every": 4, "max_rows": 5, "batch": "other"}, 5),
+    ],
 )
 @pytest.mark.parametrize("name", MAKE)
 def test_a_metric_goes_on_bit_for_bit_from_its_state(
@@ -91,9 +112,10 @@ def test_a_metric_goes_on_bit_for_bit_from_its_state(
     run(learning, range(stop))
     rest = continued(learning, make)
     assert equal(whole[stop:], run(rest, range(stop, stop + 3)))
-    # the control: without the state
-    unloaded = continued(learning, make, state=False)
-    assert not equal(whole[stop:], run(unloaded, range(stop, stop + 3)))
+    # the control: a fresh metric, which takes in rows at once
+    fresh = continued(learning, make, fresh=True)
+    remembers = name not in FORGETFUL or stop % options.get("refresh_every", 1) > 0
+    assert equal(whole[stop:], run(fresh, range(stop, stop + 3))) != remembers
 
 
 def test_an_adaptive_damping_goes_on_bit_for_bit() -> None:

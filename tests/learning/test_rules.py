@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from nws.errors import UserError
-from nws.learning import Rule, WakeSleep, importance, tempered, uniform
+from nws.learning import RowOptions, Rule, WakeSleep, importance, tempered, uniform
 from nws.learning.vimco import vimco
 from nws.learning.weighting import Weighting
 from nws.models import HelmholtzMachine
@@ -64,6 +64,14 @@ SHARES = ("generator_wake", "recognition_wake", "recognition_dream")
 WHOLE = "must be a whole number of at least 1 and at most 1,000,000, got"
 FUNCTION = "must name a function of log p and log q by _target_, with _partial_: true, or an object"
 CALLED = "cannot be called with log p and log q, "
+POSITIVE = "must be a whole number of at least 1, got"
+ROWS: list[tuple[str, list[Any], str]] = [
+    ("generator_rows", ["dreams"], "must be one of model, posterior, got 'dreams'"),
+    ("batch", ["next"], "must be one of same, other, unlabeled, got 'next'"),
+    ("max_rows", [0, 2.5], POSITIVE),
+    ("refresh_every", [0, None], POSITIVE),
+    ("max_kl", [0, -0.1, math.nan, "small", math.inf], "must be a number of nats above 0 or"),
+]
 BAD: list[tuple[str, list[Any], str]] = [
     ("samples", [0, -1, 2.5, "3", None, True, 10**18], WHOLE),
     ("dreams", [0, -1, 2.5, "3", True, 10**18], WHOLE),
@@ -84,13 +92,15 @@ BAD: list[tuple[str, list[Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("option", "values", "message"), BAD)
+@pytest.mark.parametrize(("option", "values", "message"), [*BAD, *ROWS])
 def test_bad_options_are_refused_by_name_before_the_first_step(
     option: str, values: list[Any], message: str
 ) -> None:
+    rows = any(option == name for name, *_ in ROWS)
+    group, make = ("metric", RowOptions) if rows else ("algorithm", partial(Rule, name="mine"))
     for value in values:
-        with pytest.raises(UserError, match=rf"^algorithm\.{option} ?{message}"):
-            Rule(**({"name": "mine", "samples": 3} | {option: value}))
+        with pytest.raises(UserError, match=rf"^{group}\.{option} ?{message}"):
+            make(**{option: value})
 
 
 def test_a_rule_that_does_not_train_recognition_is_refused() -> None:

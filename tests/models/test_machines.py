@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from cases import EXACT, STANDARD_ERRORS, assert_close, random_machine, seeded
+from cases import EXACT, STANDARD_ERRORS, assert_close, seeded
 from families import MIXED, Counts, Gauss, Pair, small_machine
 from torch import Tensor
 
 from nws.errors import UserError
-from nws.models import Bipolar, HelmholtzMachine, exact_log_likelihood, log_likelihood
+from nws.models import HelmholtzMachine, exact_log_likelihood, log_likelihood
 from nws.models.belief_network import check_sizes
-from nws.models.sampling import GibbsChain, ResamplingChain, generate, reconstruct, walk
+from nws.models.sampling import GibbsChain, ResamplingChain, generate, reconstruct
 
 families = pytest.mark.parametrize("units", MIXED.values(), ids=MIXED)
 
@@ -33,14 +33,6 @@ def test_initial_weights_are_glorot_normal_and_biases_where_asked() -> None:
             expected = 0.5 * (2 / sum(edge.layer.weight.shape)) ** 0.5
             error = (1 / (2 * edge.layer.weight.numel())) ** 0.5  # relative, of a deviation
             assert abs(edge.layer.weight.std() / expected - 1) < STANDARD_ERRORS * error
-
-
-def test_units_are_named_or_given_and_the_visible_layer_has_its_own() -> None:
-    named = HelmholtzMachine((4, 3, 2), "bipolar", visible="binary")
-    assert [type(units).__name__ for units in named.units] == ["Binary", "Bipolar", "Bipolar"]
-    given = Bipolar()
-    assert HelmholtzMachine((4, 3, 2), given).units == (given,) * 3
-    assert all(network.units == named.units for network in named.networks)
 
 
 NAN = float("nan")
@@ -141,12 +133,3 @@ def test_resampling_chains_hold_pixels_of_any_family(units: tuple[Any, Any]) -> 
     if {units.support for units in machine.units} != {(0.0, 1.0)}:
         with pytest.raises(UserError, match="needs binary or bipolar units"):
             GibbsChain(machine, x)
-
-
-def test_a_walk_ends_in_the_visible_familys_data() -> None:
-    machine = random_machine((4, 3, 2), "bipolar", visible=Gauss())
-    images = walk(machine, 3, 4, seeded(1))
-    states = torch.tensor(list(itertools.product([-1.0, 1.0], repeat=3))).double()
-    possible = Gauss().to_data(machine.generator.layers[0](states)).detach()
-    gaps = (images.flatten(0, 1)[:, None] - possible).abs().amax(2).amin(1)
-    assert images.shape == (3, 4, 4) and gaps.max() < 1e-12

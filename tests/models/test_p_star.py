@@ -49,10 +49,8 @@ def log_p_star(
 def test_log_p_star_converges_to_enumeration(sizes: tuple[int, ...], units: str) -> None:
     machine, samples, dreams = random_machine(sizes, units), 10_000, 20_000
     x = torch.rand(4, sizes[0], generator=seeded(3)).round().double()
-    log_p_tilde, log_z = (
-        reference.exact_log_p_tilde(machine, x).mean().item(),
-        math.log(reference.exact_z(machine)),
-    )
+    log_z = math.log(reference.exact_z(machine))
+    log_p_tilde = reference.exact_log_p_tilde(machine, x).mean().item()
     estimate = log_p_star(machine, x, samples, seeded(0), dreams)
     of_z, of_x = reference.z_error(machine, dreams), reference.root_error(machine, x, samples)
     assert 0 < of_z < 0.02 and 0 < of_x < 0.02
@@ -64,10 +62,8 @@ def test_log_p_star_converges_to_enumeration(sizes: tuple[int, ...], units: str)
     assert estimate.standard_error == pytest.approx(math.hypot(spread, of_z), rel=0.1)
     assert (estimate.samples, estimate.z_samples, estimate.data_points) == (samples, dreams, 4)
     # negative controls: log p is not log p~*, and Z is not 1
-    assert (
-        reference.exact_log_prob(machine, x).mean().item() - log_p_tilde
-        > 2 * STANDARD_ERRORS * of_x
-    )
+    log_p = reference.exact_log_prob(machine, x).mean().item()
+    assert log_p - log_p_tilde > 2 * STANDARD_ERRORS * of_x
     assert log_z < -2 * STANDARD_ERRORS * of_z
 
 
@@ -78,14 +74,11 @@ def test_p_star_sums_to_one_over_every_image(units: str) -> None:
     assert reference.exact_z(machine) < 0.99  # p~* alone does not
     assert (reference.exact_log_p_tilde(machine, x) <= reference.exact_log_prob(machine, x)).all()
     samples, dreams = 4_000, 20_000
-    log_p_tilde = 2 * (
-        log_sums(machine, x, samples, seeded(0), (0.5,), 10**6)[0] - math.log(samples)
-    )
+    roots = log_sums(machine, x, samples, seeded(0), (0.5,), 10**6)[0]
+    log_p_tilde = 2 * (roots - math.log(samples))
     log_z = log_z_sums(machine, dreams, seeded(1), 10**6)[0] - math.log(dreams)
-    p, p_tilde = (
-        reference.exact_log_prob(machine, x).exp(),
-        reference.exact_log_p_tilde(machine, x).exp(),
-    )
+    p = reference.exact_log_prob(machine, x).exp()
+    p_tilde = reference.exact_log_p_tilde(machine, x).exp()
     # Var p~*(x) = 4 p~*(x) (p(x) - p~*(x)) / K to first order, independent over x and of Z
     error = math.hypot(
         (4 * p_tilde * (p - p_tilde) / samples).sum().sqrt().item() / p_tilde.sum().item(),
@@ -93,19 +86,6 @@ def test_p_star_sums_to_one_over_every_image(units: str) -> None:
     )
     assert error < 0.02
     assert (log_p_tilde - log_z).exp().sum().item() == pytest.approx(1, abs=STANDARD_ERRORS * error)
-
-
-@pytest.mark.parametrize("units", EACH_UNITS)
-def test_with_exact_recognition_p_star_is_p_and_z_is_one(units: str) -> None:
-    machine = with_exact_recognition(random_machine((5, 1), units))
-    x = torch.rand(9, 5, generator=seeded(3)).round().double()
-    estimate = log_p_star(machine, x, 3, seeded(0), 50)
-    assert estimate.mean == pytest.approx(
-        reference.exact_log_prob(machine, x).mean().item(), abs=EXACT
-    )
-    assert estimate.log_z == pytest.approx(0, abs=EXACT)
-    # The tolerance is the root of a rounding error.
-    assert estimate.log_z_standard_error == pytest.approx(0, abs=1e-6)
 
 
 def test_the_error_of_z_falls_as_one_over_root_of_the_dreams_and_z_is_unbiased() -> None:
@@ -122,12 +102,12 @@ def test_the_error_of_z_falls_as_one_over_root_of_the_dreams_and_z_is_unbiased()
         assert draws.std().item() == pytest.approx(error, rel=4 * 0.05)
 
 
+@pytest.mark.parametrize("units", EACH_UNITS)
 @pytest.mark.parametrize("max_rows", [1, 7, 1000])
-def test_chunks_of_log_p_star_are_bounded_and_exact(
-    max_rows: int, monkeypatch: pytest.MonkeyPatch
+def test_with_exact_recognition_p_star_is_p_and_z_is_one_in_chunks_of_any_size(
+    max_rows: int, units: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # No Monte Carlo error: chunks must agree to rounding.
-    machine = with_exact_recognition(random_machine((4, 1)))
+    machine = with_exact_recognition(random_machine((4, 1), units))
     x = torch.rand(5, 4, generator=seeded(3)).round().double()
     rows, dreams, wake, dream = [], [], HelmholtzMachine.wake, HelmholtzMachine.dream
 
@@ -142,15 +122,15 @@ def test_chunks_of_log_p_star_are_bounded_and_exact(
     monkeypatch.setattr(HelmholtzMachine, "wake", recording_wake)
     monkeypatch.setattr(HelmholtzMachine, "dream", recording_dream)
     estimate = log_p_star(machine, x, 30, seeded(0), 40, max_rows)
-    assert (
-        max(rows + dreams) <= max_rows and sum(dreams) == 40 and sum(rows) == 5 * 30 + 40 * Z_INNER
-    )
+    assert max(rows + dreams) <= max_rows
+    assert sum(dreams) == 40 and sum(rows) == 5 * 30 + 40 * Z_INNER
     assert dreams_at_once(max_rows) == max(1, max_rows // Z_INNER)
     assert rows_at_once(machine, max_rows * sum(machine.sizes) + 1) == max_rows
-    assert estimate.mean == pytest.approx(
-        reference.exact_log_prob(machine, x).mean().item(), abs=EXACT
-    )
+    exact = reference.exact_log_prob(machine, x).mean().item()
+    assert estimate.mean == pytest.approx(exact, abs=EXACT)
     assert estimate.log_z == pytest.approx(0, abs=EXACT)
+    # The tolerance is the root of a rounding error.
+    assert estimate.log_z_standard_error == pytest.approx(0, abs=1e-6)
 
 
 def test_a_z_far_below_what_the_dreams_resolve_is_found_out() -> None:

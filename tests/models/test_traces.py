@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -76,15 +75,6 @@ def test_log_prob_and_its_gradient_are_the_plain_bernoulli_formulas(
     assert_close(reference.flatten(network.layers, gradients=True), gradient, case.tolerance)
 
 
-@each_units
-def test_probabilities_of_all_states_sum_to_one(units: str) -> None:
-    machine = random_machine((3, 2, 2), units)
-    states = encode_layers(machine, reference.every_state(machine.sizes))
-    assert_close(machine.generator.log_prob(states).exp().sum(), torch.tensor(1.0))
-    of_each_x = machine.recognition.log_prob(states).exp().sum() / 8
-    assert_close(of_each_x, torch.tensor(1.0))
-
-
 def test_shapes_are_those_of_linear_layers_and_edges_go_parents_first() -> None:
     down, up = (BeliefNetwork((5, 3, 2), upward=upward) for upward in (False, True))
     assert [tuple(layer.weight.shape) for layer in down.layers] == [(5, 3), (3, 2), (2, 0)]
@@ -105,43 +95,6 @@ def test_spans_are_the_neighbouring_layers_of_one_family() -> None:
     up = BeliefNetwork((5, 3, 2), upward=True, units=(one, other, other))
     assert down.spans == [(one, slice(0, 5), [5]), (other, slice(5, 10), [3, 2])]
     assert up.spans == [(other, slice(0, 5), [3, 2])]  # the visible layer is none of its own
-
-
-@each_units
-@pytest.mark.parametrize("upward", [False, True], ids=["generator", "recognition"])
-def test_joint_fisher_matrix_has_one_block_for_each_unit(upward: bool, units: str) -> None:
-    """Ay 2002: cross-unit entries vanish; the block of unit j is E[sigma'(a_j) h h^T].
-
-    Of the reference, on which tests of the natural gradient stand.
-    """
-    machine = random_machine((3, 2, 2), units)
-    x = torch.tensor([[0.0, 1, 1], [1, 0, 1], [0.2, 0.7, 0.4]])
-    data = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64)
-    if upward:
-        network, arguments = reference.recognition(machine), (machine, x, data)
-        matrix: Callable[..., Any] = reference.recognition_fisher
-        states = [reference.every_hidden_state(machine, row) for row in x]
-        bits = [torch.cat(layer) for layer in zip(*states, strict=True)]
-        weights = data.repeat_interleave(len(states[0][0])) * network.log_prob(bits).exp()
-    else:
-        network, arguments = reference.generator(machine), (machine,)
-        matrix, bits = reference.generator_fisher, reference.every_state(machine.sizes)
-        weights = network.log_prob(bits).exp()
-    assert_close(weights.sum(), torch.tensor(1.0))
-    outer, hessian = (matrix(*arguments, form) for form in ("outer", "hessian"))
-    blocks = torch.zeros_like(outer.matrix)
-    for inputs, logits, units_of_layer in zip(
-        network.parents(bits), network.logits(bits), outer.units, strict=True
-    ):
-        for a, unit in zip(logits.T, units_of_layer, strict=True):
-            slope = torch.exp(-a) / (1 + torch.exp(-a)) ** 2
-            blocks[unit, unit] = inputs.T @ ((weights * slope)[:, None] * inputs)
-    assert_close(outer.matrix, blocks)
-    assert_close(hessian.matrix, blocks)
-    assert sum(unit.stop - unit.start for unit in itertools.chain(*outer.units)) == len(blocks)
-    # The control: gradients at other states than the model's own mix the units.
-    uniform = torch.full_like(weights, 1 / len(weights))
-    assert (reference.fisher_matrix(network, bits, uniform) - outer.matrix).abs().max() > 1e-2
 
 
 # --- what a trace says ----------------------------------------------------------------------------
@@ -243,22 +196,6 @@ def test_saturated_units_are_certain_and_their_log_weights_finite(units: str) ->
     ones = [torch.ones(1, size) for size in machine.sizes]
     assert machine.generator.log_prob(ones).item() == -7e4
     assert machine.recognition.log_prob(ones).item() == 0
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_log_probs_of_a_trace_are_right_at_any_logits(dtype: torch.dtype) -> None:
-    """The bias of an unconnected pixel runs through all sizes; the error is in rounding units."""
-    extreme = torch.tensor([-1e4, -300, 300, 1e4])
-    machine = random_machine((1, 1)).to(dtype)
-    torch.nn.init.zeros_(machine.generator.layers[0].weight)
-    x = torch.tensor([[0.0], [0.3], [1.0]], dtype=dtype)
-    for logit in torch.cat([extreme, torch.linspace(-40, 40, 161)]).to(dtype):
-        torch.nn.init.constant_(machine.generator.layers[0].bias, logit.item())
-        log_p = machine.evaluate([x, torch.ones_like(x)]).layer_log_probs(machine.generator)[0]
-        a, y = logit.double(), x[:, 0].double()
-        expected = y * a - a.clamp(min=0) - torch.log1p(torch.exp(-a.abs()))
-        bound = 4 * max(1, abs(logit.item())) * torch.finfo(dtype).eps
-        assert (log_p.double() - expected).abs().max() <= bound
 
 
 # --- sampling: 20,000 rows on machines small enough to count every joint state --------------------

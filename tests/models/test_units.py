@@ -22,7 +22,7 @@ from nws import HelmholtzMachine, exact_log_likelihood
 from nws.errors import UserError
 from nws.models import Gaussian, Poisson
 from nws.models.poisson import LARGE
-from nws.models.units import NAMED, Binary, Bipolar, Units, find_spans, find_units
+from nws.models.units import NAMED, Binary, Units, find_units
 
 
 def shipped() -> list[Units]:
@@ -172,13 +172,6 @@ def test_encodings_have_inverses_and_methods_leave_their_arguments_alone(units: 
     assert all(map(torch.equal, kept, (logits, means, values)))
 
 
-def test_states_of_bits_and_of_intensities() -> None:
-    y = torch.tensor([0.0, 0.25, 1.0])
-    assert Binary().encode(y) is y and Binary().decode(y) is y
-    assert Bipolar().encode(y).tolist() == [-1, -0.5, 1]
-    assert Bipolar().from_data(y) is y and Bipolar().to_data(y) is y
-
-
 # --- Bernoulli units at any logit -----------------------------------------------------------------
 
 LOG_PROBS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -286,15 +279,6 @@ def test_families_are_found_by_name_or_given() -> None:
         find_units("tristate", "model.visible")
     with pytest.raises(UserError, match=r"binary or bipolar, got <class"):
         find_units(Binary)  # type: ignore[arg-type]
-
-
-def test_spans_join_neighbours_of_one_family() -> None:
-    one, other = Binary(), Binary()
-    found = find_spans([one, one, other, one], [3, 2, 4, 1])
-    assert [span.columns for span in found] == [slice(0, 5), slice(5, 9), slice(9, 10)]
-    assert [span.widths for span in found] == [[3, 2], [4], [1]]
-    assert all(a is b for a, b in zip((s.units for s in found), (one, other, one), strict=True))
-    assert find_spans([], []) == []
 
 
 def spoiled(base: type[Units], **methods: Callable[..., Any]) -> Units:

@@ -21,24 +21,20 @@ from solving import (
     Textbook,
     apply,
     damped_blocks,
-    dense,
     factored,
     mean_row,
     pcg,
     residual,
     shared_inverses,
-    solve_dense,
     without_looks,
 )
 from torch import Tensor
 
-from nws.natural.operators import FEW, UnitFisher
+from nws.natural.operators import FEW
 from nws.natural.preconditioners import find_basis
 from nws.natural.solvers.cg import Iterations, Progress, UntilAccurate, UntilResidual, cg
 from nws.natural.solvers.conjugate_gradient import LIMIT
 from nws.natural.solvers.minres import minres
-
-each_space = pytest.mark.parametrize("case", [REALISTIC, FEW_ROWS], ids=["basis", "few rows"])
 
 
 def systems(m: int = 5, d: int = 12, decades: float = 2.0) -> tuple[Tensor, Tensor, Tensor]:
@@ -78,16 +74,21 @@ class Recorded:
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 3, 7])
-@pytest.mark.parametrize("kind", ["none", "rough", "exact"])
+@pytest.mark.parametrize("kind", ["none", "a view", "rough", "exact"])
 def test_each_iteration_is_the_textbooks(kind: str, iterations: int) -> None:
-    """And a gain is what it takes off the squared error (Hestenes & Stiefel 1952, theorem 6:1)."""
+    """And a gain is what it takes off the squared error (Hestenes & Stiefel 1952, theorem 6:1).
+
+    A preconditioner may return its argument, or a view of it.
+    """
     matrices, rough, right = systems()
     identity = torch.eye(12, dtype=torch.float64).expand(5, 12, 12)
-    inverses = {"none": identity, "rough": rough, "exact": torch.linalg.inv(matrices)}[kind]
+    inverses = {"rough": rough, "exact": torch.linalg.inv(matrices)}.get(kind, identity)
+    own = {"none": lambda v: v, "a view": lambda v: v[:]}
+    precondition = own.get(kind, lambda v: apply(inverses, v))
     iterations = 1 if kind == "exact" else iterations  # after it there is only rounding
     textbook = Textbook(matrices, inverses, right, iterations)
     rule, before = Recorded(iterations), right.clone()
-    solution, used = cg(lambda v: apply(matrices, v), right, lambda v: apply(inverses, v), rule)
+    solution, used = cg(lambda v: apply(matrices, v), right, precondition, rule)
     exact = torch.linalg.solve(matrices, right)
     assert_close(solution, textbook.iterates[-1], EXACT)
     assert torch.equal(right, before) and used == iterations
@@ -102,16 +103,6 @@ def test_each_iteration_is_the_textbooks(kind: str, iterations: int) -> None:
         assert_close(progress.gain[:, 0], squared[0] - squared[1], EXACT)
     if kind == "exact":
         assert_close(solution, exact, EXACT)
-
-
-def test_a_preconditioner_may_return_its_argument() -> None:
-    """`lambda v: v` is none at all; what is changed in place must not be what it returned."""
-    matrices, _, right = systems()
-    as_it_is, copied, view = (
-        cg(lambda v: apply(matrices, v), right, precondition, Iterations(5))[0]
-        for precondition in (lambda v: v, lambda v: v.clone(), lambda v: v[:])
-    )
-    assert torch.equal(as_it_is, copied) and torch.equal(view, copied)
 
 
 def test_systems_do_not_meet() -> None:
@@ -299,7 +290,7 @@ def relative_error(case: SolverCase, solution: Tensor, gradient: Tensor) -> floa
 @pytest.mark.parametrize("accuracy", [0.1, 1e-2, 1e-4])
 @pytest.mark.parametrize("alpha", [0.2, 0.01])
 @pytest.mark.parametrize(
-    "shape", [(320, 101, 60), (320, 301, 40), (200, 301, 40), (60, 301, 40), (32, 785, 30)], ids=str
+    "shape", [(320, 101, 60), (200, 301, 40), (60, 301, 40), (32, 385, 30)], ids=str
 )
 def test_iterations_follow_the_accuracy(
     shape: tuple[int, int, int], alpha: float, accuracy: float
@@ -319,27 +310,6 @@ def test_iterations_follow_the_accuracy(
         assert relative_error(case, shorter.solve(case.gradient()), case.gradient()) > accuracy
 
 
-@pytest.mark.parametrize("length", [0.3, 0.1, 0.03])
-def test_units_that_take_longer_are_not_lost_among_those_that_are_done_at_once(
-    length: float,
-) -> None:
-    """Four units in five have almost no curvature and long gradients.
-
-    A prediction from the sums over units would miss the error of the other units.
-    With `length` 0.1 and 0.03 the error would end 4.6 and 1.5 times above the accuracy.
-    """
-    rng = seeded(0)
-    weights = torch.rand(320, 60, generator=rng, dtype=torch.float64) ** 6 / 160
-    weights[:, :48] *= 1e-3
-    gradient = torch.randn(60, 101, generator=rng, dtype=torch.float64)
-    gradient[48:] *= length
-    fisher, alpha = UnitFisher(REALISTIC.fisher().inputs, weights), 0.05
-    solver = pcg(None, accuracy=1e-3)
-    solver.factor(fisher, torch.tensor(alpha, dtype=torch.float64))
-    expected = solve_dense(dense(fisher), alpha, gradient)
-    assert (solver.solve(gradient) - expected).norm() < 1e-3 * expected.norm()
-
-
 @pytest.mark.parametrize("case", [SolverCase(320, 301, 40, 1e-6), SolverCase(60, 301, 40, 1e-9)])
 def test_an_accuracy_out_of_reach_ends_at_the_limit(case: SolverCase) -> None:
     solver = factored(pcg(None, accuracy=0.0), case)
@@ -347,7 +317,7 @@ def test_an_accuracy_out_of_reach_ends_at_the_limit(case: SolverCase) -> None:
     assert solver.used_iterations == LIMIT
 
 
-@each_space
+@pytest.mark.parametrize("case", [REALISTIC, FEW_ROWS], ids=["basis", "few rows"])
 def test_the_number_is_looked_at_again_early_and_at_refreshes_and_costs_no_read_between(
     case: SolverCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

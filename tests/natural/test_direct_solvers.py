@@ -163,10 +163,12 @@ def test_a_running_inverse_stays_true_over_many_batches(block: int, dtype: torch
     After 400 batches nothing else would be left.
     """
     case = SolverCase(30, 9, 4, 0.2, dtype=dtype)
-    solver, average = ShermanMorrison(forgetting=0.95, block=block), dense(case.fisher(0))
-    for batch in range(800):
-        solver.factor(case.fisher(batch), case.damping)
-        average = 0.95 * average + 0.05 * dense(case.fisher(batch))
+    solver, fishers = ShermanMorrison(forgetting=0.95, block=block), [*map(case.fisher, range(40))]
+    blocks = [dense(fisher) for fisher in fishers]
+    average = blocks[0]
+    for batch in range(600):
+        solver.factor(fishers[batch % 40], case.damping)
+        average = 0.95 * average + 0.05 * blocks[batch % 40]
     expected = solve_dense(average, 0.2, case.gradient())
     assert error(solver.solve(case.gradient()), expected) < tolerance(dtype)
 

@@ -24,7 +24,6 @@ from solving import (
     dense,
     error,
     pcg,
-    saved,
     shared_blocks,
     solve_dense,
     without_looks,
@@ -36,7 +35,7 @@ from nws.natural import Metric, Rows, UnitFisher
 from nws.natural.averages import share_of_newest
 from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker, Mean
 from nws.natural.preconditioners import Basis
-from nws.natural.solvers import AutoSolver, Cholesky, ConjugateGradient, ShermanMorrison
+from nws.natural.solvers import Cholesky, ConjugateGradient
 
 # Layers of one network as a metric sees them: many rows, few rows, and one row.
 # A layer without parents has one row.
@@ -152,7 +151,10 @@ def test_the_direction_is_the_damped_solution_of_each_layers_blocks(name: str) -
     for step in range(6):
         past.append(batch(step))
         given = gradients(step)
-        directions = updated(metric, past[-1]).direction(given)
+        alpha = ALPHA.clone()
+        updated(metric, past[-1], alpha)
+        alpha.fill_(1.0)  # which counts from the next update on
+        directions = metric.direction(given)
         assert len(directions) == len(LAYERS)
         for number, (g, x) in enumerate(zip(given, directions, strict=True)):
             expected = blocks([rows[number] for rows in past])
@@ -190,15 +192,6 @@ def test_closed_forms_solve_what_they_say_in_every_case(case: SolverCase) -> Non
 
 
 @each_metric
-def test_damping_that_changes_in_place_counts_from_the_next_update_on(name: str) -> None:
-    alpha, (make, blocks) = ALPHA.clone(), METRICS[name]
-    metric = updated(make(), [rows_of(REALISTIC)], alpha)
-    alpha.fill_(1.0)
-    (x,) = metric.direction([REALISTIC.gradient()])
-    assert error(x, solve_dense(blocks([rows_of(REALISTIC)]), 0.2, REALISTIC.gradient())) < EXACT
-
-
-@each_metric
 def test_targets_are_looked_at_by_the_empirical_metric_alone(name: str) -> None:
     def never() -> Tensor:
         raise AssertionError("squared errors were made for nothing")
@@ -224,98 +217,7 @@ def test_errors_name_the_layer_at_any_step(name: str, steps: int) -> None:
         updated(METRICS[name][0](), batch(), -torch.ones(()))
 
 
-BAD = [
-    *((f"memory={value}", kind, {"memory": value}, r"metric\.memory must be a whole number of at")
-      for kind in (Diagonal, Fisher, Kronecker) for value in (0, -1, 1.5, None)),
-    ("rank=-1", Kronecker, {"rank": -1}, r"metric\.rank must be a whole number of at least 0, got"),
-    ("rank=all", Kronecker, {"rank": "all"}, r"metric\.rank must be .* or full, got 'all'"),
-    ("rank=true", Kronecker, {"rank": True}, r"metric\.rank must be a whole number"),
-    ("every=0", Kronecker, {"refresh_every": 0}, r"metric\.refresh_every must be a whole number"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("kind", "options", "message"), [each[1:] for each in BAD])
-def test_bad_options_are_errors_that_name_them(
-    kind: type[Metric], options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(UserError, match=message):
-        kind(**options)
-
-
-# --- states and reports ---------------------------------------------------------------------------
-
-STATEFUL: dict[str, Callable[[], Metric]] = {
-    "pcg": lambda: Fisher(partial(pcg, None, preconditioner_every=3)),
-    "pcg, empirical": lambda: Empirical(partial(pcg, 2, preconditioner_every=3)),
-    "running": lambda: Fisher(partial(ShermanMorrison, forgetting=0.8)),
-    "memory": lambda: Fisher(Cholesky, memory=3),
-    "memory, pcg": lambda: Fisher(partial(pcg, 2, preconditioner_every=3), memory=2),
-    "diagonal": lambda: Diagonal(memory=4),
-    "kronecker": lambda: Kronecker(5, 3, refresh_every=3),
-    "kronecker, full": lambda: Kronecker(50, "full", refresh_every=2),
-}
-FORGETFUL: dict[str, Callable[[], Metric]] = {
-    "auto": lambda: Fisher(partial(AutoSolver, 2)),
-    "cholesky": lambda: Fisher(Cholesky),
-    "mean": Mean,
-}
-each_state = pytest.mark.parametrize("name", [*STATEFUL, *FORGETFUL])
-
-
-def step(metric: Any, number: int) -> list[Tensor]:
-    return updated(metric, batch(number)).direction(gradients(number))
-
-
-def made(name: str, count: int) -> list[Any]:
-    return [(STATEFUL | FORGETFUL)[name]() for _ in range(count)]
-
-
-def same(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
-    return all(torch.equal(*pair) for pair in zip(one, other, strict=True))
-
-
-@pytest.mark.parametrize("stop", range(5))
-@each_state
-def test_a_metric_that_is_saved_and_loaded_goes_on_bit_for_bit(name: str, stop: int) -> None:
-    """The state is saved at any step between two refreshes of the preconditioner.
-
-    The test follows the loaded metric over the next two refreshes; they leave the state as it is.
-    """
-    never_stopped, before, after = made(name, 3)
-    for number in range(stop):
-        step(never_stopped, number)
-        step(before, number)
-    state, kept = before.state_dict(), saved(before)
-    after.load_state_dict(kept)
-    for number in range(stop, stop + 6):
-        assert same(step(never_stopped, number), step(after, number))
-        step(before, number)
-    torch.testing.assert_close(state, kept, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("name", STATEFUL)
-def test_the_state_makes_a_difference(name: str) -> None:
-    """The control of the test before: a fresh metric gives other directions, beyond rounding."""
-    metric, fresh = made(name, 2)
-    for number in range(4):
-        step(metric, number)
-    pairs = zip(step(metric, 4), step(fresh, 4), strict=True)
-    assert max(float((one - other).norm() / one.norm()) for one, other in pairs) > 1e-6
-
-
-@each_state
-def test_rows_that_outlive_a_step_are_taken_in_before_the_state(name: str) -> None:
-    """`metric.refresh_every` makes rows outlive a step.
-
-    The loaded metric gets the rows of the last update first, then the state, then gradients.
-    """
-    metric, other = made(name, 2)
-    for number in range(5):
-        step(metric, number)
-    updated(other, batch(4)).load_state_dict(saved(metric))
-    for seed in (7, 8):
-        assert same(metric.direction(gradients(seed)), other.direction(gradients(seed)))
-    assert same(step(metric, 5), step(other, 5))
+# --- reports --------------------------------------------------------------------------------------
 
 
 def test_each_layer_has_a_solver_of_its_own_and_the_report_is_that_of_the_worst() -> None:
@@ -333,15 +235,6 @@ def test_each_layer_has_a_solver_of_its_own_and_the_report_is_that_of_the_worst(
     assert min(worst) < 0.5 * max(worst)
     assert updated(metric, batch(1)).solvers == first
     assert {type(solver) for solver in updated(Fisher(), batch()).solvers} == {ConjugateGradient}
-
-
-def test_defaults_of_the_base_class_mean_nothing_to_do() -> None:
-    metric, weights, biases = Mean(), [torch.ones(4, 3)], [torch.ones(4)]
-    assert metric.report() == metric.state_dict() == {}
-    metric.load_state_dict({})
-    metric.check()
-    assert not metric.precondition_(weights, biases, torch.tensor(2.0))
-    assert torch.equal(weights[0], torch.ones(4, 3)) and torch.equal(biases[0], torch.ones(4))
 
 
 # --- running means --------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ The package has one block per unit, from rows and weights.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import reference
@@ -14,7 +14,8 @@ import torch
 from cases import (
     EACH_UNITS,
     EXACT,
-    STANDARD_ERRORS,
+    SOLVER_CASES,
+    SolverCase,
     Units,
     assert_close,
     encode_layers,
@@ -22,12 +23,12 @@ from cases import (
     seeded,
     with_bias,
 )
-from solving import dense
+from solving import ROUNDING, condition, dense, errors, solve_dense
 from torch import Tensor
 
 from nws.errors import UserError
 from nws.models import BeliefNetwork, Edge, HelmholtzMachine, Trace
-from nws.natural import UnitFisher
+from nws.natural import UnitFisher, natural_direction
 
 # A few hundred products of two gradients cancel in each sum.
 # Their entries are of size 1, so the error is a few hundred times 2e-16.
@@ -68,10 +69,10 @@ def every_row(machine: HelmholtzMachine, which: Which) -> tuple[Trace, Tensor]:
     return machine.evaluate(encode_layers(machine, bits)), probabilities
 
 
-def joint_fisher(machine: HelmholtzMachine, which: Which) -> reference.Fisher:
+def joint_fisher(machine: HelmholtzMachine, which: Which, form: Any = "outer") -> reference.Fisher:
     if which == "generator":
-        return reference.generator_fisher(machine)
-    return reference.recognition_fisher(machine, images(machine.sizes), DATA)
+        return reference.generator_fisher(machine, form)
+    return reference.recognition_fisher(machine, images(machine.sizes), DATA, form)
 
 
 def parents(trace: Trace, edge: Edge) -> Tensor:
@@ -115,6 +116,7 @@ def test_the_joint_fisher_matrix_is_block_diagonal_with_one_block_per_unit(
     for unit in (unit for layer in fisher.units for unit in layer):
         outside[unit, unit] = False
     assert outside.any() and fisher.matrix[outside].abs().max() < CROSS_UNIT
+    assert_close(joint_fisher(machine, which, "hessian").matrix, fisher.matrix)
 
     network = getattr(machine, which)
     trace, probabilities = every_row(machine, which)
@@ -122,20 +124,16 @@ def test_the_joint_fisher_matrix_is_block_diagonal_with_one_block_per_unit(
     assert len(layers) == len(network.layers)
     for layer, blocks in zip(layers, expected_blocks(fisher), strict=True):
         assert_close(layer.blocks(), blocks, EXACT)
-    if which == "generator":  # the deepest layer, without parents, is exact without rows
+    if which == "generator":
+        bits = reference.every_state(sizes)  # the control: other states' gradients mix the units
+        uniform = torch.full((len(bits[0]),), 1 / len(bits[0]), dtype=torch.float64)
+        mixed = reference.fisher_matrix(reference.generator(machine), bits, uniform)
+        assert mixed[outside].abs().max() > 1e-2
+        # the deepest layer, without parents, is exact without rows
         p = torch.sigmoid(network.layers[-1].bias.detach())
         prior = UnitFisher(torch.ones(1, 1, dtype=torch.float64), (p * (1 - p))[None])
         assert_close(prior.blocks(), blocks, EXACT)
         assert_close(blocks[:, 0, 0], p * (1 - p), EXACT)
-
-
-@each_units
-def test_both_forms_of_the_reference_agree(units: Units) -> None:
-    machine = random_machine((3, 2), units)
-    assert_close(
-        reference.generator_fisher(machine, "hessian").matrix,
-        joint_fisher(machine, "generator").matrix,
-    )
 
 
 @each_network
@@ -165,50 +163,6 @@ def test_the_empirical_fisher_is_the_true_one_only_where_the_rows_are_the_models
                 assert_close(empirical, true.blocks(), EXACT)
             else:
                 assert (empirical - true.blocks()).norm() > 0.05 * true.blocks().norm()
-
-
-# --- from samples ---------------------------------------------------------------------------------
-
-
-def sampled(machine: HelmholtzMachine, which: Which, rows: int, samples: int, seed: int) -> Trace:
-    """Dreams, or the wake phase on images drawn from p_D with `samples` (K) rows each."""
-    rng = seeded(seed)
-    if which == "generator":
-        return machine.dream(rows, rng)
-    drawn = torch.multinomial(DATA, rows // samples, replacement=True, generator=rng)
-    return machine.wake(images(machine.sizes)[drawn], samples, rng)
-
-
-def row_blocks(network: BeliefNetwork, trace: Trace, edge: Edge) -> Tensor:
-    """sigma'(a_j) h h^T of every row: (n, m, d, d)."""
-    h = parents(trace, edge)
-    return torch.einsum("nm,ni,nj->nmij", slopes(network, trace, edge), h, h)
-
-
-@each_network
-@each_units
-def test_the_sampled_estimate_is_within_its_standard_error(units: Units, which: Which) -> None:
-    """The K rows of a data point share x, so only data points are independent.
-
-    The means over each data point's rows give the standard error.
-    """
-    machine = random_machine((3, 2, 2), units)
-    network = getattr(machine, which)
-    trace = sampled(machine, which, rows=6000, samples=3, seed=1)
-    uniform = torch.full((6000,), 1 / 6000, dtype=torch.float64)
-    layers, expected = (
-        layer_fishers(network, trace, uniform),
-        expected_blocks(joint_fisher(machine, which)),
-    )
-    assert trace.samples == (1 if which == "generator" else 3)
-    for edge in network.edges:
-        points = row_blocks(network, trace, edge).unflatten(0, (-1, trace.samples)).mean(1)
-        error = points.std(0) / len(points) ** 0.5
-        deviation = (layers[edge.position].blocks() - expected[edge.position]).abs()
-        assert (deviation <= STANDARD_ERRORS * error + EXACT).all(), (deviation / error).max()
-        if edge.parent is not None:
-            # The error is small enough for the comparison to mean something.
-            assert error.max() < 0.05 * expected[edge.position].max()
 
 
 # --- the operator ---------------------------------------------------------------------------------
@@ -255,3 +209,40 @@ def test_shapes_that_do_not_fit_are_an_error_that_names_them(
 def test_a_layer_with_a_quarter_as_many_rows_as_parents_is_reduced_to_them(n: int, d: int) -> None:
     reduced = random_fisher(n, d, 3).reduce(torch.tensor(0.1, dtype=torch.float64))
     assert (reduced is not None) == (4 * n <= d)
+
+
+# --- the plain version of the package -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", [c for c in SOLVER_CASES if c.values[0].device == "cpu"])
+def test_natural_direction_is_the_damped_solution_of_each_units_block(case: SolverCase) -> None:
+    fisher, gradient = case.fisher(), case.gradient()
+    before = [tensor.clone() for tensor in (fisher.inputs, fisher.curvature, gradient)]
+    direction = natural_direction(fisher.inputs, fisher.curvature, gradient, case.alpha)
+    blocks = dense(fisher)
+    expected = (1 + case.alpha) * solve_dense(blocks, case.alpha, gradient)
+    assert direction.shape == gradient.shape and direction.dtype == case.dtype
+    bound = ROUNDING * torch.finfo(case.dtype).eps * condition(blocks, case.alpha)
+    assert (errors(direction, expected) <= bound).all()
+    for old, new in zip(before, (fisher.inputs, fisher.curvature, gradient), strict=True):
+        assert torch.equal(old, new)
+
+
+@each_units
+def test_natural_direction_of_each_layer_is_that_of_the_whole_network(units: Units) -> None:
+    """(1 + alpha) (F + alpha I)^{-1} g, where F is the Fisher matrix of all parameters."""
+    machine, alpha = random_machine((3, 2, 2), units), 0.1
+    fisher, (trace, probabilities) = (
+        joint_fisher(machine, "generator"),
+        every_row(machine, "generator"),
+    )
+    g = torch.randn(len(fisher.matrix), generator=seeded(4), dtype=torch.float64)
+    damped = fisher.matrix + alpha * torch.eye(len(g), dtype=torch.float64)
+    expected = (1 + alpha) * torch.linalg.solve(damped, g)
+    layers = layer_fishers(machine.generator, trace, probabilities)
+    for layer, ranges in zip(layers, fisher.units, strict=True):
+        gradient, direction = (
+            torch.stack([each[unit] for unit in ranges]) for each in (g, expected)
+        )
+        found = natural_direction(layer.inputs, layer.curvature, gradient, alpha)
+        assert_close(found, direction, EXACT)
