@@ -83,7 +83,7 @@ def test_what_cannot_be_read(make: Make, tmp_path: Path) -> None:
         read_run(path)
     (tmp_path / "large").write_text("12345")
     assert read_bytes(tmp_path / "large", 5) == b"12345"
-    with pytest.raises(UserError, match="is larger than 4 bytes"):
+    with pytest.raises(UserError, match="expected at most 4"):
         read_bytes(tmp_path / "large", 4)
 
 
@@ -257,11 +257,6 @@ def test_the_end_of_a_search(
         *(f"  nws {program} {tmp_path / 'search'}" for program in ("evaluate", "plot", "report")),
         best[1],
     ]
-    for job in range(4):
-        with open(tmp_path / "search" / str(job) / ".hydra" / "config.yaml", "a") as file:
-            file.write("verbosity: quiet\n")
-    print_sweep(tmp_path / "search")
-    assert capsys.readouterr().out.split("\n") == ["", *best, ""]
     assert repeating(read_run(make("copy", [(1, 1, -5)]))) == ""
     print_sweep(tmp_path / "search" / "3" / "nothing")  # no run: nothing to print
     assert capsys.readouterr().out == ""
