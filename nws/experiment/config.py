@@ -255,7 +255,8 @@ def make(section: dict[str, Any], option: str, *arguments: Any, **extra: Any) ->
     except (UserError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        own = {key: each for key, each in section.items() if key not in HYDRAS}
+        plain = (int, float, str, list, dict, type(None))
+        own = {k: v for k, v in section.items() if k not in HYDRAS and isinstance(v, plain)}
         raise UserError(
             f"{option}: {section['_target_']} cannot be made from the options {own}:"
             f" {describe(error)}"

@@ -31,6 +31,7 @@ except distributed.Lost as error:
 """
 
 
+@pytest.mark.slow
 def test_processes_that_have_lost_another_end_with_status_1() -> None:
     """One time in three it was SIGABRT, by gloo's threads that nobody had joined at the end."""
     port = free_port()

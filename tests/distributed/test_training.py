@@ -15,8 +15,8 @@ import torch
 from conftest import (
     ROOT,
     SMALL,
-    TWO_STEPS,
     Command,
+    Interrupt,
     Outcome,
     checkpoint,
     complete,
@@ -25,8 +25,6 @@ from conftest import (
 )
 from hydra.core.global_hydra import GlobalHydra
 from processes import free_port, together
-from test_documents import COMMANDS
-from torch.distributed.run import get_args_parser
 
 from nws.errors import UserError
 from nws.experiment.boundary import errors_for_people
@@ -155,21 +153,19 @@ def test_two_processes_do_what_one_does(processes: Any, command: Command, tmp_pa
     assert read_provenance(whole.run)["processes"] == 1
 
 
-def test_a_run_goes_on_with_one_process_and_with_two(processes: Any, command: Command) -> None:
+def test_a_run_goes_on_with_one_process_and_with_two(
+    processes: Any, command: Command, interrupt: Interrupt
+) -> None:
     """1 process to step 3, 2 to step 8, where a signal reaches one of them, 1 to the end."""
     whole = command("train.py", *OPTIONS, "hydra.run.dir=whole").run
     auto = (*OPTIONS, "resume=auto", "hydra.run.dir=parts")
+    interrupt(3, signal.SIGTERM)
+    run = command("train.py", *auto).run
+    assert checkpoint(run)["step"] == 3
 
     def halt() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
-    environ = os.environ | {"RANK": "0"}
-    one = subprocess.run(
-        [sys.executable, "-c", HALTED, *auto], env=environ, capture_output=True, text=True,
-        timeout=100,
-    )  # fmt: skip
-    run = Path(one.stdout.splitlines()[-1])
-    assert one.returncode == 128 + signal.SIGTERM and checkpoint(run)["step"] == 3, one.stderr
     results, outcome = processes("train.py", *auto, fault=at_step(5, 1, halt))
     assert [code for code, _ in results] == [128 + signal.SIGTERM] * 2
     assert outcome.run == run and checkpoint(run)["step"] == 8
@@ -178,15 +174,6 @@ def test_a_run_goes_on_with_one_process_and_with_two(processes: Any, command: Co
     assert command("train.py", f"resume={run}").code == 0
     assert complete(run)
     assert_close(whole, run)
-
-
-HALTED = f"""
-import os, runpy, signal, sys
-sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests")!r}, {str(ROOT / "tests/distributed")!r}]
-from test_training import at_step
-at_step(3, 0, lambda: os.kill(os.getpid(), signal.SIGTERM))()
-runpy.run_path({str(ROOT / "train.py")!r}, run_name="__main__")
-"""
 
 
 def test_a_killed_process_ends_the_others(processes: Any, command: Command) -> None:
@@ -242,34 +229,6 @@ def test_mistakes_have_one_message(processes: Any, tmp_path: Path) -> None:
         assert "a mistake that one process alone sees" in outcome.message()
 
 
-@pytest.mark.parametrize("text", [each for each in COMMANDS if each.startswith("torchrun ")])
-def test_commands_of_the_documentation(
-    processes: Any, command: Command, data_root: Path, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
-    """As two processes, in a short form."""
-    monkeypatch.setenv("NWS_DATA_ROOT", str(data_root))
-    words = text.split()
-    (place,) = (number for number, word in enumerate(words) if word.endswith(".py"))
-    launch, program, arguments = words[1:place], words[place], words[place + 1 :]
-    parser = get_args_parser()
-    known = parser.parse_args([*launch, program])
-    assert int(known.nproc_per_node) > 1
-    if "RUN" in arguments or "resume=RUN" in arguments:
-        run = command("train.py", *SMALL, "trainer.epochs=1", "hydra.run.dir=run").run
-        arguments = [each.replace("RUN", str(run)) for each in arguments]
-    if program == "train.py":
-        options = ("trainer.epochs=2", "logger=none") if "resume=" in arguments[0] else TWO_STEPS
-        results, outcome = processes("train.py", *arguments, *options)
-        assert outcome.run.is_dir() and ", 2 processes" in outcome.out
-    elif "evaluate" in program:
-        results, outcome = processes("evaluate.py", *arguments, "--samples", "2")
-        assert len(json.loads((run / "evaluation.json").read_text())) == 1
-    else:
-        assert program == "scripts/benchmark.py"  # tests/test_benchmark.py
-        return
-    assert [code for code, _ in results] == [0, 0], outcome.err
-
-
 DYING = """
 import os, signal
 from torch.optim.lr_scheduler import LambdaLR
@@ -284,6 +243,7 @@ def dying(optimizer, lr_lambda):
 """
 
 
+@pytest.mark.slow
 def test_torchrun_starts_again(command: Command, tmp_path: Path) -> None:
     """With --max-restarts and resume=auto a run goes on by itself after a process has died."""
     (tmp_path / "dying.py").write_text(DYING)

@@ -133,5 +133,6 @@ def cause(trainer: "Trainer") -> str:
             f"raise damping.value (alpha is {min(alphas):.2g}: a Fisher block from few rows is"
             " close to singular, and its direction is too long for any rate; 0.02 to 1 is usual)"
         )
-    rates = " and ".join(dict.fromkeys(f"{rate:g}" for rate in trainer.rates))
-    return f"with a learning rate of {rates}; {remedy}"
+    groups = trainer.optimizer.param_groups  # the schedule may have brought the rates to 0 by now
+    rates = dict.fromkeys(f"{group.get('initial_lr', group['lr']):g}" for group in groups)
+    return f"with a learning rate of {' and '.join(rates)} at the start; {remedy}"
