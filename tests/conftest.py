@@ -29,7 +29,7 @@ from omegaconf import DictConfig
 from scipy.io import savemat
 
 # --simulated-cuda; fixtures of faults, and of runs that tests write themselves
-pytest_plugins = ["simulated_cuda", "faults.corpus", "written"]
+pytest_plugins = ["simulated_cuda", "faults.trial", "written"]
 
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
