@@ -231,7 +231,7 @@ def test_several_processes(bench: Bench) -> None:
         assert row["processes"] == 2 and row["calls"] >= 1
         for kind in ("summed_mib", "joined_mib"):
             measured, model = row[kind], row[f"model_{kind}"]
-            assert measured == pytest.approx(model, rel=0.35), (row["metric"], kind)
+            assert measured == pytest.approx(model, rel=0.4), (row["metric"], kind)
     assert rows[2]["joined_mib"] > rows[2]["summed_mib"] > 0
 
 

@@ -37,7 +37,12 @@ MIB = 2**20
 
 
 def payload(
-    machine: HelmholtzMachine, rule: Rule, metric: str | None, batch: int, max_rows: int | None
+    machine: HelmholtzMachine,
+    rule: Rule,
+    metric: str | None,
+    batch: int,
+    max_rows: int | None,
+    processes: int,
 ) -> tuple[float, float]:
     """Bytes that a step sums over processes, and bytes that it joins; `max_rows` of the metric."""
     kronecker, fisher = metric == "kronecker", metric == "fisher"
@@ -45,8 +50,8 @@ def payload(
     for network in machine.networks:
         parameters = sum(each.numel() for each in network.parameters())
         summed += parameters + len(network.layers)
-        summed += kronecker * (sum(machine.sizes) + sum(network.widths) + 2)
-        joined += fisher * parameters  # the directions
+        # of Kronecker one row of sums from each process
+        joined += processes * kronecker * (sum(machine.sizes) + sum(network.widths) + 2)
         dreams = rule.samples if network.upward or rule.dreams is None else rule.dreams
         for edge in (edge for edge in network.edges if edge.parent is not None):
             rows, (units, parents) = batch * (dreams if edge.parent else 1), edge.layer.weight.shape
@@ -85,7 +90,9 @@ def predict(
 ) -> Row:
     """The step of several devices by the model, in milliseconds."""
     shared, own = operations(machine, rule, metric, batch)
-    wire = sent(*payload(machine, rule, metric, batch, MAX_ROWS.get(metric or "")), processes)
+    wire = sent(
+        *payload(machine, rule, metric, batch, MAX_ROWS.get(metric or ""), processes), processes
+    )
     states = 2 * batch * rule.samples * sum(machine.sizes)  # of both phases
     parameters = sum(each.numel() for each in machine.parameters())
     # bytes of elementwise work; the noise of all rows is drawn by each process
@@ -112,7 +119,8 @@ def tally() -> Iterator[dict[str, float]]:
         result = originals[name](buffer, *more, **options)
         found["seconds"] += time.perf_counter() - began
         found["calls"] += 1
-        found[kinds[name]] += buffer.numel() * buffer.element_size()
+        if buffer.is_floating_point():  # the counts of rows are few
+            found[kinds[name]] += buffer.numel() * buffer.element_size()
         return result
 
     try:
@@ -178,7 +186,7 @@ def benchmark_processes(arguments: argparse.Namespace) -> list[Row]:
     machine.to(dtype=getattr(torch, arguments.dtype))
     arguments.batch, rows = -(-batch // size), []
     for case, row in zip(CASES, together, strict=True):
-        summed, joined = payload(machine, rule, case[1], batch, arguments.max_rows)
+        summed, joined = payload(machine, rule, case[1], batch, arguments.max_rows, size)
         alone = measure(arguments, case)["ms"]
         talk = row["calls"] * latency + sent(summed, joined, size) / bandwidth
         rows.append({

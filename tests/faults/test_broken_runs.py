@@ -46,8 +46,9 @@ def run(command: Command, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def no_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boundary, "_keep", lambda error: "its traceback is nowhere")
+def own_logs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Tracebacks go where the test's files go."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
 
 @contextmanager
