@@ -21,7 +21,6 @@ import torch
 from scipy.stats import bootstrap
 from torch import Tensor
 
-from nws import distributed
 from nws.analysis.runs import is_bidirectional
 from nws.errors import UserError, positive_int
 from nws.experiment.batches import check_seed, derive_seed
@@ -96,9 +95,9 @@ def evaluate(
     if not math.isfinite(row["log_likelihood"]):
         checkpoint = f"its {request.checkpoint} checkpoint"
         raise UserError(f"{file.parent}: the log-likelihood of {checkpoint} is not finite")
-    if distributed.is_first():  # of several processes, which all have the figures
-        kept = [old for old in read_rows(file.parent) if not _replaces(row, old, asked)]
-        write_atomically(file, json.dumps([*kept, row], indent=2).encode())
+    # Several processes all have the figures, and write the same file.
+    kept = [old for old in read_rows(file.parent) if not _replaces(row, old, asked)]
+    write_atomically(file, json.dumps([*kept, row], indent=2).encode())
     return row, False
 
 

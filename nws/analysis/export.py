@@ -7,7 +7,7 @@ import torch
 from omegaconf import OmegaConf
 
 from nws.errors import UserError
-from nws.experiment.checkpoints import load_parameters, save_checkpoint
+from nws.experiment.checkpoints import save_checkpoint
 from nws.experiment.evaluation import EVALUATION_SEED
 from nws.experiment.loading import LoadedRun
 from nws.experiment.run import RunDirectory
@@ -61,7 +61,7 @@ def export_run(run: LoadedRun, folder: Path) -> Exported:
     copy = RunDirectory(folder)
     save_checkpoint(copy.best, state | {"machine": {k: each.cpu() for k, each in half.items()}})
     write_atomically(copy.config, text.encode())
-    load_parameters(run.machine, half, copy.best)
+    run.machine.load_state_dict(half)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     return Exported(copy, size, before, _log_likelihood(run, run.machine))
 

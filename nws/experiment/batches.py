@@ -12,8 +12,6 @@ from nws.errors import UserError, positive_int
 
 TRAIN, UNLABELED = 2, 3  # the streams of random numbers that shuffle these parts
 
-Key = tuple[int, int]  # which batch: the stream of its shuffles, and the step
-
 
 def derive_seed(seed: int, *stream: int) -> int:
     """Return the seed of one stream: 0 parameters, 1 draws, 2 and 3 shuffles, each by epoch,
@@ -55,12 +53,6 @@ class Batches:
                     " of the training images"
                 )
             steps_per_epoch(size, len(data.unlabeled), "unlabelled")
-        # Of data in host memory the next batch is on its way to the device already. On CUDA it goes
-        # through pinned memory, on a stream of its own, while the step before computes.
-        self._device, self._held = data.train.device, data.train.onto is not None
-        self._coming: dict[Key, Tensor] = {}
-        copies = self._held and self._device.type == "cuda"
-        self._side = torch.cuda.Stream(self._device) if copies else None
 
     def at(self, step: int, rng: torch.Generator) -> list[Tensor]:
         """Return the batch of a step, (B, D), and the one that metrics take rows from, if another.
@@ -68,17 +60,12 @@ class Batches:
         `rng` makes fresh draws of grey images. The next call writes over what is returned: a step
         that is recorded finds its batch in the same place.
         """
-        wanted = self._wanted(step)
-        found = self._take(wanted)
-        if self._side is not None:
-            main = torch.cuda.current_stream(self._device)
-            main.wait_stream(self._side)
-            for each in found.values():
-                each.record_stream(main)  # its memory is not given away before main has used it
-        if self._held:
-            self._coming = found
-            self._coming = self._take(self._wanted(step + 1))
-        rows = list(found.values())
+        wanted = [(TRAIN, step)]
+        if "other" in self.sources:
+            wanted.append((TRAIN, step + 1))
+        elif "unlabeled" in self.sources:
+            wanted.append((UNLABELED, step))
+        rows = [self._rows(*each) for each in wanted]
         if not self._places:
             shape = (len(wanted), *rows[0].shape)
             self._places = [*rows[0].new_empty(shape, dtype=torch.float32)]
@@ -87,39 +74,18 @@ class Batches:
             for (stream, _), each, place in zip(wanted, rows, self._places, strict=True)
         ]
 
-    def _take(self, wanted: list[Key]) -> dict[Key, Tensor]:
-        """Return batches, those that are coming or from now on."""
-        coming = self._coming
-        return {key: coming[key] if key in coming else self._rows(key) for key in wanted}
-
-    def _wanted(self, step: int) -> list[Key]:
-        """Return which batches a step takes: that of the gradient first."""
-        if "other" in self.sources:
-            return [(TRAIN, step), (TRAIN, step + 1)]
-        if "unlabeled" in self.sources:
-            return [(TRAIN, step), (UNLABELED, step)]
-        return [(TRAIN, step)]
-
-    def _rows(self, key: Key) -> Tensor:
-        """Return the bytes of a batch, (B, D), on the device, or on their way to it."""
-        stream, step = key
+    def _rows(self, stream: int, step: int) -> Tensor:
+        """Return the bytes of a batch, (B, D), on the device."""
         split = self._parts[stream]
         epoch, place = divmod(step, len(split) // self.size)
         order = _shuffle(len(split), split.bytes.device, self.seed, stream, epoch)
-        rows = split.rows(order[place * self.size : (place + 1) * self.size])
-        if self._side is None:
-            return rows.to(self._device)
-        with torch.cuda.stream(self._side):
-            return rows.pin_memory().to(self._device, non_blocking=True)
+        return split.rows(order[place * self.size : (place + 1) * self.size]).to(split.device)
 
 
 @lru_cache(maxsize=4)  # a step and the next need two epochs at most, of two parts
 def _shuffle(count: int, device: torch.device, *seed: int) -> Tensor:
     rng = torch.Generator().manual_seed(derive_seed(*seed))
-    order = torch.randperm(count, generator=rng)
-    if device.type != "cuda":
-        return order.to(device)
-    return order.pin_memory().to(device, non_blocking=True)  # which does not wait
+    return torch.randperm(count, generator=rng).to(device)
 
 
 def steps_per_epoch(size: int, images: int, kind: str) -> int:

@@ -11,7 +11,6 @@ from omegaconf import DictConfig
 from torch.optim import Optimizer, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from nws import distributed
 from nws.data import Dataset, load_dataset
 from nws.errors import UserError, number, positive_int
 from nws.experiment.batches import check_seed, derive_seed, steps_per_epoch
@@ -91,11 +90,6 @@ class Settings:
         if self.matmul_precision not in ("highest", "high"):
             raise UserError(
                 f"trainer.matmul_precision must be highest or high, got {self.matmul_precision!r}"
-            )
-        if self.batch_size < distributed.size():
-            raise UserError(
-                "trainer.batch_size must be at least the number of processes, got"
-                f" {self.batch_size} for {distributed.size()}; take a larger batch, or fewer"
             )
 
     def total_steps(self, images: int) -> int:
@@ -283,10 +277,7 @@ def build_scheduler(config: DictConfig, total_steps: int, optimizer: Optimizer) 
 
 
 def build_callbacks(config: DictConfig, total_steps: int) -> dict[str, Callback]:
-    """Return the callbacks of `callbacks`, `average` and `logger`, by their names.
-
-    Of several processes those that only show the run are the first one's.
-    """
+    """Return the callbacks of `callbacks`, `average` and `logger`, by their names."""
     sections = {f"callbacks.{name}": each for name, each in to_dict(config.callbacks).items()}
     sections |= {name: to_dict(config[name]) for name in ("average", "logger") if config[name]}
     made = {}
@@ -295,7 +286,5 @@ def build_callbacks(config: DictConfig, total_steps: int) -> dict[str, Callback]
             continue  # none
         if section.get("_target_") is None:
             raise UserError(f"{option} needs a _target_, as the callbacks in conf/config.yaml have")
-        callback = _build(filled(section, total_steps), option)
-        if distributed.is_first() or not callback.shows:
-            made[option.rpartition(".")[2]] = callback
+        made[option.rpartition(".")[2]] = _build(filled(section, total_steps), option)
     return made

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from nws.errors import UserError
 from nws.files import check_file, write_atomically
@@ -84,8 +83,8 @@ def from_checkpoint(path: Path) -> Iterator[None]:
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        reason = (str(error).strip() or "no message").splitlines()[0]
-        if "weights_only" in str(error) or "Unsupported" in reason:  # torch says how to run it
+        reason = " ".join(str(error).split()) or "no message"
+        if "weights_only" in reason or "Unsupported" in reason:  # torch says how to run it
             reason = "it holds other objects than tensors and plain values, which nws never loads"
         raise UserError(
             f"{path} is damaged, does not fit this run, or another version of nws or torch wrote"
@@ -102,28 +101,3 @@ def way_out(path: Path) -> str:
         return "no other checkpoint beside it can be used; take a copy of the run, or train again"
     copy = shlex.join(["cp", str(other), str(path)])
     return f"{other.name} beside it is good (step {step}): {copy}"
-
-
-def load_parameters(module: nn.Module, state: dict[str, Tensor], path: Path) -> None:
-    """Copy parameters from `path` into a module; `UserError` if of another architecture."""
-    here = {name: tuple(each.shape) for name, each in module.state_dict().items()}
-    there = {name: tuple(each.shape) for name, each in state.items()}
-    if here != there:
-        name = next(name for name in [*here, *there] if here.get(name) != there.get(name))
-        raise UserError(
-            f"{path} is of another architecture: {name} is {there.get(name, 'missing')} there and"
-            f" {here.get(name, 'missing')} in the configuration;"
-            " give the layers (model, data) that it was trained with"
-        )
-    module.load_state_dict(state)
-
-
-def check_finite(state: dict[str, Tensor], path: Path) -> None:
-    """Raise `UserError` where a parameter that came from `path` is not finite."""
-    for name, each in state.items():
-        bad = int((~each.isfinite()).sum())
-        if bad:
-            raise UserError(
-                f"{path}: {bad:,} of {each.numel():,} numbers of {name} are not finite, so nothing"
-                f" can be drawn or evaluated; {way_out(path)}"
-            )

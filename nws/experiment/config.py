@@ -106,12 +106,8 @@ def check_trust(config: DictConfig, trusted: Sequence[str], where: object) -> No
     """Raise `UserError` where a saved configuration names code that nobody asked for.
 
     What a saved run names is called only if it is nws's own, an optimizer or a scheduler of torch,
-    or of a module that the user names now. Nothing else is imported.
-
-    Args:
-        config: That of a saved run.
-        trusted: Modules that the user names, for instance `["my_ideas"]`.
-        where: The run, for the message.
+    or of a module that the user names now: of `trusted`. Nothing else is imported. `where` is the
+    run, for the message.
     """
     for key, target in targets(OmegaConf.to_container(config, resolve=False)):
         asked = any(target == each or target.startswith(f"{each}.") for each in trusted)
@@ -185,13 +181,8 @@ def check_names(option: str, given: Sequence[str], taken: Sequence[str], owner: 
 def check_section(option: str, section: Any, more: Sequence[str] = ()) -> None:
     """Hold the keys of a section, and of those within it, against the signatures they are for.
 
-    Args:
-        option: The section's key.
-        section: Dictionaries and lists; a dictionary with a `_target_` names its class.
-        more: Names that the caller takes out of the section, or gives beside it.
-
-    Raises:
-        UserError: For a key that is no parameter, or a name that cannot be imported.
+    A dictionary with a `_target_` names its class. `more` are names that the caller takes out of
+    the section, or gives beside it. `UserError` for a key that is no parameter.
     """
     if not isinstance(section, dict):
         return
@@ -230,13 +221,7 @@ def make(section: dict[str, Any], option: str, *arguments: Any, **extra: Any) ->
     """Return the object that a section's `_target_` names, made from its other keys.
 
     Sections within it become objects as well; with `_partial_: true` functions that lack the rest
-    of their arguments.
-
-    Args:
-        section: Its values, resolved.
-        option: Its key, for messages.
-        *arguments: Others, before the section's.
-        **extra: Others, beside the section's.
+    of their arguments. `arguments` and `extra` are others, beside the section's.
 
     Raises:
         UserError: Where the class does not take the options, in its own words.

@@ -1,12 +1,15 @@
-"""The device that a run computes on, and the name of the machine that a time was measured on."""
+"""The device that a run computes on, and what else its times depend on."""
 
 import platform
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from nws import __version__, distributed
 from nws.errors import UserError
 
 
@@ -43,8 +46,24 @@ def device_name(device: str) -> str:
 
 
 def device_text(device: str) -> str:
-    """Return the device's name, the threads that torch takes of a CPU, and torch's version."""
-    count = torch.get_num_threads()
+    """Return the device's name, the threads that torch takes of a CPU, processes, and torch."""
+    count, processes = torch.get_num_threads(), distributed.size()
     gpu = device != "cpu" and torch.cuda.is_available()
-    threads = [] if gpu else [f"{count} thread{'s' * (count > 1)}"]
-    return ", ".join([device_name(device), *threads, f"torch {torch.__version__}"])
+    parts = [device_name(device)] + [f"{count} thread{'s' * (count > 1)}"] * (not gpu)
+    parts += [f"{processes} processes"] * (processes > 1)
+    return ", ".join([*parts, f"torch {torch.__version__}"])
+
+
+def surroundings(device: torch.device) -> dict[str, Any]:
+    """Return what a run runs on: versions, host and processor."""
+    return {
+        "version": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "host": socket.gethostname(),
+        "device": device.type,
+        "processor": device_name(device.type),
+        "threads": torch.get_num_threads(),
+        "processes": distributed.size(),
+    }

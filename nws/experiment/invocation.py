@@ -32,20 +32,10 @@ def command_line(program: str, *arguments: object) -> str:
     After `python scripts/evaluate.py` it is `python train.py 'resume=my runs/1'` for the arguments
     "train" and "resume=my runs/1"; after `nws evaluate` it is `nws train 'resume=my runs/1'`.
     """
-    started = sys.argv[0]
-    root = _repository(started)
-    if root is not None:
+    folder, file = os.path.split(sys.argv[0])
+    if any(os.path.basename(script) == file for script in SCRIPTS.values()):
+        root = folder if file == SCRIPTS["train"] else os.path.dirname(folder)
         words = ["python", os.path.join(root, SCRIPTS[program])]
     else:
-        words = [*(MODULE if started.startswith(shlex.join(MODULE)) else ["nws"]), program]
+        words = [*(MODULE if sys.argv[0].startswith(shlex.join(MODULE)) else ["nws"]), program]
     return shlex.join([*words, *map(str, arguments)])
-
-
-def _repository(started: str) -> str | None:
-    """Return the folder of train.py as the user named it, None where no script was started."""
-    folder, file = os.path.split(started)
-    if file == SCRIPTS["train"]:
-        return folder
-    above, last = os.path.split(folder)
-    here = os.path.join(last, file) in SCRIPTS.values()
-    return above if here else None

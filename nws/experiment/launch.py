@@ -4,6 +4,7 @@ A sweep's directory holds a run directory for each job (0, 1, ...), and `sweep.y
 that make it this sweep, the command that started it, and the keys that it varies.
 """
 
+import io
 import logging
 import math
 import os
@@ -22,14 +23,15 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from nws import distributed
+from nws.distributed import any_
 from nws.errors import Diverged, UserError
 from nws.experiment.boundary import end_program, errors_for_people, explain
 from nws.experiment.build import MORE, build_parts
 from nws.experiment.config import CONF, leave_out_others, override_key, typed
-from nws.experiment.hardware import device_text, pick_device
+from nws.experiment.hardware import device_text, pick_device, surroundings
 from nws.experiment.invocation import command_line
 from nws.experiment.panels import identity, show_end, show_start
-from nws.experiment.provenance import Provenance, surroundings
+from nws.experiment.provenance import Provenance
 from nws.experiment.resume import Start, starting_point
 from nws.experiment.run import SWEEP, Taken, read_sweep, sweep_of
 from nws.experiment.signals import StopSignals, end_with
@@ -165,7 +167,8 @@ class Job:
                 raise UserError("resume=RUN takes one run; resume=auto goes on with a sweep (-m)")
             leave_out_others(self.config, self.overrides, MORE)
             place = Path(self.hydra.runtime.output_dir)
-            with starting_point(self.config, self.overrides, place) as start, StopSignals() as stop:
+            begin, stop = starting_point(self.config, self.overrides, place), StopSignals(any_)
+            with begin as start, stop:
                 best = self._train(start, stop)
         except Exception as error:
             if not self.sweep:  # Hydra would name the overrides once more
@@ -211,11 +214,11 @@ class Job:
             return trainer.best
         if state is not None:  # from here on files change
             start.run.write_views(state)
-            start.run.keep_log()
+        start.run.keep_log()
         origin, here = self._origin() | identity(trainer), surroundings(trainer.device)
         record = Provenance(start.run, origin, here, None if state is None else trainer.step)
         trainer.callbacks = {"provenance": record, **trainer.callbacks}
-        log.info("%s, %d processes", device_text(trainer.device.type), distributed.size())
+        log.info(device_text(trainer.device.type))
         job = f", job {self.hydra.job.num}: {trainer.name}" if self.sweep else ""
         show_start(terminal, f"{start.config.name}{job}", trainer, start.config, record.code)
         self._fit(trainer, stop)
@@ -275,15 +278,18 @@ def meet_tasks() -> None:
 
 
 def meet_others() -> None:
-    """Meet the other processes of a run, if there are some. The first one speaks."""
+    """Meet the other processes of a run, if there are some. The first one alone speaks."""
     global STARTED
     distributed.start()
     STARTED = distributed.send(datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f"))
     if not distributed.is_first():
+        sys.stdout = io.StringIO()  # until the process ends
         logging.disable()
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
 def main(config: DictConfig) -> float:
     """Run one run, or one job of a sweep, of a composed configuration."""
-    return Job(config).run()
+    best = Job(config).run()
+    distributed.stop()
+    return best

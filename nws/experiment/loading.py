@@ -16,13 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from nws.data import Dataset, load_arrays, load_dataset
 from nws.errors import UserError
 from nws.experiment.build import ROWS, SOURCE, build_data, build_machine, build_metrics, build_rule
-from nws.experiment.checkpoints import (
-    State,
-    check_finite,
-    from_checkpoint,
-    load_checkpoint,
-    load_parameters,
-)
+from nws.experiment.checkpoints import State, from_checkpoint, load_checkpoint
 from nws.experiment.config import CONF, check_names, check_section, check_trust, to_dict
 from nws.experiment.hardware import pick_device
 from nws.experiment.run import RunDirectory, open_run, parse_yaml
@@ -135,9 +129,8 @@ def load_run(
                     " average=tail, from average.start on"
                 )
             parameters = average["machine"]
-        check_finite(parameters, file)
         machine = build_machine(config, len(parameters["generator.layers.0.bias"]))
-        load_parameters(machine, parameters, file)
+        machine.load_state_dict(parameters)
     return LoadedRun(run, config, machine.to(place), state)
 
 

@@ -2,7 +2,7 @@
 
 from omegaconf import DictConfig
 
-from nws import distributed
+from nws.experiment.config import parameters_of
 from nws.experiment.hardware import device_text
 from nws.experiment.invocation import command_line
 from nws.experiment.provenance import Facts
@@ -37,14 +37,13 @@ def identity_rows(trainer: Trainer, config: DictConfig) -> list[tuple[str, str]]
     sizes = f"{len(data.train):,} train, {len(data.valid):,} valid, {len(data.test):,} test"
     held = ", in host memory" * (data.train.onto is not None)
     network = f"{'-'.join(map(str, facts['layers']))} ({len(facts['layers'])} layers)"
-    processes = f", {distributed.size()} processes" * (distributed.size() > 1)
     return [
         ("algorithm", f"{config.algorithm.name}, K = {trainer.learner.rule.samples}"),
         ("metric", metric_text(trainer, config)),
         ("optimizer", optimizer_text(trainer, config)),
         ("data", f"{data.name} {data.shape[0]}x{data.shape[1]}: {sizes}{held}"),
         ("layers", f"{network}, {facts['parameters']:,} parameters"),
-        ("device", device_text(trainer.device.type) + processes),
+        ("device", device_text(trainer.device.type)),
     ]
 
 
@@ -54,7 +53,8 @@ def metric_text(trainer: Trainer, config: DictConfig) -> str:
         return "Euclidean: the plain gradient"
     metric = trainer.learner.metrics[0]
     parts = [type(metric.metric).__name__]
-    parts += [_name(config.solver._target_)] * hasattr(metric.metric, "solvers")
+    if "solver" in parameters_of(type(metric.metric))[0]:
+        parts.append(_name(config.solver._target_))
     kind = _name((config.damping.get("schedule") or config.damping)._target_)
     parts.append(f"damping {float(metric.damping.alpha):g} {kind}".removesuffix(" Damping"))
     return ", ".join(parts)

@@ -8,7 +8,6 @@ import json
 import logging
 import math
 import os
-import platform
 import shlex
 import socket
 import subprocess
@@ -17,12 +16,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-
-from nws import __version__, distributed
 from nws.errors import UserError
 from nws.experiment.callbacks import Callback
-from nws.experiment.hardware import device_name
 from nws.experiment.run import RunDirectory, now
 from nws.files import PACKAGE, read_text
 
@@ -67,21 +62,6 @@ def _lives(host: object, pid: Any) -> bool:
         except OSError as error:  # others are of another user
             return not isinstance(error, ProcessLookupError)
     return True
-
-
-def surroundings(device: torch.device) -> Facts:
-    """Return what a run runs on: versions, host and processor."""
-    return {
-        "version": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "platform": platform.platform(),
-        "host": socket.gethostname(),
-        "device": device.type,
-        "processor": device_name(device.type),
-        "threads": torch.get_num_threads(),
-        "processes": distributed.size(),
-    }
 
 
 class Provenance(Callback):

@@ -17,10 +17,8 @@ def parameter_groups(
 ) -> list[Tensor] | list[dict[str, Any]]:
     """Return what an optimizer takes: all parameters, or a group of them for each network.
 
-    Args:
-        machine: Whose parameters are trained.
-        options: Of the optimizer. `generator_lr` and `recognition_lr` are taken out of them; where
-            both come to the same rate, this becomes `lr`.
+    `generator_lr` and `recognition_lr` are taken out of the options; where both come to the same
+    rate, this becomes `lr`.
     """
     own = [options.pop(name, None) for name in ("generator_lr", "recognition_lr")]
     rates = [options.get("lr") if rate is None else rate for rate in own]

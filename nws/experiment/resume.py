@@ -76,11 +76,7 @@ def starting_point(config: DictConfig, overrides: Sequence[str], output: Path) -
     """Give what the option `resume` of a composed configuration stands for.
 
     This process is the owner of the run's directory meanwhile. Of several processes the first one
-    is, and tells the others.
-
-    Raises:
-        Taken: Another process trains there.
-        UserError: There is a run already, there is none, or it is another one.
+    is, and tells the others. `Taken` where another process trains there.
     """
     if not distributed.is_first():
         path, content, state, changed = distributed.send(None)

@@ -10,11 +10,9 @@ import logging
 import os
 import shutil
 import socket
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +45,7 @@ class RunDirectory:
 
     def __init__(self, path: Path, writes: bool = True) -> None:
         self.path, self.writes = path, writes
-        self._log = MemoryHandler(sys.maxsize, sys.maxsize)  # until there is a checkpoint
+        self._log: logging.Handler = logging.NullHandler()
         self.config = path / ".hydra" / "config.yaml"
         self.metrics = path / "metrics.csv"
         self.last = path / "checkpoints" / "last.pt"
@@ -75,7 +73,6 @@ class RunDirectory:
             for path in [self.best] * best + [self.last]:
                 save_checkpoint(path, state)
             self.write_views(state)
-            self.keep_log()
 
     def write_views(self, state: State) -> None:
         """Write metrics.csv and config.yaml as a checkpoint has them."""
@@ -91,17 +88,12 @@ class RunDirectory:
         return path
 
     def keep_log(self) -> None:
-        """Let all that is logged go to train.log as well, once the directory holds a run.
-
-        A full disk costs lines of it alone.
-        """
-        if self.writes and self._log.target is None:
+        """Let all that is logged go to train.log as well. A full disk costs lines of it alone."""
+        if self.writes:
             logging.raiseExceptions = False
-            file = logging.FileHandler(self.path / "train.log", delay=True)
-            file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-            self._log.setTarget(file)
-            self._log.flushLevel = logging.NOTSET  # what came before, and all that comes
-            self._log.flush()
+            self._log = logging.FileHandler(self.path / "train.log")
+            self._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+            logging.getLogger().addHandler(self._log)
 
     @contextmanager
     def owned(self, patience: float = 0.0) -> Iterator[None]:
@@ -133,12 +125,10 @@ class RunDirectory:
             ) from error
         try:
             remove_temporary(self.path)
-            logging.getLogger().addHandler(self._log)
             yield
         finally:
             logging.getLogger().removeHandler(self._log)
-            if self._log.target is not None:
-                self._log.target.close()
+            self._log.close()
             if os.listdir(self.path) == [place.name]:  # a start that came to nothing
                 place.unlink()
             lock.release()

@@ -14,8 +14,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from nws import distributed
-
 if TYPE_CHECKING:
     from nws.experiment.run import Row
     from nws.experiment.trainer import Trainer
@@ -38,13 +36,9 @@ PanelLines = Sequence[tuple[str, str]]  # what each line of a panel is about, an
 
 
 def write_line(text: object) -> None:
-    """Write a line to standard output as one piece, which parallel jobs may share.
-
-    Of several processes of a run the first one does.
-    """
-    if distributed.is_first():
-        sys.stdout.write(f"{text}\n")
-        sys.stdout.flush()
+    """Write a line to standard output as one piece, which parallel jobs may share."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def short_path(path: Path) -> Path:
@@ -79,7 +73,7 @@ class Terminal:
     """
 
     def __init__(self, progress: bool = True, job: str | None = None, speaks: bool = True) -> None:
-        self.speaks = speaks and distributed.is_first()
+        self.speaks = speaks
         self.is_terminal = self.speaks and sys.stdout.isatty() and job is None
         self.name = "" if job is None else f"[{job}] "
         self.console = Console(highlight=False)

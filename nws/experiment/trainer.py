@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from nws.experiment.batches import Batches, derive_seed
 from nws.experiment.build import Parts
-from nws.experiment.checkpoints import State, from_checkpoint, load_parameters
+from nws.experiment.checkpoints import State, from_checkpoint
 from nws.experiment.config import to_dict
 from nws.experiment.evaluation import dream_loss, validate
 from nws.experiment.hardware import matmul_precision
@@ -54,7 +54,8 @@ class Trainer:
         choices: dict[str, str] | None = None,
     ) -> None:  # fmt: skip
         self.settings, self.data, self.learner, self.optimizer, self.scheduler = parts[:5]
-        self.callbacks, self.total_steps = dict(parts.callbacks), parts.total_steps
+        self.total_steps, callbacks = parts.total_steps, parts.callbacks.items()
+        self.callbacks = {name: each for name, each in callbacks if run.writes or not each.shows}
         self.config, self.run = to_dict(config), run
         self.terminal = terminal or Terminal(speaks=False)
         self.name, self.group, self.choices = name, group, choices or {}
@@ -112,15 +113,9 @@ class Trainer:
                 self._save(best=False)
 
     def call(self, method: str, *arguments: Any, only: Collection[str] | None = None) -> list[Any]:
-        """Call a method of each callback. One that only shows the run may fail, with a warning.
+        """Call a method of each callback, or of some, and return what each returned.
 
-        Args:
-            method: Its name.
-            *arguments: Its arguments.
-            only: Names of callbacks; None for all.
-
-        Returns:
-            What each returned.
+        One that only shows the run may fail, with a warning.
         """
         found = []
         for name, callback in list(self.callbacks.items()):
@@ -284,7 +279,7 @@ class Trainer:
             UserError: For a checkpoint of another architecture, or one that is damaged.
         """
         with from_checkpoint(self.run.last):
-            load_parameters(self.machine, state["machine"], self.run.last)
+            self.machine.load_state_dict(state["machine"])
             self.step = self.saved_step = state["step"]
             self.seconds, self.best, self.count = state["seconds"], state["best"], state["count"]
             self.rows = [dict(row) for row in state["rows"]]

@@ -1,10 +1,8 @@
 """Log-likelihoods of runs on held-out images: `python scripts/evaluate.py RUN...`."""
 
 import argparse
-import io
 import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 
@@ -12,13 +10,13 @@ import pandas as pd
 from omegaconf.errors import OmegaConfBaseException
 from rich.progress import Progress
 
-from nws import distributed
 from nws.analysis.evaluation import Request, Row, evaluate
 from nws.analysis.keys import columns_of, differing_keys, label
 from nws.analysis.runs import Run, folder_names, read_run
 from nws.analysis.summaries import means_table
 from nws.analysis.tables import console, show, with_error
 from nws.errors import UserError
+from nws.experiment.launch import meet_others
 from nws.experiment.run import find_runs
 from nws.models.likelihood import TRUSTED_ESS, Z_SAMPLES, resolves
 from nws.programs.options import machine_options, open_machine, warn
@@ -47,9 +45,8 @@ def read_arguments() -> argparse.Namespace:
 
 
 def run() -> None:
-    distributed.start()
-    with redirect_stdout(sys.stdout if distributed.is_first() else io.StringIO()):
-        main(read_arguments())  # of several processes one speaks
+    meet_others()
+    main(read_arguments())
 
 
 def main(given: argparse.Namespace) -> None:

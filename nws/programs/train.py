@@ -10,7 +10,6 @@ import signal
 import sys
 from pathlib import Path
 
-from nws import distributed
 from nws.errors import UserError
 from nws.experiment.config import CONF, override_key
 from nws.experiment.invocation import command_line
@@ -75,7 +74,6 @@ def run() -> None:
     sys.argv[1:] = resume_arguments(given)
     try:
         main()
-        distributed.stop()
     except (KeyboardInterrupt, SystemExit) as stop:
         if Sweep.directory is not None and (not isinstance(stop, SystemExit) or stop.code):
             rest = [text for text in given if override_key(text) != "resume"]

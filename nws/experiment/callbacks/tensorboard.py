@@ -1,14 +1,13 @@
 """TensorBoard: `logger=tensorboard`."""
 
-import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from PIL import Image
 
 from nws.errors import UserError
 from nws.experiment.callbacks.callback import Callback
-from nws.experiment.config import flatten
 
 if TYPE_CHECKING:
     from nws.experiment.run import Row
@@ -16,10 +15,7 @@ if TYPE_CHECKING:
 
 
 class TensorBoardLogger(Callback):
-    """Event files of TensorBoard in RUN/tensorboard: the rows, the images, the configuration.
-
-    The configuration and the summary are hyperparameters and their metrics (the tab HPARAMS), so
-    that runs of a sweep can be compared.
+    """Event files of TensorBoard in RUN/tensorboard: the rows and the images.
 
     Raises:
         UserError: The package tensorboard is not installed.
@@ -28,18 +24,19 @@ class TensorBoardLogger(Callback):
     shows = True
 
     def __init__(self) -> None:
-        if importlib.util.find_spec("tensorboard") is None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
             raise UserError(
                 "logger=tensorboard needs the package tensorboard, which is not installed:"
                 " pip install -c constraints.txt '.[tensorboard]'"
-            )
+            ) from error
+        self._open = SummaryWriter
 
     def start(self, trainer: "Trainer") -> None:
         """Start an event file. Rows that a resumed run will write again are hidden."""
-        from torch.utils.tensorboard import SummaryWriter
-
         again = trainer.step + 1 if trainer.step else None
-        self._writer = SummaryWriter(str(trainer.run.path / "tensorboard"), purge_step=again)
+        self._writer = self._open(str(trainer.run.path / "tensorboard"), purge_step=again)
 
     def after_row(self, trainer: "Trainer", row: "Row") -> None:
         """Log the numbers of a row."""
@@ -50,17 +47,10 @@ class TensorBoardLogger(Callback):
 
     def image(self, name: str, path: Path, step: int) -> None:
         """Log an image file under a name."""
-        from PIL import Image
-
         with Image.open(path) as picture:
             pixels = np.asarray(picture.convert("RGB"))
         self._writer.add_image(name, pixels, step, dataformats="HWC")
 
     def finish(self, trainer: "Trainer", summary: dict[str, Any], state: str) -> None:
-        """Log configuration and summary, and end the event file."""
-        numbers = {key: each for key, each in summary.items() if isinstance(each, int | float)}
-        options = flatten(trainer.config | {"run": trainer.name, "state": state})
-        for key, each in options.items():
-            options[key] = each if isinstance(each, int | float) else str(each)
-        self._writer.add_hparams(options, numbers, run_name=".")
+        """End the event file."""
         self._writer.close()
