@@ -25,7 +25,7 @@ from nws.analysis.runs import is_bidirectional
 from nws.errors import UserError, positive_int
 from nws.experiment.batches import check_seed, derive_seed
 from nws.experiment.loading import LoadedRun
-from nws.files import read_text, write_atomically
+from nws.files import read_text
 from nws.learning.together import results
 from nws.models import likelihood
 from nws.models.helmholtz import HelmholtzMachine
@@ -95,9 +95,8 @@ def evaluate(
     if not math.isfinite(row["log_likelihood"]):
         checkpoint = f"its {request.checkpoint} checkpoint"
         raise UserError(f"{file.parent}: the log-likelihood of {checkpoint} is not finite")
-    # Several processes all have the figures, and write the same file.
     kept = [old for old in read_rows(file.parent) if not _replaces(row, old, asked)]
-    write_atomically(file, json.dumps([*kept, row], indent=2).encode())
+    run.directory.write(FILE, json.dumps([*kept, row], indent=2).encode())
     return row, False
 
 

@@ -79,13 +79,21 @@ class Batches:
         split = self._parts[stream]
         epoch, place = divmod(step, len(split) // self.size)
         order = _shuffle(len(split), split.bytes.device, self.seed, stream, epoch)
-        return split.rows(order[place * self.size : (place + 1) * self.size]).to(split.device)
+        rows = split.rows(order[place * self.size : (place + 1) * self.size])
+        return _copy(rows, split.device)
 
 
 @lru_cache(maxsize=4)  # a step and the next need two epochs at most, of two parts
 def _shuffle(count: int, device: torch.device, *seed: int) -> Tensor:
     rng = torch.Generator().manual_seed(derive_seed(*seed))
-    return torch.randperm(count, generator=rng).to(device)
+    return _copy(torch.randperm(count, generator=rng), device)
+
+
+def _copy(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor on a device. On the way to CUDA nobody waits."""
+    if tensor.device == device or device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def steps_per_epoch(size: int, images: int, kind: str) -> int:

@@ -46,12 +46,12 @@ def device_name(device: str) -> str:
 
 
 def device_text(device: str) -> str:
-    """Return the device's name, the threads that torch takes of a CPU, processes, and torch."""
+    """Return the device's name, the threads that torch takes of a CPU, and torch's version."""
     count, processes = torch.get_num_threads(), distributed.size()
     gpu = device != "cpu" and torch.cuda.is_available()
     parts = [device_name(device)] + [f"{count} thread{'s' * (count > 1)}"] * (not gpu)
-    parts += [f"{processes} processes"] * (processes > 1)
-    return ", ".join([*parts, f"torch {torch.__version__}"])
+    parts += [f"torch {torch.__version__}"] + [f"{processes} processes"] * (processes > 1)
+    return ", ".join(parts)
 
 
 def surroundings(device: torch.device) -> dict[str, Any]:

@@ -10,7 +10,8 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,17 +24,16 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from nws import distributed
-from nws.distributed import any_
 from nws.errors import Diverged, UserError
 from nws.experiment.boundary import end_program, errors_for_people, explain
 from nws.experiment.build import MORE, build_parts
-from nws.experiment.config import CONF, leave_out_others, override_key, typed
+from nws.experiment.config import CONF, leave_out_others, override_key, to_dict, typed
 from nws.experiment.hardware import device_text, pick_device, surroundings
 from nws.experiment.invocation import command_line
 from nws.experiment.panels import identity, show_end, show_start
 from nws.experiment.provenance import Provenance
 from nws.experiment.resume import Start, starting_point
-from nws.experiment.run import SWEEP, Taken, read_sweep, sweep_of
+from nws.experiment.run import SWEEP, RunDirectory, Taken, read_sweep, sweep_of
 from nws.experiment.signals import StopSignals, end_with
 from nws.experiment.terminal import Terminal, short_path, write_line
 from nws.experiment.trainer import Trainer
@@ -41,6 +41,7 @@ from nws.files import write_atomically
 
 log = logging.getLogger(__name__)
 
+AGREE_EVERY = 4  # steps between two looks of several processes at whether to stop
 PARENT = "NWS_SWEEP_PROCESS"  # the variable by which workers know the process of their sweep
 # Loggers that say what a run says itself; and Optuna's data base, even where there is none.
 CHATTY = (
@@ -167,8 +168,8 @@ class Job:
                 raise UserError("resume=RUN takes one run; resume=auto goes on with a sweep (-m)")
             leave_out_others(self.config, self.overrides, MORE)
             place = Path(self.hydra.runtime.output_dir)
-            begin, stop = starting_point(self.config, self.overrides, place), StopSignals(any_)
-            with begin as start, stop:
+            every = AGREE_EVERY if distributed.size() > 1 else 1
+            with self._start(place) as start, StopSignals(distributed.any_, every) as stop:
                 best = self._train(start, stop)
         except Exception as error:
             if not self.sweep:  # Hydra would name the overrides once more
@@ -176,6 +177,17 @@ class Job:
             return self._failed(error)
         self._say_stopped(start, stop)
         return best
+
+    @contextmanager
+    def _start(self, output: Path) -> Iterator[Start]:
+        """Give where the run starts. Of several processes the first one says it to the others."""
+        if not distributed.is_first():
+            path, config, state, changed = distributed.send(None)
+            yield Start(RunDirectory(path), OmegaConf.create(config), state, changed)
+            return
+        with starting_point(self.config, self.overrides, output) as start:
+            distributed.send((start.run.path, to_dict(start.config), start.state, start.changed))
+            yield start
 
     def _failed(self, error: Exception) -> float:
         """Say why a job of a sweep failed; a search goes on after a run that diverged."""

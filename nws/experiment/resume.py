@@ -9,7 +9,6 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from nws import distributed
 from nws.errors import UserError
 from nws.experiment.checkpoints import State, load_checkpoint
 from nws.experiment.config import CONF, check_trust, flatten, override_key, to_dict
@@ -75,13 +74,9 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
 def starting_point(config: DictConfig, overrides: Sequence[str], output: Path) -> Iterator[Start]:
     """Give what the option `resume` of a composed configuration stands for.
 
-    This process is the owner of the run's directory meanwhile. Of several processes the first one
-    is, and tells the others. `Taken` where another process trains there.
+    This process is the owner of the run's directory meanwhile. `Taken` where another one trains
+    there.
     """
-    if not distributed.is_first():
-        path, content, state, changed = distributed.send(None)
-        yield Start(RunDirectory(path, writes=False), OmegaConf.create(content), state, changed)
-        return
     output = output.absolute()
     try:
         path, patience = output, 0.0
@@ -95,7 +90,6 @@ def starting_point(config: DictConfig, overrides: Sequence[str], output: Path) -
         with run.owned(patience):
             start = _start(run, config, overrides)
             resolved = to_dict(start.config) | {"resume": None, "trust": []}
-            distributed.send((run.path, resolved, start.state, start.changed))
             yield replace(start, config=OmegaConf.create(resolved))
     finally:
         remove_empty(output)

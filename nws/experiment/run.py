@@ -20,6 +20,7 @@ import yaml
 from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
 
+from nws import distributed
 from nws.errors import UserError
 from nws.experiment.checkpoints import State, load_checkpoint, save_checkpoint
 from nws.files import PACKAGE, read_text, remove_temporary, write_atomically
@@ -40,11 +41,13 @@ class RunDirectory:
 
     Args:
         path: The directory.
+
+    Attributes:
         writes: Whether this process writes them; of several processes of a run the first one does.
     """
 
-    def __init__(self, path: Path, writes: bool = True) -> None:
-        self.path, self.writes = path, writes
+    def __init__(self, path: Path) -> None:
+        self.path, self.writes = path, distributed.is_first()
         self._log: logging.Handler = logging.NullHandler()
         self.config = path / ".hydra" / "config.yaml"
         self.metrics = path / "metrics.csv"

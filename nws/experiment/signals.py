@@ -11,7 +11,6 @@ from types import FrameType
 from typing import Any
 
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
-AGREE_EVERY = 4  # steps between two questions to the other processes of a run
 
 
 class StopSignals:
@@ -19,14 +18,15 @@ class StopSignals:
 
     Args:
         any_of: Whether something holds in any process of the run: the same answer in all of them.
+        every: Steps between two questions to the others.
 
     Attributes:
         caught: The number of the signal, None where none came to any process of the run.
     """
 
-    def __init__(self, any_of: Callable[[bool], bool] = bool) -> None:
+    def __init__(self, any_of: Callable[[bool], bool] = bool, every: int = 1) -> None:
         self.caught: int | None = None
-        self._any_of = any_of
+        self._any_of, self._every = any_of, every
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
@@ -51,7 +51,7 @@ class StopSignals:
         Args:
             step: That of the run, where the others are asked at some steps alone.
         """
-        if step is not None and step % AGREE_EVERY:
+        if step is not None and step % self._every:
             return False
         if self._any_of(self.caught is not None) and self.caught is None:
             self.caught = signal.SIGTERM
