@@ -94,4 +94,5 @@ def describe(error: BaseException) -> str:
         where, text = f"{error.filename} line {error.lineno}: ", error.msg
     else:
         text = (str(error).strip().splitlines() or ["no message"])[0]
-    return f"{where}{type(error).__name__}: {text}"
+    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    return f"{where}{type(error).__name__}: {text}{notes}"

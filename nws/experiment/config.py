@@ -111,7 +111,7 @@ def check_trust(config: DictConfig, trusted: Sequence[str], where: object) -> No
     """
     for key, target in targets(OmegaConf.to_container(config, resolve=False)):
         asked = any(target == each or target.startswith(f"{each}.") for each in trusted)
-        if not asked and not _is_known(target):
+        if not asked and not is_known(target):
             module = target.partition(".")[0]
             raise UserError(
                 f"{where} wants to call {target} ({key}._target_), which is not a part of nws; if"
@@ -119,7 +119,7 @@ def check_trust(config: DictConfig, trusted: Sequence[str], where: object) -> No
             )
 
 
-def _is_known(target: str) -> bool:
+def is_known(target: str) -> bool:
     """Return whether a name stands for a part of nws, or an optimizer or scheduler of torch."""
     if not target.startswith(("nws.", "torch.optim.")):
         return False

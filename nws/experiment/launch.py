@@ -27,7 +27,15 @@ from nws import distributed
 from nws.errors import Diverged, UserError
 from nws.experiment.boundary import end_program, errors_for_people, explain
 from nws.experiment.build import MORE, build_parts
-from nws.experiment.config import CONF, leave_out_others, override_key, to_dict, typed
+from nws.experiment.config import (
+    CONF,
+    is_known,
+    leave_out_others,
+    override_key,
+    targets,
+    to_dict,
+    typed,
+)
 from nws.experiment.hardware import device_text, pick_device, surroundings
 from nws.experiment.invocation import command_line
 from nws.experiment.panels import identity, show_end, show_start
@@ -172,6 +180,10 @@ class Job:
             with self._start(place) as start, StopSignals(distributed.any_, every) as stop:
                 best = self._train(start, stop)
         except Exception as error:
+            found = targets(to_dict(self.config))
+            own = [f"{key}._target_={target}" for key, target in found if not is_known(target)]
+            if own:
+                error.add_note(f"this run calls {', '.join(own)}")
             if not self.sweep:  # Hydra would name the overrides once more
                 end_program(error)
             return self._failed(error)

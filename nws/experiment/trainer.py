@@ -109,6 +109,8 @@ class Trainer:
             while not self.ends and not stop.asked():
                 self._train_until_due(stop)
                 self._do_what_is_due()
+            if self.ends and self.step < self.total_steps:
+                log.warning(f"the run ends at {self.place}: {self.ends}")
             if self.saved_step != self.step:
                 self._save(best=False)
 

@@ -6,6 +6,7 @@ from nws.experiment.callbacks.divergence import Divergence
 from nws.experiment.callbacks.images import Images
 from nws.experiment.callbacks.noise_scale import NoiseScale
 from nws.experiment.callbacks.patience import Patience
+from nws.experiment.callbacks.pruning import Pruning
 from nws.experiment.callbacks.tensorboard import TensorBoardLogger
 from nws.experiment.callbacks.wandb import WandbLogger
 
@@ -16,6 +17,7 @@ __all__ = [
     "Images",
     "NoiseScale",
     "Patience",
+    "Pruning",
     "TensorBoardLogger",
     "WandbLogger",
 ]

@@ -1,6 +1,5 @@
 """The end of a run that gets no better."""
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from nws.errors import positive_int
@@ -9,8 +8,6 @@ from nws.experiment.callbacks.callback import Callback
 if TYPE_CHECKING:
     from nws.experiment.run import Row
     from nws.experiment.trainer import Trainer
-
-log = logging.getLogger(__name__)
 
 
 class Patience(Callback):
@@ -42,8 +39,6 @@ class Patience(Callback):
         """Count; `trainer.best` is that of the rows before."""
         if trainer.step:
             self.waited = 0 if row["valid/log_likelihood"] > trainer.best else self.waited + 1
-            if self.ends and trainer.step < trainer.total_steps:
-                log.warning(f"the run ends at {trainer.place}: {self.ends}")
 
     def state_dict(self) -> dict[str, Any]:
         """Return how long it has waited."""
