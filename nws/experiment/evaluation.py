@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from nws.data import Dataset
-from nws.experiment.run import Row
+from nws.experiment.callbacks.callback import Row
 from nws.learning.together import log_sums
 from nws.models.helmholtz import HelmholtzMachine
 from nws.models.likelihood import kl_divergence, log_likelihood

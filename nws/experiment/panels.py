@@ -2,11 +2,11 @@
 
 from omegaconf import DictConfig
 
+from nws.experiment.callbacks.callback import Row
 from nws.experiment.config import parameters_of
 from nws.experiment.hardware import device_text
 from nws.experiment.invocation import command_line
 from nws.experiment.provenance import Facts
-from nws.experiment.run import Row
 from nws.experiment.terminal import Terminal, duration, short_path
 from nws.experiment.trainer import Trainer
 

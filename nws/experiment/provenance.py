@@ -14,15 +14,12 @@ import subprocess
 import tempfile
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from nws.errors import UserError
-from nws.experiment.callbacks import Callback
+from nws.experiment.callbacks.callback import Callback, Trainer
 from nws.experiment.run import RunDirectory, now
 from nws.files import PACKAGE, read_text
-
-if TYPE_CHECKING:
-    from nws.experiment.trainer import Trainer
 
 log = logging.getLogger(__name__)
 
@@ -92,23 +89,23 @@ class Provenance(Callback):
             self.record = before | {"resumed": [*entries, entry]}
             log.info("resumed at step %d by %s", step, shlex.join(origin["command"]))
 
-    def start(self, trainer: "Trainer") -> None:
+    def start(self, trainer: Trainer) -> None:
         """Note that a resumed run goes on; a new one has no file yet."""
         if trainer.rows:
             self.saved(trainer)
 
-    def saved(self, trainer: "Trainer") -> None:
+    def saved(self, trainer: Trainer) -> None:
         """Note how far the run is."""
         self._write(trainer, state="running", ended=None, pid=os.getpid())
 
-    def finish(self, trainer: "Trainer", summary: dict[str, Any], state: str) -> None:
+    def finish(self, trainer: Trainer, summary: dict[str, Any], state: str) -> None:
         """Note how the run has ended. On a full disk it has an error of its own."""
         if trainer.rows:
             with contextlib.suppress(UserError):
                 self._write(trainer, state=state, ended=now())
         log.info("%s at %s", state, trainer.place)
 
-    def _write(self, trainer: "Trainer", **facts: Any) -> None:
+    def _write(self, trainer: Trainer, **facts: Any) -> None:
         """Take in how far a run is, and write the file. What is not finite becomes null."""
         step, seconds = trainer.step, trainer.seconds
         best, last = trainer.best, trainer.rows[-1]["valid/log_likelihood"] if step else math.nan

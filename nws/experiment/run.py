@@ -29,8 +29,6 @@ SWEEP = "sweep.yaml"  # in a sweep's folder: its overrides, its command, the key
 YAML_LIMIT, DEPTH = 2**20, 50  # bytes, and sections within each other
 PRETRAINED = PACKAGE / "pretrained"  # machines that come with nws
 
-Row = dict[str, Any]  # a row of metrics.csv
-
 
 class Taken(UserError):
     """A run directory that another process trains in."""

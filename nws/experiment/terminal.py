@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.panel import Panel
@@ -14,9 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from nws.experiment.run import Row
-    from nws.experiment.trainer import Trainer
+from nws.experiment.callbacks.callback import Row, Trainer
 
 LOOK_EVERY = 1.0  # seconds between two looks at the bound, each of which waits for the device
 #: How a line shows the columns of metrics.csv that it has.
@@ -57,7 +54,7 @@ def duration(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 120 else str(timedelta(seconds=round(seconds)))
 
 
-def row_parts(row: "Row") -> list[str]:
+def row_parts(row: Row) -> list[str]:
     """Return a row of metrics.csv for people, in parts, what matters most first."""
     return [text.format_map(row) for name, text in PARTS.items() if name in row]
 
@@ -91,7 +88,7 @@ class Terminal:
         elif self.speaks:
             write_line(self.name + text)
 
-    def row(self, row: "Row") -> None:
+    def row(self, row: Row) -> None:
         """Write a row of metrics.csv, on a terminal the first parts that fit into its width."""
         shown = row_parts(row)
         while self.is_terminal and len("  ".join(shown)) > self.console.width and len(shown) > 1:
@@ -117,7 +114,7 @@ class Terminal:
         self.console.print(frame)
 
     @contextmanager
-    def training(self, trainer: "Trainer") -> Iterator[None]:
+    def training(self, trainer: Trainer) -> Iterator[None]:
         """Show a bar while a run goes on."""
         with self.bars:
             self._bar = self.bars.add_task("training", total=trainer.total_steps, note="")
@@ -125,7 +122,7 @@ class Terminal:
             yield
         self.bars.remove_task(self._bar)
 
-    def step(self, trainer: "Trainer") -> None:
+    def step(self, trainer: Trainer) -> None:
         """Show on the bar that a step was taken; the bound is read from time to time."""
         if self.bars.disable:
             return

@@ -14,12 +14,13 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from nws.experiment.batches import Batches, derive_seed
 from nws.experiment.build import Parts
+from nws.experiment.callbacks.callback import Row
 from nws.experiment.checkpoints import State, from_checkpoint
 from nws.experiment.config import to_dict
 from nws.experiment.evaluation import dream_loss, validate
 from nws.experiment.hardware import matmul_precision
 from nws.experiment.rates import restore
-from nws.experiment.run import Row, RunDirectory
+from nws.experiment.run import RunDirectory
 from nws.experiment.signals import StopSignals
 from nws.experiment.terminal import Terminal, row_parts
 from nws.learning.step import STATISTICS

@@ -8,17 +8,13 @@ of an exponential average's start).
 """
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from nws.errors import number
-from nws.experiment.callbacks.callback import Callback
+from nws.experiment.callbacks.callback import Callback, Row, Trainer
 from nws.models import HelmholtzMachine
-
-if TYPE_CHECKING:
-    from nws.experiment.run import Row
-    from nws.experiment.trainer import Trainer
 
 
 class Average(Callback):
@@ -51,13 +47,13 @@ class Average(Callback):
         self.count = 0
         self._saved: dict[str, Any] | None = None
 
-    def start(self, trainer: "Trainer") -> None:
+    def start(self, trainer: Trainer) -> None:
         """Make the machine that takes the mean; a resumed run's has what it had."""
         self.machine = copy.deepcopy(trainer.machine)
         if self._saved is not None:
             self.machine.load_state_dict(self._saved)
 
-    def after_step(self, trainer: "Trainer") -> None:
+    def after_step(self, trainer: Trainer) -> None:
         """Take in the weights after a step. It does not wait for the device."""
         if trainer.step <= self.after * trainer.total_steps or self.machine is None:
             self.count = 0  # a longer run may move the start
@@ -69,7 +65,7 @@ class Average(Callback):
         mix = get_ema_multi_avg_fn(1 - newest)
         mix(*([each.detach() for each in part] for part in pair), self.count)
 
-    def row(self, trainer: "Trainer") -> "Row":
+    def row(self, trainer: Trainer) -> Row:
         """The evaluation of the average, once there is one."""
         if not self.count or self.machine is None:
             return {}

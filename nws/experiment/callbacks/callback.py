@@ -3,10 +3,14 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from nws.experiment.run import Row
-    from nws.experiment.trainer import Trainer
-    from nws.learning import StepResult
+from nws.learning import StepResult
+
+if TYPE_CHECKING:  # it imports the callbacks
+    from nws.experiment.trainer import Trainer as Trainer
+else:
+    Trainer = Any
+
+Row = dict[str, Any]  # of metrics.csv
 
 
 class Callback:
@@ -33,35 +37,35 @@ class Callback:
     shows = False
     ends = ""
 
-    def start(self, trainer: "Trainer") -> None:
+    def start(self, trainer: Trainer) -> None:
         """Before the first step of this process; a resumed run has its state by then."""
 
-    def before_step(self, trainer: "Trainer") -> None:
+    def before_step(self, trainer: Trainer) -> None:
         """Before each step: `trainer.step` steps were taken."""
 
-    def after_loss(self, trainer: "Trainer", result: "StepResult") -> None:
+    def after_loss(self, trainer: Trainer, result: StepResult) -> None:
         """After the gradients of a step were written. It must not wait for the device."""
 
-    def after_step(self, trainer: "Trainer") -> None:
+    def after_step(self, trainer: Trainer) -> None:
         """After each step. It should not wait for the device often."""
 
-    def due(self, trainer: "Trainer") -> None:
+    def due(self, trainer: Trainer) -> None:
         """Every so many epochs, and at the end; its time is not counted as training."""
 
-    def row(self, trainer: "Trainer") -> "Row":
+    def row(self, trainer: Trainer) -> Row:
         """Columns for the row of metrics.csv that is about to be written."""
         return {}
 
-    def after_row(self, trainer: "Trainer", row: "Row") -> None:
+    def after_row(self, trainer: Trainer, row: Row) -> None:
         """After a row was made, before the checkpoint that has it."""
 
-    def saved(self, trainer: "Trainer") -> None:
+    def saved(self, trainer: Trainer) -> None:
         """After the checkpoints and metrics.csv were written."""
 
     def image(self, name: str, path: Path, step: int) -> None:
         """After an image file was written, under a name such as `images/generated`."""
 
-    def finish(self, trainer: "Trainer", summary: dict[str, Any], state: str) -> None:
+    def finish(self, trainer: Trainer, summary: dict[str, Any], state: str) -> None:
         """At the end: the run in a few numbers, and finished, stopped, failed or diverged."""
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,17 +1,12 @@
 """Training that goes wrong: numbers that are not finite."""
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 
 from nws.errors import Diverged, positive_int
-from nws.experiment.callbacks.callback import Callback
-
-if TYPE_CHECKING:
-    from nws.experiment.run import Row
-    from nws.experiment.trainer import Trainer
-    from nws.learning import StepResult
+from nws.experiment.callbacks.callback import Callback, Row, Trainer
+from nws.learning import StepResult
 
 SMALL_ALPHA = 1e-4  # below it a Fisher block from few rows is close to singular
 
@@ -29,7 +24,7 @@ class Divergence(Callback):
     def __init__(self, every: int = 50) -> None:
         self.steps = positive_int("callbacks.divergence.every", every)
 
-    def start(self, trainer: "Trainer") -> None:
+    def start(self, trainer: Trainer) -> None:
         """Begin to look."""
         networks, device = trainer.machine.networks, trainer.learner.rng.device
         self._layers = [f"{net.name} layer {i}" for net in networks for i in range(len(net.layers))]
@@ -37,26 +32,26 @@ class Divergence(Callback):
         # For each layer the first step of a loss that is not finite.
         self._first_bad = torch.full((len(self._layers),), -1, device=device)
 
-    def before_step(self, trainer: "Trainer") -> None:
+    def before_step(self, trainer: Trainer) -> None:
         """Take the next losses as those of this step."""
         self._step.fill_(trainer.step + 1)
 
-    def after_loss(self, trainer: "Trainer", result: "StepResult") -> None:
+    def after_loss(self, trainer: Trainer, result: StepResult) -> None:
         """Take in a step's losses, one a layer. It does not wait for the device."""
         bad = ~result.layer_losses.isfinite() & (self._first_bad < 0)
         torch.where(bad, self._step, self._first_bad, out=self._first_bad)
 
-    def after_step(self, trainer: "Trainer") -> None:
+    def after_step(self, trainer: Trainer) -> None:
         """Look every so many steps."""
         if trainer.step % self.steps == 0:
             self.check(trainer)
 
-    def row(self, trainer: "Trainer") -> "Row":
+    def row(self, trainer: Trainer) -> Row:
         """Look before each evaluation: no row has numbers of a machine that is lost."""
         self.check(trainer)
         return {}
 
-    def check(self, trainer: "Trainer") -> None:
+    def check(self, trainer: Trainer) -> None:
         """Raise `Diverged` where a loss or a parameter is not finite (synchronises)."""
         named = [(name, each) for name, each in trainer.machine.named_parameters() if each.numel()]
         largest = torch.stack([torch.linalg.vector_norm(each, math.inf) for _, each in named])
@@ -80,7 +75,7 @@ class Divergence(Callback):
             raise Diverged(f"step {first}: {what} is not finite, {why}; {kept}")
 
 
-def cause(trainer: "Trainer") -> str:
+def cause(trainer: Trainer) -> str:
     """Return the learning rate, and what to do: a small damping is blamed first (synchronises)."""
     alphas = [float(metric.damping.alpha) for metric in trainer.learner.metrics]
     remedy = "lower optimizer.lr, or start from smaller weights (model.weight_scale)"

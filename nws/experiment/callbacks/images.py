@@ -1,13 +1,8 @@
 """Grids of generated and reconstructed images along a run."""
 
-from typing import TYPE_CHECKING
-
 from nws.errors import number, positive_int
-from nws.experiment.callbacks.callback import Callback
+from nws.experiment.callbacks.callback import Callback, Trainer
 from nws.experiment.evaluation import EVALUATION_SEED
-
-if TYPE_CHECKING:
-    from nws.experiment.trainer import Trainer
 
 
 class Images(Callback):
@@ -30,7 +25,7 @@ class Images(Callback):
         self.every = every
         self.count = positive_int("callbacks.images.count", count, minimum=2, maximum=10_000)
 
-    def due(self, trainer: "Trainer") -> None:
+    def due(self, trainer: Trainer) -> None:
         """Draw the pictures, always from the same random numbers."""
         from nws.experiment.pictures import progress_pictures, save_png
 

@@ -1,17 +1,11 @@
 """The noise scale of the gradients at evaluations."""
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from nws.errors import positive_int
-from nws.experiment.callbacks.callback import Callback
+from nws.experiment.callbacks.callback import Callback, Row, Trainer
 from nws.experiment.evaluation import EVALUATION_SEED
 from nws.learning.gradient_noise import gradient_noise
-
-if TYPE_CHECKING:
-    from nws.experiment.run import Row
-    from nws.experiment.trainer import Trainer
 
 MOST = 10_000
 
@@ -34,7 +28,7 @@ class NoiseScale(Callback):
         if batches is not None:
             self.batches = positive_int(name, batches, minimum=2, maximum=MOST)
 
-    def row(self, trainer: "Trainer") -> "Row":
+    def row(self, trainer: Trainer) -> Row:
         """Return the noise scale of each network."""
         if self.batches is None:
             return {}

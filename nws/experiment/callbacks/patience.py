@@ -1,13 +1,9 @@
 """The end of a run that gets no better."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nws.errors import positive_int
-from nws.experiment.callbacks.callback import Callback
-
-if TYPE_CHECKING:
-    from nws.experiment.run import Row
-    from nws.experiment.trainer import Trainer
+from nws.experiment.callbacks.callback import Callback, Row, Trainer
 
 
 class Patience(Callback):
@@ -35,7 +31,7 @@ class Patience(Callback):
             f" callbacks.patience.evaluations=N, N > {self.waited}"
         )
 
-    def after_row(self, trainer: "Trainer", row: "Row") -> None:
+    def after_row(self, trainer: Trainer, row: Row) -> None:
         """Count; `trainer.best` is that of the rows before."""
         if trainer.step:
             self.waited = 0 if row["valid/log_likelihood"] > trainer.best else self.waited + 1

@@ -3,15 +3,10 @@
 import csv
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
 from nws.errors import positive_int
-from nws.experiment.callbacks.callback import Callback
+from nws.experiment.callbacks.callback import Callback, Row, Trainer
 from nws.files import read_text
-
-if TYPE_CHECKING:
-    from nws.experiment.run import Row
-    from nws.experiment.trainer import Trainer
 
 
 class Pruning(Callback):
@@ -33,7 +28,7 @@ class Pruning(Callback):
         self.evaluations = None if evaluations is None else positive_int(name, evaluations)
         self.runs = positive_int("callbacks.pruning.runs", runs)
 
-    def after_row(self, trainer: "Trainer", row: "Row") -> None:
+    def after_row(self, trainer: Trainer, row: Row) -> None:
         """Compare with what the others of the sweep have in metrics.csv by now."""
         if self.evaluations is None or not trainer.group or len(trainer.rows) <= self.evaluations:
             return

@@ -1,17 +1,13 @@
 """TensorBoard: `logger=tensorboard`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from nws.errors import UserError
-from nws.experiment.callbacks.callback import Callback
-
-if TYPE_CHECKING:
-    from nws.experiment.run import Row
-    from nws.experiment.trainer import Trainer
+from nws.experiment.callbacks.callback import Callback, Row, Trainer
 
 
 class TensorBoardLogger(Callback):
@@ -33,12 +29,12 @@ class TensorBoardLogger(Callback):
             ) from error
         self._open = SummaryWriter
 
-    def start(self, trainer: "Trainer") -> None:
+    def start(self, trainer: Trainer) -> None:
         """Start an event file. Rows that a resumed run will write again are hidden."""
         again = trainer.step + 1 if trainer.step else None
         self._writer = self._open(str(trainer.run.path / "tensorboard"), purge_step=again)
 
-    def after_row(self, trainer: "Trainer", row: "Row") -> None:
+    def after_row(self, trainer: Trainer, row: Row) -> None:
         """Log the numbers of a row."""
         for name, value in row.items():
             if name != "step":
@@ -51,6 +47,6 @@ class TensorBoardLogger(Callback):
             pixels = np.asarray(picture.convert("RGB"))
         self._writer.add_image(name, pixels, step, dataformats="HWC")
 
-    def finish(self, trainer: "Trainer", summary: dict[str, Any], state: str) -> None:
+    def finish(self, trainer: Trainer, summary: dict[str, Any], state: str) -> None:
         """End the event file."""
         self._writer.close()

@@ -1,14 +1,10 @@
 """Weights & Biases: `logger=wandb_offline` and `logger=wandb`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nws.errors import UserError
-from nws.experiment.callbacks.callback import Callback
-
-if TYPE_CHECKING:
-    from nws.experiment.run import Row
-    from nws.experiment.trainer import Trainer
+from nws.experiment.callbacks.callback import Callback, Row, Trainer
 
 MODES = ("online", "offline", "disabled")
 
@@ -38,7 +34,7 @@ class WandbLogger(Callback):
         self.id: str | None = None  # by which W&B goes on with the run
         self._run: Any = None
 
-    def start(self, trainer: "Trainer") -> None:
+    def start(self, trainer: Trainer) -> None:
         """Start a run of W&B, or go on with the one of before."""
         import wandb
 
@@ -51,7 +47,7 @@ class WandbLogger(Callback):
         self.id = self._run.id
         self._run.define_metric("*", step_metric="step")
 
-    def after_row(self, trainer: "Trainer", row: "Row") -> None:
+    def after_row(self, trainer: Trainer, row: Row) -> None:
         """Log a row."""
         self._run.log(dict(row), step=int(row["step"]))
 
@@ -62,7 +58,7 @@ class WandbLogger(Callback):
         picture = wandb.Image(str(path), caption=f"step {step}")
         self._run.log({name: picture, "step": step}, step=step)
 
-    def finish(self, trainer: "Trainer", summary: dict[str, Any], state: str) -> None:
+    def finish(self, trainer: Trainer, summary: dict[str, Any], state: str) -> None:
         """End the W&B run, and wait until it is written."""
         import wandb
 
