@@ -19,7 +19,7 @@ from nws.natural import (
     NaturalGradient,
 )
 from nws.natural.metrics import Diagonal, Fisher, Kronecker
-from nws.natural.solvers import AutoSolver, Cholesky, ConjugateGradient, MinRes, ShermanMorrison
+from nws.natural.solvers import Cholesky, ConjugateGradient, MinRes, ShermanMorrison
 
 NOT_ABOVE = (0, -0.1, math.nan, math.inf, "much", None, True)
 NO_FRACTION = (-1e-3, 1.0, math.nan, True, "1e-3", None)
