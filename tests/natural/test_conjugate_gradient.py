@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -249,11 +250,8 @@ def test_it_warns_of_a_residual_above_the_tolerance_alone(caplog: pytest.LogCapt
         factored(pcg(3, 1e-3), REALISTIC).solve(math.nan * gradient)  # no success either
     message, lost = (record.getMessage() for record in caplog.records)
     assert "residual of nan" in lost
-    for part in (
-        "generator.1: ", "after 2 iterations", f"of {true:.1e}", "solver.tolerance 1.0e-10",
-        "raise solver.iterations or damping.value",
-    ):  # fmt: skip
-        assert part in message, message
+    expected = rf"generator.1: .* 2 iterations .* of {true:.1e} .*tolerance 1.0e-10; raise solver"
+    assert re.match(expected, message), message
 
 
 # --- pcg: an accuracy -----------------------------------------------------------------------------
@@ -303,17 +301,6 @@ def test_an_accuracy_out_of_reach_ends_at_the_limit(case: SolverCase) -> None:
 
 # --- in the space of few rows, by Woodbury's identity ---------------------------------------------
 
-CASES = [FEW_ROWS, SolverCase(25, 101, 5, 0.05, "bipolar"), SolverCase(1, 40, 3, 0.2)]
-each_case = pytest.mark.parametrize("case", CASES, ids=str)
-
-
-def reduced(case: SolverCase) -> RowSpace:
-    """As a solver gets it: from the operator, nothing else."""
-    system = case.fisher().reduce(case.damping)
-    assert isinstance(system, RowSpace)
-    return system
-
-
 def roots(case: SolverCase) -> Tensor:
     """Square roots of the row weights: (m, n)."""
     return case.fisher().curvature.T.sqrt()
@@ -343,46 +330,12 @@ def test_a_layer_with_a_quarter_as_many_rows_as_parents_is_reduced_to_them(n: in
     assert (case.fisher().reduce(case.damping) is not None) == (4 * n <= d)
 
 
-@each_case
-def test_its_operations_are_those_of_the_dense_matrices(case: SolverCase) -> None:
-    system, gradient = reduced(case), case.gradient()
-    vectors = torch.randn(case.m, case.n, generator=seeded(3), dtype=torch.float64)
-    before = vectors.clone()
-    assert_close(system.matmul(vectors), apply(matrices(case), vectors), EXACT)
-    assert_close(system.precondition(vectors), torch.linalg.solve(guesses(case), vectors), EXACT)
-    assert_close(system.enter(gradient), (gradient @ case.fisher().inputs.T) * roots(case), EXACT)
-    assert torch.equal(vectors, before) and torch.equal(gradient, case.gradient())
-
-
-@each_case
-@pytest.mark.parametrize("share", [0.0, 0.5, 0.9, 1.0])
-def test_a_solution_there_has_the_best_length_among_the_parents(
-    case: SolverCase, share: float
-) -> None:
-    """g . x = x . (F_j + alpha I) x holds. Else an unfinished y may leave x as long as g / alpha.
-
-    The length of a residual is that among the parents, before x takes its best length.
-    """
-    system, gradient, blocks = reduced(case), case.gradient(), damped_blocks(case)
-    entered = system.enter(gradient)
-    y = share * torch.linalg.solve(matrices(case), entered)
-    x = system.leave(gradient, entered, y)
-    slope, curvature = (gradient * x).sum(1), (x * apply(blocks, x)).sum(1)
-    assert_close(slope / curvature, torch.ones_like(slope), EXACT)
-    bare = (gradient - (y * roots(case)) @ case.fisher().inputs) / case.alpha
-    lengths = (gradient - apply(blocks, bare)).norm(dim=1)
-    assert_close(system.length(entered - apply(matrices(case), y)), lengths, 1e-7)
-    if share == 1:
-        assert_close(x, torch.linalg.solve(blocks, gradient), EXACT)
-    else:  # there was something to shorten
-        assert ((gradient * bare).sum(1) < 0.999 * (bare * apply(blocks, bare)).sum(1)).any()
-
-
-@pytest.mark.parametrize("case", CASES[:2], ids=str)
-@pytest.mark.parametrize("iterations", [1, 4])
+@pytest.mark.parametrize("case", [FEW_ROWS, SolverCase(25, 101, 5, 0.05, "bipolar")], ids=str)
+@pytest.mark.parametrize("iterations", [1, 2, 4])
 def test_few_rows_take_twice_the_textbooks_iterations_in_their_own_space(
     iterations: int, case: SolverCase
 ) -> None:
+    """And x takes the length that is best along it: unfinished it may be as long as g / alpha."""
     gradient, blocks = case.gradient(), damped_blocks(case)
     right = (gradient @ case.fisher().inputs.T) * roots(case)
     textbook = Textbook(matrices(case), torch.linalg.inv(guesses(case)), right, 2 * iterations)
@@ -391,6 +344,8 @@ def test_few_rows_take_twice_the_textbooks_iterations_in_their_own_space(
     solver = factored(pcg(iterations), case)
     assert_close(solver.solve(gradient), length[:, None] * bare, EXACT)
     assert solver.used_iterations == 2 * iterations
+    if iterations == 1 and case.n > 20:
+        assert (length - 1).abs().max() > 1e-2, "nothing to shorten"
 
 
 @pytest.mark.parametrize(

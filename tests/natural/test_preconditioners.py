@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from cases import EXACT, REALISTIC, SolverCase, assert_close, seeded, with_bias
+from cases import EXACT, REALISTIC, SolverCase, assert_close, seeded
 from solving import (
     apply,
     basis_matrix,
@@ -19,7 +19,6 @@ from solving import (
     shared_inverses,
     solve_dense,
 )
-from torch import Tensor
 
 from nws.errors import UserError
 from nws.natural.operators import Rows, SharedCurvature, UnitFisher
@@ -53,27 +52,6 @@ def test_what_units_share_is_scale_mean_and_covariance() -> None:
         )
         assert (about_mean[:, -1].abs() < EXACT).all(), "the bias varies"
     assert float((alike.mean - given.mean).norm()) > 1e-2
-
-
-def test_rows_are_made_once_and_only_when_asked_for() -> None:
-    made: list[str] = []
-
-    def make(name: str, *sizes: int) -> Any:
-        return lambda: (made.append(name), torch.ones(*sizes))[1]
-
-    def means() -> tuple[Tensor, Tensor]:
-        made.append("means")
-        return torch.ones(3), torch.ones(2)
-
-    rows = Rows(make("H", 4, 3), make("S", 4, 2), weights=make("w", 4), means=means)
-    assert made == []
-    for _ in range(2):
-        assert len(rows.means) == 2 and made == ["means"]
-    for _ in range(2):
-        assert rows.shared.inputs is rows.inputs and rows.curvature.shape == (4, 2)
-    assert made == ["means", "H", "w", "S"]
-    with pytest.raises(UserError, match="no squared_errors"):
-        rows.squared_errors()
 
 
 # --- the basis ------------------------------------------------------------------------------------
@@ -114,27 +92,6 @@ def test_a_basis_of_low_rank_is_orthonormal_and_keeps_the_trace(rank: int, refre
     assert total == pytest.approx(float(a.trace()), abs=EXACT)
     if rank and not refreshed:  # four subspace iterations find nearly all that there is to find
         assert values.sum() > 0.9 * largest.sum()
-
-
-def test_a_basis_kept_over_many_batches_serves_the_next_better_than_the_last_batch_alone() -> None:
-    rng = seeded(0)
-    inputs = (torch.rand(12, 320, 100, generator=rng) < torch.rand(100, generator=rng)).double()
-    curvatures = torch.rand(12, 320, 40, generator=rng, dtype=torch.float64) / 4 / 320
-    *earlier, now = [UnitFisher(with_bias(h), s) for h, s in zip(inputs, curvatures, strict=True)]
-    alpha = torch.tensor(0.02, dtype=torch.float64)
-    gradient = torch.randn(40, 101, generator=rng).double()
-    expected = solve_dense(dense(now), 0.02, gradient)
-
-    def error(batches: list[UnitFisher]) -> float:
-        precondition = SharedPreconditioner(rank=90, every=1)
-        solver = pcg(2, preconditioner=precondition)
-        for fisher in batches:
-            solver.factor(fisher, alpha)
-        precondition.every = 100
-        solver.factor(now, alpha)
-        return float((solver.solve(gradient) - expected).norm() / expected.norm())
-
-    assert error(earlier) < 0.8 * error(earlier[-1:])
 
 
 def test_rows_without_weight_have_an_orthonormal_basis_and_leave_all_to_the_damping() -> None:

@@ -49,15 +49,6 @@ def test_the_three_matrices_differ() -> None:
     assert (covariance - empirical).norm() > 0.1 * empirical.norm()
 
 
-def test_the_fisher_matrix_needs_no_targets_and_the_others_do() -> None:
-    case = make_case("tied")
-    linear, family = Linearized(case.model, case.parameters, case.inputs), FAMILIES[case.family]
-    without = ModelCurvature(linear, OutputMetric("fisher", family))
-    assert torch.equal(products(without), products(curvature(case)))
-    with pytest.raises(UserError, match="needs their targets"):
-        ModelCurvature(linear, OutputMetric("empirical", family))
-
-
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # by torch.func.jvp
 @pytest.mark.parametrize("name", CASES)
 def test_push_is_the_jvp_of_torch_and_pull_its_transpose(name: str) -> None:
@@ -128,9 +119,3 @@ def test_too_many_rows_are_refused_before_they_are_made() -> None:
         operator.with_rows()
 
 
-def test_after_release_the_graph_is_gone() -> None:
-    operator = curvature(make_case("categorical"))
-    products(operator)
-    operator.linear.release()
-    with pytest.raises(AttributeError):
-        operator.linear.pull(operator.linear.outputs)
