@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -32,7 +31,6 @@ from torch import Tensor
 from nws.natural.operators import FEW, RowSpace
 from nws.natural.preconditioners import find_basis
 from nws.natural.solvers.cg import Iterations, Progress, UntilAccurate, UntilResidual, cg
-from nws.natural.solvers.conjugate_gradient import LIMIT
 from nws.natural.solvers.minres import minres
 
 
@@ -88,7 +86,6 @@ def test_each_iteration_is_the_textbooks(kind: str) -> None:
     rule, before = Recorded(iterations), right.clone()
     solution, used = cg(lambda v: apply(matrices, v), right, precondition, rule)
     exact = torch.linalg.solve(matrices, right)
-    assert_close(solution, textbook.iterates[-1], EXACT)
     assert torch.equal(right, before) and used == iterations
     assert [progress.iteration for progress in rule.seen] == list(range(1, iterations + 1))
     squares = [((x - exact) * apply(matrices, x - exact)).sum(1) for x in textbook.iterates]
@@ -99,8 +96,7 @@ def test_each_iteration_is_the_textbooks(kind: str) -> None:
         assert_close(progress.residual, right - apply(matrices, expected), EXACT)
         assert_close(progress.gain, gain, EXACT)
         assert_close(progress.gain[:, 0], squared[0] - squared[1], EXACT)
-    if kind == "exact":
-        assert_close(solution, exact, EXACT)
+    assert_close(solution, exact if kind == "exact" else textbook.iterates[-1], EXACT)
 
 
 @pytest.mark.parametrize(
@@ -219,39 +215,31 @@ def test_a_fixed_number_takes_the_textbooks_iterations(
 
 
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-4, 1e-8])
-@pytest.mark.parametrize(
-    "case", [SolverCase(320, 101, 60, 0.01), SolverCase(60, 301, 40, 0.01)], ids=["basis", "few"]
-)
+@pytest.mark.parametrize("shape", [(320, 101, 60), (60, 301, 40)], ids=["basis", "few rows"])
 def test_tolerance_holds_for_the_worst_unit_and_not_an_iteration_earlier(
-    case: SolverCase, tolerance: float
+    shape: tuple[int, int, int], tolerance: float
 ) -> None:
-    gradient = case.gradient()
-    solver = factored(pcg(200, tolerance), case)
+    case = SolverCase(*shape, 0.01)
+    solver, gradient = factored(pcg(200, tolerance), case), case.gradient()
     assert residual(case, solver.solve(gradient), gradient) < tolerance
     assert 1 <= solver.used_iterations < 200
-    if case.n < case.d:
-        return  # the space of the rows counts two iterations for one, and gives the best length
-    before = factored(pcg(solver.used_iterations - 1, NEVER), case).solve(gradient)
-    assert residual(case, before, gradient) >= tolerance, "stopped an iteration late"
-    if tolerance == 1e-2:  # the mean would have stopped earlier
-        left = (gradient - apply(damped_blocks(case), before)).norm(dim=1)
-        assert (left / gradient.norm(dim=1)).median() < tolerance
+    if case.n > case.d:  # the space of the rows counts two for one, and gives the best length
+        before = factored(pcg(solver.used_iterations - 1, NEVER), case).solve(gradient)
+        assert residual(case, before, gradient) >= tolerance, "stopped an iteration late"
 
 
 def test_it_warns_of_a_residual_above_the_tolerance_alone(caplog: pytest.LogCaptureFixture) -> None:
-    fisher, gradient = REALISTIC.fisher(name="generator.1"), REALISTIC.gradient()
+    gradient = REALISTIC.gradient()
     with caplog.at_level(logging.WARNING):
         factored(pcg(100, 1e-3), REALISTIC).solve(gradient)  # keeps the tolerance
         factored(pcg(1), REALISTIC).solve(gradient)  # nothing was promised
         assert caplog.records == []
-        solver = pcg(2, 1e-10)
-        solver.factor(fisher, REALISTIC.damping)
-        true = residual(REALISTIC, solver.solve(gradient), gradient)
+        found = factored(pcg(2, 1e-10), REALISTIC).solve(gradient)
         factored(pcg(3, 1e-3), REALISTIC).solve(math.nan * gradient)  # no success either
     message, lost = (record.getMessage() for record in caplog.records)
+    true = f"residual of {residual(REALISTIC, found, gradient):.1e} in its worst unit"
+    assert message.startswith("layer: ") and "after 2 iterations" in message and true in message
     assert "residual of nan" in lost
-    expected = rf"generator.1: .* 2 iterations .* of {true:.1e} .*tolerance 1.0e-10; raise solver"
-    assert re.match(expected, message), message
 
 
 # --- pcg: an accuracy -----------------------------------------------------------------------------
@@ -292,14 +280,8 @@ def test_iterations_follow_the_accuracy(
         assert relative_error(case, shorter.solve(case.gradient()), case.gradient()) > accuracy
 
 
-@pytest.mark.parametrize("case", [SolverCase(320, 301, 40, 1e-6), SolverCase(60, 301, 40, 1e-9)])
-def test_an_accuracy_out_of_reach_ends_at_the_limit(case: SolverCase) -> None:
-    solver = factored(pcg(None, accuracy=0.0), case)
-    assert solver.solve(case.gradient()).isfinite().all()
-    assert solver.used_iterations == LIMIT
-
-
 # --- in the space of few rows, by Woodbury's identity ---------------------------------------------
+
 
 def roots(case: SolverCase) -> Tensor:
     """Square roots of the row weights: (m, n)."""
@@ -322,12 +304,6 @@ def guesses(case: SolverCase) -> Tensor:
     common = mean_row(case.fisher()).square().sum()
     own = (case.fisher().inputs.square().sum(1) - common).clamp_min(0)
     return around(case, common + own.diag())
-
-
-@pytest.mark.parametrize(("n", "d"), [(10, 40), (10, 39), (1, 4), (1, 3)], ids=str)
-def test_a_layer_with_a_quarter_as_many_rows_as_parents_is_reduced_to_them(n: int, d: int) -> None:
-    case = SolverCase(n, d, 3, 0.1)
-    assert (case.fisher().reduce(case.damping) is not None) == (4 * n <= d)
 
 
 @pytest.mark.parametrize("case", [FEW_ROWS, SolverCase(25, 101, 5, 0.05, "bipolar")], ids=str)

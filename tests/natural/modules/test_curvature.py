@@ -117,5 +117,3 @@ def test_too_many_rows_are_refused_before_they_are_made() -> None:
     operator = ModelCurvature(linear, metric, max_bytes=15 * 27 * 8 - 1)
     with pytest.raises(UserError, match="15 rows of 27 parameters, 3,240 bytes"):
         operator.with_rows()
-
-
