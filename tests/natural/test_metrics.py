@@ -30,7 +30,6 @@ from torch import Tensor
 
 from nws.errors import UserError
 from nws.natural import Metric, Rows, UnitFisher
-from nws.natural.averages import share_of_newest
 from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker, Mean
 from nws.natural.preconditioners import Basis
 from nws.natural.solvers import Cholesky
@@ -220,24 +219,6 @@ def test_each_layer_has_a_solver_of_its_own_and_the_report_is_that_of_the_worst(
     assert min(worst) < 0.5 * max(worst) and updated(metric, batch(1)).solvers == first
 
 
-# --- running means --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("every", [1, 4])
-@pytest.mark.parametrize("memory", [1, 2, 10, 1000, 10**17])
-def test_the_shares_make_the_mean_with_exponential_weights(memory: int, every: int) -> None:
-    terms = torch.randn(30, generator=seeded(), dtype=torch.float64)
-    mean = torch.tensor(5.0, dtype=torch.float64)  # the first term has share 1
-    for count in range(1, 31):
-        mean = torch.lerp(mean, terms[count - 1], share_of_newest(memory, count, every))
-        slow = terms[:count].mean() if memory > 10**9 else faded(terms[:count], memory, every)
-        assert float(mean) == pytest.approx(float(slow), abs=1e-12)
-    if memory == 1000:  # the control: without the correction the start at zero counts
-        share = 1 - (1 - 1 / memory) ** every
-        biased = sum(share * (1 - share) ** age * x for age, x in enumerate(reversed(terms)))
-        assert abs(mean - biased) > 0.1 * abs(mean)
-
-
 # --- the Kronecker metric: low rank, and in place -------------------------------------------------
 
 
@@ -252,27 +233,6 @@ def test_the_direction_of_low_rank_is_that_of_its_basis(rank: int) -> None:
             assert len(basis.values) == min(rank, each.inputs.shape[1] - 1)
             expected = solve_dense(blocks_with(each, basis_matrix(basis)), 0.2, g)
             assert error(x, expected) < EXACT
-
-
-def test_the_basis_is_that_of_the_eigenpairs_where_rows_stand_still() -> None:
-    """Each refresh is a step of subspace iteration; the mean of the other eigenvalues is exact.
-
-    The gap from the eighth eigenvalue to the ninth says how fast the vectors come.
-    """
-    rows, rank = rows_of(REALISTIC), 8
-    covariance = covariance_of(rows.inputs, rows.weights, slow_mean(rows))
-    values, vectors = torch.linalg.eigh(covariance)
-    metric, misses = Kronecker(2, rank, refresh_every=1), []
-    for _ in range(300):
-        basis = Basis(**updated(metric, [rows]).state_dict()["bases"][0])
-        found = basis.vectors[:, 2:]  # the six largest, which have come by then
-        misses.append(float((found - vectors[:, -6:] @ (vectors[:, -6:].T @ found)).norm()))
-    assert misses[-1] < 1e-3 < misses[0], (misses[0], misses[-1])
-    assert_close(basis.values[2:], values[-6:], 1e-5)
-    total = float(basis.values.sum() + basis.rest * (len(values) - rank))
-    assert total == pytest.approx(float(values.sum()))
-    assert float(basis.rest) == pytest.approx(float(values[:-rank].mean()), rel=1e-2)
-    assert float(basis.rest) != pytest.approx(float(values[: -rank + 1].mean()), rel=1e-2)
 
 
 def in_place(metric: Kronecker, given: list[Tensor], scale: Tensor, *more: Any) -> list[Tensor]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from cases import EXACT, FEW_ROWS, REALISTIC, SOLVER_CASES, SolverCase, tolerance
+from cases import EXACT, REALISTIC, SOLVER_CASES, SolverCase, tolerance
 from solving import (
     DIRECT,
     ROUNDING,
@@ -29,7 +29,7 @@ from solving import (
 from torch import Tensor
 
 from nws.errors import UserError
-from nws.natural import CurvatureOperator, UnitFisher, natural_direction
+from nws.natural import UnitFisher, natural_direction
 from nws.natural.solvers import MinRes, ShermanMorrison
 
 ITERATIVE = [name for name in SOLVERS if name.startswith(("pcg", "minres"))]
@@ -88,39 +88,6 @@ def test_units_without_gradient_get_no_direction_and_the_report_is_of_the_others
         assert report["residual"] == pytest.approx(true, rel=0.1, abs=1e-14)
     assert (solver.solve(torch.zeros_like(gradient)) == 0).all()
     assert factored(solver, case, 2).report() == {}
-
-
-class Wrapped(CurvatureOperator):
-    """What an operator must have, and nothing more: no rows to be looked at."""
-
-    def __init__(self, fisher: UnitFisher) -> None:
-        self.fisher, self.name = fisher, fisher.name
-
-    shape, rows, finite, shared = (
-        property(lambda self, name=name: getattr(self.fisher, name))
-        for name in ("shape", "rows", "finite", "shared")
-    )
-
-    def matmul(self, vectors: Tensor) -> Tensor:
-        return self.fisher.matmul(vectors)
-
-    def diagonal(self) -> Tensor:
-        return self.fisher.diagonal()
-
-
-@each_solver
-def test_an_operator_without_rows_is_solved_by_its_products_or_refused(name: str) -> None:
-    """A solver sees only what the base class says; few rows are then solved as they stand."""
-    for case in (SolverCase(320, 101, 6, 0.2), FEW_ROWS):
-        solver, operator = SOLVERS[name](case), Wrapped(case.fisher(name="generator.2"))
-        if name in ITERATIVE:
-            solver.factor(operator, case.damping)
-            expected = solve_dense(dense(case.fisher()), 0.2, case.gradient())
-            assert error(solver.solve(case.gradient()), expected) < EXACT
-        else:
-            words = r"generator\.2: .*\(UnitFisher\), got Wrapped; take solver=pcg"
-            with pytest.raises(UserError, match=words):
-                solver.factor(operator, case.damping)
 
 
 @pytest.mark.parametrize("make", [pcg, partial(MinRes, tolerance=0.0)], ids=["pcg", "minres"])
