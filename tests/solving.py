@@ -1,7 +1,4 @@
-"""What the tests of solvers, metrics and preconditioners share.
-
-These are dense float64 references, errors against them, and solvers by name.
-"""
+"""What tests of solvers and metrics share: dense float64 references, errors, solvers by name."""
 
 from __future__ import annotations
 
@@ -156,8 +153,8 @@ def shared_inverses(fisher: UnitFisher, basis: Basis, alpha: float, centre: Tens
 class Textbook:
     """Preconditioned conjugate gradient on dense matrices.
 
-    It records the iterates, the start (zero) first.
-    It also records by how much each iteration shortens |x_j - iterate_j|^2 in the norm of A_j.
+    It records the iterates, from zero, and by how much each iteration shortens |x_j - iterate_j|^2
+    in the norm of A_j.
     """
 
     def __init__(self, matrices: Tensor, inverses: Tensor, right: Tensor, iterations: int) -> None:

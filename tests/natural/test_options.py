@@ -51,7 +51,6 @@ BAD: list[tuple[Callable[..., Any], str, tuple[Any, ...], str]] = [
     (LevenbergMarquardt, "every", (0, 1.5), rf"damping\.every {WHOLE} of at least 1, got"),
     (LevenbergMarquardt, "factor", (0, 1.0, "a"), r"damping\.factor .* above 0 and below 1"),
     (LevenbergMarquardt, "minimum", (0,), rf"damping\.minimum {ABOVE}"),
-    (LevenbergMarquardt, "maximum", (-1,), rf"damping\.maximum {ABOVE}"),
     (LevenbergMarquardt, "minimum", (0.3,), r"must lie in damping\.minimum \.\. maximum, got 0\.2"),
     (LevenbergMarquardt, "maximum", (0.1,), r"must lie in damping\.minimum \.\. maximum, got 0\.2"),
     (optimizer, "lr", (0.0, "fast"), "lr must be a number above 0, got"),

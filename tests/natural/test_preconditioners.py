@@ -22,13 +22,7 @@ from solving import (
 
 from nws.errors import UserError
 from nws.natural.operators import Rows, SharedCurvature, UnitFisher
-from nws.natural.preconditioners import (
-    KEEP,
-    SharedInverse,
-    SharedPreconditioner,
-    Unpreconditioned,
-    find_basis,
-)
+from nws.natural.preconditioners import KEEP, SharedPreconditioner, Unpreconditioned, find_basis
 
 # --- what units share -----------------------------------------------------------------------------
 
@@ -130,30 +124,6 @@ def test_a_covariance_without_an_eigenbasis_is_an_error_that_says_what_to_do() -
 
 
 # --- the preconditioner ---------------------------------------------------------------------------
-
-LAYERS = [SolverCase(60, 20, 5, 0.2), SolverCase(1, 1, 4, 0.2), SolverCase(20, 33, 3, 0.2)]
-
-
-@pytest.mark.parametrize("alpha", [0.2, 1e-3])
-def test_one_inverse_serves_layers_of_any_size(alpha: float) -> None:
-    """Of other ranks, a layer without parents, and in place as well."""
-    fishers, vectors = [case.fisher() for case in LAYERS], [case.gradient() for case in LAYERS]
-    pairs = zip(fishers, (3, 5, 8), strict=True)
-    bases, centres = [find_basis(each.shared, rank) for each, rank in pairs], map(mean_row, fishers)
-    inverse, centres = SharedInverse(bases, [case.m for case in LAYERS]), list(centres)
-    scale = torch.cat([each.curvature.sum(0) for each in fishers])
-    damping = torch.tensor(alpha, dtype=torch.float64)
-    inverse.update([c + 1 for c in centres], scale * 0, damping + 1)
-    inverse.update(centres, scale, damping)  # the last update alone counts
-    parts = zip(fishers, bases, centres, vectors, strict=True)
-    expected = [apply(shared_inverses(each, b, alpha, c), v) for each, b, c, v in parts]
-    for found, each in zip(inverse(vectors), expected, strict=True):
-        assert_close(found, each)
-    assert all(torch.equal(v, case.gradient()) for v, case in zip(vectors, LAYERS, strict=True))
-    weights, biases = [v[:, :-1].clone() for v in vectors], [v[:, -1].clone() for v in vectors]
-    inverse.apply_(weights, biases, torch.tensor(3.0, dtype=torch.float64))
-    for weight, bias, each in zip(weights, biases, expected, strict=True):
-        assert_close(torch.cat([weight, bias[:, None]], 1), 3 * each)
 
 
 @pytest.mark.parametrize("alpha", [0.2, 1e-3])

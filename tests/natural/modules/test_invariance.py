@@ -86,11 +86,3 @@ def test_paths_of_two_parametrisations_come_together_but_of_the_plain_gradient(m
         assert fine > 0.9 * coarse and fine > 0.1
     else:
         assert fine < 0.3 * coarse and fine < 0.02
-
-
-def test_the_empirical_matrix_goes_another_way() -> None:
-    """Its path has no parametrisation either, but it is not the natural gradient's."""
-    model, _, inputs, targets = make_problem()
-    natural, empirical = (end(model, inputs, targets, 40, each) for each in ("fisher", "empirical"))
-    way = natural - model(inputs).detach().log_softmax(-1)
-    assert (natural - empirical).norm() > 0.1 * way.norm()
