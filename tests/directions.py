@@ -101,7 +101,7 @@ class StepRows:
         x: Tensor,
         samples: int,
         rng: torch.Generator,
-        exponent: float = 1.0,
+        exponent: float = 1,
     ) -> StepRows:
         wake = machine.wake(x, samples, rng)
         dream = machine.dream(len(wake.values), rng)
@@ -161,13 +161,9 @@ def dense_blocks(
 
 
 def kronecker_blocks(
-    network: reference.Network,
-    position: int,
-    bits: reference.Bits,
-    weights: Tensor,
-    kept: Sequence[int],
-    rows: Sequence[int],
-) -> list[Tensor]:
+    network: reference.Network, position: int, bits: reference.Bits, weights: Tensor,
+    kept: Sequence[int], rows: Sequence[int],
+) -> list[Tensor]:  # fmt: skip
     """Of a layer, where rows are left out: the mean row c is of all rows all the same.
 
     The mean curvatures are those of the `kept` rows, the covariance about c is that of `rows`.
@@ -195,12 +191,9 @@ def natural(
 
 
 def blocks_of_some(
-    network: reference.Network,
-    bits: reference.Bits,
-    weights: Tensor,
-    chosen: Sequence[int],
+    network: reference.Network, bits: reference.Bits, weights: Tensor, chosen: Sequence[int],
     kind: str,
-) -> list[list[Tensor]]:
+) -> list[list[Tensor]]:  # fmt: skip
     """`dense_blocks` of the chosen rows, whose weights sum to 1 again."""
     kept = weights[chosen] / weights[chosen].sum()
     return dense_blocks(network, [y[chosen] for y in bits], kept, kind)

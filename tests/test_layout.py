@@ -229,7 +229,6 @@ OTHER = {
     "model/published": "units hidden_bias", "model/small": "weight_scale visible_bias",
     "model/visible/gaussian": "scale", "model/visible/poisson": "scale",
     "scheduler/linear_warmup": "lr_lambda.warmup_steps", "scheduler/wsd": "lr_lambda.warmup_steps",
-    "solver/sherman_morrison": "block",
 }  # fmt: skip
 GROUPS = [
     path for path in sorted(CONF.rglob("*.yaml"))

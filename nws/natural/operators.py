@@ -51,10 +51,6 @@ class Rows:
         means: Makes c = sum_k w_k h_k (d,) and s_j = sum_k s_kj (m,) without the rows themselves.
             With a cap on the rows c is still of all rows of the phase, and s_j of evenly spaced
             ones, so that they may differ from sums over `inputs` and `curvature`.
-
-    Attributes:
-        name: Of the layer.
-        squared_errors: As given.
     """
 
     def __init__(
@@ -170,9 +166,6 @@ class UnitFisher(CurvatureOperator):
         curvature: S (n, m), not negative.
         name: For messages.
 
-    Raises:
-        UserError: Where inputs and curvature do not have the same rows.
-
     Examples:
         >>> fisher = UnitFisher(torch.ones(4, 3), torch.full((4, 2), 0.25))
         >>> fisher.matmul(torch.ones(2, 3))
@@ -183,13 +176,6 @@ class UnitFisher(CurvatureOperator):
     inputs: Tensor
     curvature: Tensor
     name: str = "layer"
-
-    def __post_init__(self) -> None:
-        if self.inputs.ndim != 2 or self.inputs.shape[:-1] != self.curvature.shape[:-1]:
-            raise UserError(
-                "a UnitFisher needs inputs (n, d) and curvature (n, m) of the same n rows, "
-                f"got {tuple(self.inputs.shape)} and {tuple(self.curvature.shape)}"
-            )
 
     @property
     def shape(self) -> tuple[int, int]:

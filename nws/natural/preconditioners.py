@@ -65,17 +65,10 @@ def find_basis(
     name: str = "layer",
     keep: float = KEEP,
 ) -> Basis:
-    """The basis of the covariance of the rows' parents, by subspace iteration.
+    """At most `rank` eigenpairs of the covariance of the rows' parents, by subspace iteration.
 
-    Args:
-        shared: What the units have in common.
-        rank: r, the number of eigenpairs, at most; 0 for none.
-        last: An earlier basis, to start from.
-        name: Of the layer, for messages.
-        keep: Share of `last` in the covariance: of the matrix that it stands for.
-
-    Raises:
-        UserError: Where the covariance has no eigenbasis, because rows are not finite.
+    It starts from `last`, an earlier basis; `keep` is the share of the matrix that `last` stands
+    for in the covariance. `UserError`, with the layer's `name`, where rows are not finite.
     """
     rows = shared.centred()[:, :-1]  # the bias does not vary
     d = rows.shape[1]
@@ -140,10 +133,6 @@ class SharedInverse:
     Apart from the bias P_j c lies in the span of [c, Q]. So all of it is one product with [c, Q], a
     few numbers for each unit, and one product back. These numbers lie next to each other for the
     units of all layers, the M rows of one matrix.
-
-    Args:
-        bases: Q, Lambda and rho of each layer.
-        widths: Units m of each layer.
     """
 
     def __init__(self, bases: Sequence[Basis], widths: Sequence[int]) -> None:
@@ -185,12 +174,7 @@ class SharedInverse:
     ) -> None:  # fmt: skip
         """Multiply V by scale M_j^{-1} in place: two products of 2 (r + 1) d m flops a layer.
 
-        Args:
-            weights: The columns of V (m, d) that belong to the parents, (m, d - 1), of each layer.
-            biases: Its last column (m,).
-            scale: A factor; None for 1.
-            shorten: A further factor, from the squared length sum_j d_j . F_j d_j of the result D,
-                with F_j = M_j - alpha I. None for no bound. It needs a scale.
+        The arguments are those of `Metric.precondition_`, with C_j = M_j - alpha I.
         """
         bias, blocks = torch.cat(list(biases)), self._along.split(self._widths)
         for along, span, each in zip(blocks, self._spans, weights, strict=True):

@@ -67,7 +67,7 @@ PLAIN = [
 PLAIN += [
     f"algorithm=nrws metric=fisher solver={solver}"
     for solver in (
-        "cholesky", "woodbury", "auto", "sherman_morrison",
+        "cholesky", "woodbury", "sherman_morrison",
         "sherman_morrison solver.forgetting=0.9", "minres solver.tolerance=0 solver.iterations=3",
     )
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from nws.learning import WakeSleep
 from nws.models import HelmholtzMachine, Trace
 from nws.natural import LevenbergMarquardt, Metric, Rows
 from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker
-from nws.natural.solvers import AutoSolver, Cholesky, ConjugateGradient, ShermanMorrison, Woodbury
+from nws.natural.solvers import Cholesky, ConjugateGradient, ShermanMorrison, Woodbury
 
 SCHEDULE = lambda step: 0.9**step  # noqa: E731
 FORGETFUL: dict[str, Callable[[], Any]] = {  # without a state of their own
@@ -27,7 +27,6 @@ FORGETFUL: dict[str, Callable[[], Any]] = {  # without a state of their own
     "empirical": METRICS["empirical"],
     "mean": METRICS["mean"],
     "woodbury": partial(Fisher, Woodbury),
-    "auto": partial(Fisher, AutoSolver),  # which chooses the same again
 }
 MAKE: dict[str, Callable[[], Any]] = {
     **FORGETFUL,

@@ -1,7 +1,4 @@
-"""Tikhonov damping: constant, on a schedule, and adapted by Levenberg-Marquardt.
-
-The tests compute the ratio that Levenberg-Marquardt uses independently.
-"""
+"""Tikhonov damping: constant, on a schedule, and adapted by Levenberg-Marquardt."""
 
 from __future__ import annotations
 
@@ -29,6 +26,7 @@ from nws.schedules import exponential, linear
 # alpha is kept as float64 until it meets a network: a unit in its last place, relative.
 ROUNDED = 2**-52
 CASE = Case((3, 4, 2), 3, 4, "binary")
+Rows = tuple[reference.Bits, Tensor]  # states, and their weights
 
 
 def alphas(damping: Damping, steps: int) -> list[float]:
@@ -64,18 +62,15 @@ def test_schedules_multiply_the_value(
     assert last.report()["damping"] == pytest.approx(expected[-1], rel=2 * ROUNDED)
     again.load_state_dict(last.state_dict())
     assert again.report() == last.report()
-    assert not any(last.measures(step) for step in range(10))
 
 
-def test_alpha_must_stay_a_number_above_zero_in_the_dtype_of_the_network() -> None:
+def test_alpha_must_stay_above_zero_and_has_the_dtype_of_the_network() -> None:
     damping = Damping(0.5, partial(linear, total_steps=4))
     assert alphas(damping, 4) == [0.5, 0.375, 0.25, 0.125]
     with pytest.raises(UserError, match=r"damping at step 4 must be a number above 0 .*, got 0\.0"):
         damping.start_step(4)
     assert float(Damping(0.2).to(torch.zeros(1, dtype=torch.float64)).alpha) == 0.2
     assert Damping(0.5).to(torch.zeros(1)).alpha.dtype == torch.float32
-    with pytest.raises(UserError, match=r"damping\.value=1e-50 is 0 in torch.float32"):
-        Damping(1e-50).to(torch.zeros(1))
 
 
 # --- Levenberg-Marquardt: the rule ----------------------------------------------------------------
@@ -137,34 +132,21 @@ def adaptive(
         NaturalMetric(network, Fisher(Cholesky), damping)
         for network, damping in zip(machine.networks, dampings, strict=True)
     ]
-    return (
-        machine,
-        WakeSleep(machine, make_rule(rule, case.samples), case.rng(SEED), metrics),
-        dampings,
-    )
+    learning = WakeSleep(machine, make_rule(rule, case.samples), case.rng(SEED), metrics)
+    return machine, learning, dampings
 
 
-def one_step(
-    machine: HelmholtzMachine, learning: WakeSleep, x: Tensor, rate: float, **options: Any
-) -> None:
+def one_step(machine: HelmholtzMachine, learning: WakeSleep, x: Tensor, rate: float) -> None:
     learning.step(x)
-    torch.optim.SGD(machine.parameters(), lr=rate, **options).step()
+    torch.optim.SGD(machine.parameters(), lr=rate).step()
     learning.after_step()
 
 
 def expected_ratio(
-    old: reference.Network,
-    new: reference.Network,
-    terms: list[tuple[reference.Bits, Tensor]],
-    fisher_rows: tuple[reference.Bits, Tensor],
+    old: reference.Network, new: reference.Network, terms: list[Rows], fisher_rows: Rows
 ) -> float:
-    """(J(new) - J(old)) / (g . delta - delta . F delta / 2).
-
-    J is the sum over the terms of sum_k w_k log p(rows_k).
-    """
-    actual = sum(
-        float((new.log_prob(bits) - old.log_prob(bits)) @ weights) for bits, weights in terms
-    )
+    """(J(new) - J(old)) / (g . delta - delta . F delta / 2), J = sum_k w_k log p(rows_k)."""
+    actual = sum(float((new.log_prob(bits) - old.log_prob(bits)) @ w) for bits, w in terms)
     delta = new.theta - old.theta
     slope = sum(float(old.gradient(bits, weights) @ delta) for bits, weights in terms)
     blocks = itertools.chain(*dense_blocks(old, *fisher_rows))
@@ -185,42 +167,21 @@ def test_the_ratio_is_that_of_actual_to_predicted_gain(
     states = StepRows.draw(machine, x, case.samples, case.rng(SEED), exponent_of(rule))
     weights, uniform = states.importance, states.uniform
     centred = weights - uniform if rule.baseline else weights
-    terms = [
-        [(states.wake, rule.generator_wake * weights)],
-        [
-            (states.wake, rule.recognition_wake * centred),
-            (states.dream, rule.recognition_dream * uniform),
-        ],
-    ]
+    q_wake = (states.wake, rule.recognition_wake * centred)
+    q_dream = (states.dream, rule.recognition_dream * uniform)
+    terms = [[(states.wake, rule.generator_wake * weights)], [q_wake, q_dream]]
     old = [network_of(machine, which) for which in BOTH]
     one_step(machine, learning, x, rate=0.5)
-    new = [network_of(machine, which) for which in BOTH]
-    rows = [states.of_network(which) for which in BOTH]
     for i, damping in enumerate(dampings):
-        (ratio,) = damping.ratios
-        assert ratio == pytest.approx(
-            expected_ratio(old[i], new[i], terms[i], rows[i]), rel=100 * EXACT
-        )
+        new, rows = network_of(machine, i), states.of_network(i)
+        expected = expected_ratio(old[i], new, terms[i], rows)
+        assert damping.ratios == [pytest.approx(expected, rel=100 * EXACT)]
         # The control: at this rate the gain differs from that of the quadratic model.
-        assert abs(ratio - 1) > 1e-3
-
-
-def test_the_ratio_of_a_tiny_step_is_one() -> None:
-    """To first order both gains are g . delta, so the ratio is 1 + O(rate)."""
-    gaps = []
-    for rate in (1e-4, 1e-5):
-        machine, learning, dampings = adaptive(CASE)
-        one_step(machine, learning, CASE.data(), rate)
-        gaps.append([abs(damping.ratios[0] - 1) for damping in dampings])
-    for first, second in zip(*gaps, strict=True):
-        assert 0 < first < 0.01 and second == pytest.approx(first / 10, rel=0.1)
+        assert abs(expected - 1) > 1e-3
 
 
 def test_each_network_has_a_damping_of_its_own() -> None:
-    """The step is far too long for the generator.
-
-    Recognition still gains more than its quadratic model predicts.
-    """
+    """Here the step is far too long for the generator alone."""
     machine, learning, (generator, recognition) = adaptive(CASE)
     learning.rng.manual_seed(3)
     one_step(machine, learning, CASE.data(seed=3), rate=3.0)
@@ -231,20 +192,6 @@ def test_each_network_has_a_damping_of_its_own() -> None:
         "recognition/damping": pytest.approx(0.25 * 0.9),
         "recognition/reduction_ratio": recognition.ratios[0],
     }
-    machine, learning, dampings = adaptive(CASE)
-    learning.rng.manual_seed(3)
-    one_step(machine, learning, CASE.data(seed=3), rate=0.1)  # the control: short enough for both
-    assert [float(damping.alpha) for damping in dampings] == pytest.approx([0.225, 0.225])
-
-
-@pytest.mark.parametrize("every", [1, 3])
-def test_the_ratio_is_measured_every_so_many_steps(every: int) -> None:
-    machine, learning, dampings = adaptive(CASE, every=every)
-    counts = []
-    for step in range(7):
-        one_step(machine, learning, CASE.data(seed=step), rate=0.01)
-        counts.append([len(damping.ratios) for damping in dampings])
-    assert counts == [[1 + step // every] * 2 for step in range(7)]
 
 
 def test_the_next_step_is_damped_by_the_new_alpha() -> None:
@@ -265,20 +212,12 @@ def test_the_next_step_is_damped_by_the_new_alpha() -> None:
             assert torch.equal(gradient, other) == same
 
 
-def test_a_step_that_goes_the_wrong_way_raises_alpha() -> None:
-    """Against the gradient the model predicts a loss and a loss it is: as bad as a step can be."""
-    machine, learning, dampings = adaptive(CASE)
-    one_step(machine, learning, CASE.data(), rate=0.01, maximize=True)
-    assert [damping.ratios for damping in dampings] == [[-math.inf], [-math.inf]]
-    assert all(float(damping.alpha) > 0.25 for damping in dampings)
-
-
-def test_measuring_changes_no_direction_and_no_draw() -> None:
-    case = Case((3, 4, 2), 3, 4, "bipolar")
+def test_measuring_changes_no_direction_and_no_draw_and_is_done_every_so_many_steps() -> None:
     runs = []
-    for every in (1, 1000):
-        machine, learning, _ = adaptive(case, every=every, minimum=0.25, maximum=0.25)
-        for step in range(3):
-            one_step(machine, learning, case.data(seed=step), rate=0.1)
+    for every, measured in ((1, 7), (3, 3), (1000, 1)):
+        machine, learning, dampings = adaptive(CASE, every=every, minimum=0.25, maximum=0.25)
+        for step in range(7):
+            one_step(machine, learning, CASE.data(seed=step), rate=0.1)
+        assert [len(damping.ratios) for damping in dampings] == [measured] * 2
         runs.append([network_of(machine, which).theta for which in BOTH])
-    assert all(torch.equal(*pair) for pair in zip(*runs, strict=True))
+    assert all(torch.equal(runs[0][i], run[i]) for run in runs for i in BOTH)

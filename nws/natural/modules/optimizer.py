@@ -87,8 +87,6 @@ class NaturalGradient(torch.optim.Optimizer):
         self.model, self.family, self.kl, self.max_bytes = model, family, kl, max_bytes
         self.metric = OutputMetric(metric, family)
         parameters = self._parameters()
-        if not all(each.requires_grad for each in parameters):
-            raise UserError("params must require gradients: leave the others out")
         if not {id(each) for each in parameters} <= {id(each) for each in model.parameters()}:
             raise UserError("params must be parameters of the model: the metric is of its outputs")
         damping = damping if isinstance(damping, Damping) else Damping(damping)
@@ -229,11 +227,7 @@ class NaturalGradient(torch.optim.Optimizer):
         if self._step and self.solver is None:
             self.solver = self._make_solver("rows" if own["rows"] else "cg")
         if self.solver is not None and own["solver"]:
-            like = self.damping.alpha
-            state = own["solver"].items()
-            self.solver.load_state_dict(
-                {k: v.to(like) if v.is_floating_point() else v for k, v in state}
-            )
+            self.solver.load_state_dict(own["solver"])
 
 
 def rows_are_cheaper(curvature: ModelCurvature) -> bool:

@@ -88,12 +88,8 @@ class UntilAccurate:
 
     Iteration i shortens a unit's squared error by gain_i (Hestenes & Stiefel 1952, theorem 6:1). If
     the gains fall on by the last ratio, about gain_i^2 / gain_{i-1} is left after it. So it needs a
-    good preconditioner: where gains fall slower and slower, more is left than that.
-
-    Args:
-        accuracy: The relative error to reach.
-        size: The squared length of a solution in the norm of the gains.
-        limit: Iterations at most.
+    good preconditioner: where gains fall slower and slower, more is left than that. `size` gives
+    the squared length of a solution in the norm of the gains.
     """
 
     def __init__(self, accuracy: float, size: Map, limit: int) -> None:
@@ -110,21 +106,11 @@ class UntilAccurate:
 
 
 class UntilResidual:
-    """Stop where every unit's residual is short enough.
-
-    Args:
-        target: Length of the residual to reach, (m,).
-        length: Lengths (m,) from residuals (m, d).
-        limit: Iterations at most.
-
-    Attributes:
-        worst: Largest ratio of a residual to its target at the last call; 0 where all are reached,
-            nan before.
-    """
+    """Stop where every unit's residual, by `length` (m,) from (m, d), is at most its `target`."""
 
     def __init__(self, target: Tensor, length: Map, limit: int) -> None:
         self.target, self.length, self.limit = target, length, limit
-        self.worst = math.nan
+        self.worst = math.nan  # largest ratio of a residual to its target; 0: all are reached
 
     def __call__(self, progress: Progress) -> bool:
         length = self.length(progress.residual)

@@ -10,16 +10,18 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from nws.errors import UserError, positive_int
+from nws.errors import positive_int
 from nws.natural.operators import CurvatureOperator, UnitFisher
 from nws.natural.solvers.solver import SINGULAR, Solver, State, check_system, fraction, unfactorable
 
+BLOCK = 32  # rows that Sherman-Morrison folds in at once
+
 
 class DirectSolver(Solver):
-    """Factors unit by unit, in chunks of units that keep within `max_bytes`.
+    """Factors unit by unit, in chunks of units whose work takes about `max_bytes`.
 
-    Factors are held for further solves where all of them fit in memory next to the work on a chunk.
-    Otherwise they are made again at each solve.
+    Factors are held for further solves where all of them fit into `max_bytes` as well. Otherwise
+    they are made again at each solve.
 
     Args:
         max_bytes: Memory to work in, in bytes, at least 1.
@@ -27,6 +29,8 @@ class DirectSolver(Solver):
     Raises:
         UserError: For numbers that are out of range.
     """
+
+    _keeps = False  # whether factors are held in any case
 
     def __init__(self, max_bytes: int = 2**30) -> None:
         self.max_bytes = positive_int("solver.max_bytes", max_bytes)
@@ -39,9 +43,10 @@ class DirectSolver(Solver):
         check_system(self._fisher, damping)
         self._held = []  # the memory of the last ones is free before new ones are made
         (n, d), m = self._fisher.inputs.shape, self._fisher.shape[0]
-        size, fits = self.units_at_once(n, d, m, self._fisher.inputs.element_size())
-        self._chunks = [slice(start, min(start + size, m)) for start in range(0, m, size)]
-        if fits:
+        room, factor = self.max_bytes // self._fisher.inputs.element_size(), self.side(n, d) ** 2
+        size = max(1, room // (n * d + 3 * factor))  # scaled rows, the matrix and its factor
+        self._chunks = [slice(start, start + size) for start in range(0, m, size)]
+        if self._keeps or m * factor <= room:
             self._held = [self._factor(units) for units in self._chunks]
 
     def solve(self, gradient: Tensor) -> Tensor:
@@ -53,32 +58,22 @@ class DirectSolver(Solver):
     def check(self) -> None:
         """Raise `UserError` where a block was singular on a device since the start (synchronises).
 
-        On the CPU `factor` has raised it.
+        On the CPU `factor` or `solve` has raised it.
         """
         if self._singular:
             raise unfactorable(self._fisher, self._damping, SINGULAR)
 
-    def units_at_once(self, n: int, d: int, m: int, bytes_each: int) -> tuple[int, bool]:
-        """Units to work on at once within `max_bytes`, and whether all factors fit as well."""
-        room, work, held = self.max_bytes // bytes_each, self.work(n, d), self.held(n, d)
-        left = (room - m * held) // (work - held)
-        return min(m, max(1, left if left > 0 else room // work)), left > 0
-
-    @abstractmethod
-    def work(self, n: int, d: int) -> int:
-        """Numbers that the work on one unit holds at its peak, its factor among them."""
-
-    @abstractmethod
-    def held(self, n: int, d: int) -> int:
-        """Numbers of one unit's factor."""
+    def side(self, n: int, d: int) -> int:
+        """The side of one unit's factor."""
+        return d
 
     @abstractmethod
     def _factor(self, units: slice) -> Tensor:
         """Factors of some units."""
 
-    @abstractmethod
     def _solve(self, units: slice, factor: Tensor, gradient: Tensor) -> Tensor:
-        """x_j of some units from their factors and gradients."""
+        """x_j of some units from their factors and gradients; by default of Cholesky factors."""
+        return torch.cholesky_solve(gradient[:, :, None], factor)[:, :, 0]
 
     def _cholesky(self, matrices: Tensor) -> Tensor:
         """Lower factors of matrices (units, k, k), which get alpha on their diagonals.
@@ -93,8 +88,7 @@ class DirectSolver(Solver):
             if lost.any():
                 raise unfactorable(self._fisher, self._damping, SINGULAR)
             return factors
-        rows = self._fisher.inputs, self._fisher.curvature
-        finite = torch.stack([part.isfinite().all() for part in rows]).all()
+        finite = self._fisher.shared.mean.isfinite().all()  # other rows are not alpha's fault
         self._singular = self._singular | (lost.any() & finite)
         return factors.masked_fill_(lost[:, None, None], math.nan)
 
@@ -102,19 +96,8 @@ class DirectSolver(Solver):
 class Cholesky(DirectSolver):
     """Form the blocks and factor them: x = L^-T L^-1 g with L L^T = F_j + alpha I."""
 
-    def work(self, n: int, d: int) -> int:
-        """Scaled rows, blocks and factors."""
-        return n * d + 3 * d * d
-
-    def held(self, n: int, d: int) -> int:
-        """One factor, (d, d)."""
-        return d * d
-
     def _factor(self, units: slice) -> Tensor:
         return self._cholesky(self._fisher.blocks(units))
-
-    def _solve(self, units: slice, factor: Tensor, gradient: Tensor) -> Tensor:
-        return torch.cholesky_solve(gradient[:, :, None], factor)[:, :, 0]
 
 
 class Woodbury(DirectSolver):
@@ -123,13 +106,9 @@ class Woodbury(DirectSolver):
     x = (g - H^T R (alpha I + R H H^T R)^{-1} R H g) / alpha.
     """
 
-    def work(self, n: int, d: int) -> int:
-        """Three matrices (n, n)."""
-        return 3 * n * n
-
-    def held(self, n: int, d: int) -> int:
-        """One factor, (n, n)."""
-        return n * n
+    def side(self, n: int, d: int) -> int:
+        """n."""
+        return n
 
     def _factor(self, units: slice) -> Tensor:
         inputs, roots = self._fisher.inputs, self._fisher.curvature.T[units].sqrt()  # (units, n)
@@ -137,8 +116,7 @@ class Woodbury(DirectSolver):
 
     def _solve(self, units: slice, factor: Tensor, gradient: Tensor) -> Tensor:
         inputs, roots = self._fisher.inputs, self._fisher.curvature.T[units].sqrt()
-        right = (gradient @ inputs.T) * roots
-        left = torch.cholesky_solve(right[:, :, None], factor)[:, :, 0] * roots
+        left = super()._solve(units, factor, (gradient @ inputs.T) * roots) * roots
         return (gradient - left @ inputs) / self._damping
 
 
@@ -151,71 +129,48 @@ class ShermanMorrison(DirectSolver):
 
     Each factor call then scales the old inverses and folds in the new rows, and d more rows that
     hold the damping up: M' = f M + (1 - f)(F + alpha I). So where alpha changes, its running mean
-    damps. All m inverses (d, d) are state.
+    damps. All m inverses (d, d) are state, and are held whatever `max_bytes` is.
 
     Args:
         max_bytes: Memory to work in, in bytes, at least 1.
-        block: Rows that are folded in at once, at least 1.
         forgetting: f, at least 0 and below 1; 0 for the newest rows alone.
 
     Raises:
         UserError: For numbers that are out of range.
     """
 
-    def __init__(self, max_bytes: int = 2**30, block: int = 1, forgetting: float = 0.0) -> None:
+    def __init__(self, max_bytes: int = 2**30, forgetting: float = 0.0) -> None:
         super().__init__(max_bytes)
-        self.block = positive_int("solver.block", block)
         self.forgetting = fraction("solver.forgetting", forgetting)
-
-    def work(self, n: int, d: int) -> int:
-        """The inverse, an update of it, and what a block of rows needs."""
-        return 3 * d * d + 4 * d * self.block + 3 * self.block**2
-
-    def held(self, n: int, d: int) -> int:
-        """One inverse, (d, d)."""
-        return d * d
+        self._keeps = self.forgetting > 0
 
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
-        """Invert each unit's block, or bring the running inverses up to date.
-
-        Raises:
-            UserError: Where a block is singular, or all running inverses do not fit.
-        """
-        fisher = operator.with_rows()
-        m, d = fisher.shape
-        needed = self.work(0, d) * m * fisher.inputs.element_size()
-        if self.forgetting and needed > self.max_bytes:
-            raise UserError(
-                f"{operator.name}: a running estimate holds {m} inverses of {d} x {d}, {needed:,}"
-                f" bytes at its peak, and solver.max_bytes is {self.max_bytes:,}; raise it, or set"
-                " solver.forgetting=0"
-            )
+        """Invert each unit's block, or bring the running inverses up to date."""
         if self.forgetting and self._held:
-            self._go_on(fisher, damping)
+            self._go_on(operator.with_rows(), damping)
         else:
-            super().factor(fisher, damping)
+            super().factor(operator, damping)
 
     def _go_on(self, fisher: UnitFisher, damping: Tensor) -> None:
         check_system(fisher, damping)
-        d, new = fisher.shape[1], 1 - self.forgetting
+        old, new, d = self.forgetting, 1 - self.forgetting, fisher.shape[1]
         identity = torch.eye(d, dtype=fisher.inputs.dtype, device=fisher.inputs.device)
-        (inverses,) = self._held
-        inverses /= self.forgetting
-        fold(inverses, fisher.inputs, new * fisher.curvature, self.block)
-        fold(inverses, identity, (new * damping).expand(d, len(inverses)), self.block)
-        # No fold mends what rounding makes unsymmetric, and each division would let it grow.
-        self._held = [(inverses + inverses.mT).mul_(0.5)]
+        for i, (units, inverses) in enumerate(zip(self._chunks, self._held, strict=True)):
+            inverses /= old
+            fold(inverses, fisher.inputs, new * fisher.curvature[:, units])
+            fold(inverses, identity, (new * damping).expand(d, len(inverses)))
+            # No fold mends what rounding makes unsymmetric, and each division would let it grow.
+            self._held[i] = (inverses + inverses.mT).mul_(0.5)
 
     def _factor(self, units: slice) -> Tensor:
         """(F_j + alpha I)^{-1}; `UserError` on the CPU where I / alpha has swallowed the rows."""
         inputs, curvature = self._fisher.inputs, self._fisher.curvature[:, units]
         damping, d = self._damping, inputs.shape[1]
         identity = torch.eye(d, dtype=curvature.dtype, device=curvature.device)
-        inverses = (identity / damping).repeat(curvature.shape[1], 1, 1)
-        fold(inverses, inputs, curvature, self.block)
+        inverses = fold((identity / damping).repeat(curvature.shape[1], 1, 1), inputs, curvature)
         if damping.device.type == "cpu":  # the inner factors do not tell of rows that are lost
             probe = torch.ones_like(inverses[:, 0])
-            x = (inverses @ probe[:, :, None])[:, :, 0]
+            x = self._solve(units, inverses, probe)
             lost = UnitFisher(inputs, curvature).matmul(x) + damping * x - probe
             if not lost.norm(dim=1).max() < 0.1 * math.sqrt(d):
                 raise unfactorable(self._fisher, damping, SINGULAR)
@@ -235,26 +190,16 @@ class ShermanMorrison(DirectSolver):
         self._chunks = [slice(None)]
 
 
-def fold(inverses: Tensor, inputs: Tensor, curvature: Tensor, block: int) -> Tensor:
-    """Turn M_j^{-1} into (M_j + H^T diag(s_j) H)^{-1} in place, `block` rows at a time.
+def fold(inverses: Tensor, inputs: Tensor, curvature: Tensor) -> Tensor:
+    """Turn M_j^{-1} (m, d, d) into (M_j + H^T diag(s_j) H)^{-1} in place, some rows at a time.
 
-    (M + U^T U)^{-1} = M^{-1} - W (I + U W)^{-1} W^T with W = M^{-1} U^T; for one row the inner
-    inverse is a number.
-
-    Args:
-        inverses: M_j^{-1}, (m, d, d), changed in place.
-        inputs: H, (n, d).
-        curvature: S, (n, m).
-        block: Rows at a time.
+    (M + U^T U)^{-1} = M^{-1} - W (I + U W)^{-1} W^T with W = M^{-1} U^T.
     """
-    for rows, row_curvature in zip(inputs.split(block), curvature.split(block), strict=True):
+    for rows, row_curvature in zip(inputs.split(BLOCK), curvature.split(BLOCK), strict=True):
         u = row_curvature.T.sqrt()[:, :, None] * rows  # (m, block, d)
         w = inverses @ u.mT  # (m, d, block)
         inner = u @ w
-        if block == 1:
-            inverses.baddbmm_(w / (1 + inner), w.mT, alpha=-1)
-        else:
-            inner.diagonal(dim1=1, dim2=2).add_(1)
-            solved = torch.cholesky_solve(w.mT, torch.linalg.cholesky_ex(inner)[0])
-            inverses.baddbmm_(w, solved, alpha=-1)
+        inner.diagonal(dim1=1, dim2=2).add_(1)
+        solved = torch.cholesky_solve(w.mT, torch.linalg.cholesky_ex(inner)[0])
+        inverses.baddbmm_(w, solved, alpha=-1)
     return inverses

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nws.errors import UserError, positive_int
+from nws.errors import positive_int
 from nws.natural.operators import CurvatureOperator
 from nws.natural.solvers.solver import IterativeSolver, check_system, damped, fraction
 
@@ -78,8 +78,6 @@ class MinRes(IterativeSolver):
     def __init__(self, iterations: int = 50, tolerance: float = 1e-3, scaled: bool = True) -> None:
         self.iterations = positive_int("solver.iterations", iterations)
         self.tolerance = fraction("solver.tolerance", tolerance)
-        if not isinstance(scaled, bool):
-            raise UserError(f"solver.scaled must be true or false, got {scaled!r}")
         self.scaled = scaled
 
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from nws.errors import Diverged, number
 from nws.natural.operators import CurvatureOperator, Rows, UnitFisher
+from nws.natural.preconditioners import State
 
-State = dict[str, Tensor]
 SINGULAR = "it is singular to working precision; raise damping.value"
 
 
@@ -94,12 +94,7 @@ class IterativeSolver(Solver):
 def check_system(operator: CurvatureOperator, damping: Tensor, waits: bool = False) -> None:
     """Raise `UserError` for an alpha or rows that no solver can use.
 
-    Looks at numbers on the CPU; on a device this is a synchronisation.
-
-    Args:
-        operator: Of the layer.
-        damping: alpha.
-        waits: Whether to look on a device too: in a step that waits for it anyway.
+    On a device, where a look is a synchronisation, it looks only in a step that `waits` anyway.
     """
     if damping.device.type != "cpu" and not waits:
         return
@@ -114,10 +109,7 @@ def check_system(operator: CurvatureOperator, damping: Tensor, waits: bool = Fal
 def check_rows(rows: Sequence[Rows], damping: Tensor | float, waits: bool = False) -> Tensor:
     """Return alpha in the dtype of the rows; `UserError` for alpha or rows of no use.
 
-    Args:
-        rows: Of each layer; only their means are looked at, unless something is wrong.
-        damping: alpha.
-        waits: Whether to look on a device too, as `check_system` says.
+    Only the rows' means are looked at, unless something is wrong; on a device as `check_system`.
     """
     means = torch.cat([mean for layer in rows for mean in layer.means])
     damping = torch.as_tensor(damping).to(means)

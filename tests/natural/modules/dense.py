@@ -103,13 +103,10 @@ class Tied(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.code, self.back = nn.Linear(4, 2), nn.Linear(2, 4)
-        self.weight = self.code.weight
-        self.back.weight = nn.Parameter(torch.empty(0))
-        del self.back.weight
+        self.code, self.bias = nn.Linear(4, 2), nn.Parameter(torch.randn(4))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.code(x).tanh() @ self.weight + self.back.bias
+        return self.code(x).tanh() @ self.code.weight + self.bias
 
 
 class TwoInputs(nn.Module):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from cases import with_bias
 from dense import CASES, DENSE, FAMILIES, Case, make_case
-from torch.func import functional_call, jvp
 
 from nws.errors import UserError
 from nws.models import BeliefNetwork
 from nws.natural import UnitFisher
-from nws.natural.modules import BernoulliLogits, Linearized, ModelCurvature, OutputMetric
+from nws.natural.modules import Linearized, ModelCurvature, OutputMetric
 from nws.natural.solvers.minres import minres
 
 EXACT = 1e-10  # float64; the references add some hundred products
@@ -49,52 +49,13 @@ def test_the_three_matrices_differ() -> None:
     assert (covariance - empirical).norm() > 0.1 * empirical.norm()
 
 
-def test_the_fisher_matrix_needs_no_targets_and_the_others_do() -> None:
-    case = make_case("tied")
-    linear, family = Linearized(case.model, case.parameters, case.inputs), FAMILIES[case.family]
-    without = ModelCurvature(linear, OutputMetric("fisher", family))
-    assert torch.equal(products(without), products(curvature(case)))
-    with pytest.raises(UserError, match="needs their targets"):
-        ModelCurvature(linear, OutputMetric("empirical", family))
-
-
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # by torch.func.jvp
-@pytest.mark.parametrize("name", CASES)
-def test_push_is_the_jvp_of_torch_and_pull_its_transpose(name: str) -> None:
-    case = make_case(name)
-    linear = Linearized(case.model, case.parameters, case.inputs)
-    names = {id(p): k for k, p in case.model.named_parameters()}
-    values = {names[id(p)]: p.detach() for p in case.parameters}
-    vector = torch.randn(linear.size, dtype=torch.float64)
-    parts = vector.split([p.numel() for p in case.parameters])
-    tangents = {k: v.view_as(values[k]) for k, v in zip(values, parts, strict=True)}
-    expected = jvp(
-        lambda each: functional_call(case.model, each, case.inputs), (values,), (tangents,)
-    )[1]
-    image = linear.push(vector)
-    assert (image - expected).abs().max() < EXACT
-    other = torch.randn_like(linear.outputs)
-    assert float((image * other).sum()) == pytest.approx(float(vector @ linear.pull(other)))
-
-
-def test_it_is_unit_fisher_on_the_layer_of_a_belief_network() -> None:
-    """A layer of sigmoid units given its parents is a module of Bernoulli logits.
-
-    Its Fisher matrix has one block a unit, which `UnitFisher` has by formula.
-    """
-    torch.manual_seed(0)
+def test_on_a_layer_of_a_belief_network_it_is_unit_fisher() -> None:
+    """A layer of sigmoid units given its parents is a module of Bernoulli logits."""
     (layer,) = BeliefNetwork([4, 3], upward=True).double().layers  # 4 parents, 3 units
-    with torch.no_grad():
-        for each in layer.parameters():
-            each.normal_()
-    n = 7
-    parents = (torch.rand(n, 4, dtype=torch.float64) < 0.5).double()
-    joined = torch.cat([parents, parents.new_ones(n, 1)], 1)
+    parents, vectors = (torch.randn(*size, dtype=torch.float64) for size in ((7, 4), (3, 5)))
     p = layer(parents).sigmoid().detach()
-    unit = UnitFisher(joined, p * (1 - p) / n)
-    linear = Linearized(layer, [layer.weight, layer.bias], parents)
-    operator = ModelCurvature(linear, OutputMetric("fisher", BernoulliLogits()))
-    vectors = torch.randn(3, 5, dtype=torch.float64)  # (m, d)
+    unit = UnitFisher(with_bias(parents), p * (1 - p) / 7)
+    operator = curvature(Case("bernoulli", layer, (parents,), p, [layer.weight, layer.bias]))
     flat = torch.cat([vectors[:, :-1].flatten(), vectors[:, -1]])[None]
     found, expected = operator.matmul(flat)[0], unit.matmul(vectors)
     assert (found[:12].view(3, 4) - expected[:, :-1]).abs().max() < EXACT
@@ -111,12 +72,8 @@ def test_minres_without_damping_comes_to_the_shortest_solution() -> None:
     found, _ = minres(operator.matmul, right[None], 60, 1e-13)
     shortest = torch.linalg.pinv(matrix, hermitian=True, rtol=1e-10) @ right
     assert (found[0] - shortest).norm() < 1e-6 * shortest.norm()
-    other = shortest + _null(matrix) * shortest.norm()
+    other = shortest + torch.linalg.eigh(matrix)[1][:, 0] * shortest.norm()
     assert (matrix @ other - right).norm() < EXACT and other.norm() > 1.01 * shortest.norm()
-
-
-def _null(matrix: torch.Tensor) -> torch.Tensor:
-    return torch.linalg.eigh(matrix)[1][:, 0]
 
 
 def test_too_many_rows_are_refused_before_they_are_made() -> None:
@@ -126,11 +83,3 @@ def test_too_many_rows_are_refused_before_they_are_made() -> None:
     operator = ModelCurvature(linear, metric, max_bytes=15 * 27 * 8 - 1)
     with pytest.raises(UserError, match="15 rows of 27 parameters, 3,240 bytes"):
         operator.with_rows()
-
-
-def test_after_release_the_graph_is_gone() -> None:
-    operator = curvature(make_case("categorical"))
-    products(operator)
-    operator.linear.release()
-    with pytest.raises(AttributeError):
-        operator.linear.pull(operator.linear.outputs)

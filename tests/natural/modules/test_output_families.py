@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from dense import FAMILIES, every_target, log_prob
-from torch.autograd.functional import hessian, jacobian
+from torch.autograd.functional import jacobian
 
 from nws.errors import UserError
 from nws.natural.modules import BernoulliLogits, CategoricalLogits, GaussianMean
@@ -26,24 +26,6 @@ def test_loss_and_errors_are_those_of_the_distribution(name: str) -> None:
     assert torch.allclose(family.loss(z, targets), losses, rtol=0, atol=TIGHT)
     slopes = jacobian(lambda each: family.loss(each, targets).sum(), z)
     assert torch.allclose(family.errors(z, targets), -slopes, rtol=0, atol=TIGHT)
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_the_root_squared_is_the_fisher_matrix_and_the_hessian(name: str) -> None:
-    """Two expressions of one matrix: E[s s^T] by enumeration, and the second derivatives."""
-    family, z = FAMILIES[name], outputs(name)[:1]
-    size = z.numel()
-    identity = torch.eye(size, dtype=torch.float64).view(size, 1, *z.shape[1:])
-    root = torch.stack([family.root(z, each).flatten() for each in identity], 1)
-    expected = torch.zeros(size, size, dtype=torch.float64)
-    for target, probability in every_target(name, z[0]):
-        s = family.errors(z, target[None]).flatten()
-        expected += probability * torch.outer(s, s)
-    assert torch.allclose(root.T @ root, expected, rtol=0, atol=TIGHT)
-    curved = hessian(lambda each: family.loss(each, target[None]).sum(), z).view(size, size)
-    assert torch.allclose(curved, expected, rtol=0, atol=TIGHT)
-    back = torch.stack([family.transposed(z, each).flatten() for each in identity], 1)
-    assert torch.allclose(back, root.T, rtol=0, atol=TIGHT)
 
 
 def test_targets_that_do_not_fit_are_refused() -> None:
