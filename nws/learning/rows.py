@@ -62,15 +62,17 @@ class Phase:
 
     def rows(self, edge: Edge) -> Rows:
         """The rows of one layer."""
-        name, at = f"{self.network.name} layer {edge.position}", edge.position
-        if edge.parent is None:  # at once: the bias is about to change
+        parent, at = edge.parent, edge.position
+        name = f"{self.network.name} layer {at}"
+        if parent is None:  # at once: the bias is about to change
             units, bias = self.network.units[edge.child], edge.layer.bias.detach()
             block = units.curvature(units.mean(bias))[None]
             return Rows(bias.new_ones(1, 1), block, partial(self._bias_errors, edge), name)
         return Rows(
             lambda: pad(self._states[at], (0, 1), value=1.0), lambda: self._curvature[at],
             lambda: self._squared_errors[at], name,
-            lambda: self._weights[at] / _total(self._weights[at]), lambda: self._means_of(edge),
+            lambda: self._weights[at] / _total(self._weights[at]),
+            lambda: (self._means[0][parent], self._means[1][at]),
         )  # fmt: skip
 
     @cached_property
@@ -115,15 +117,9 @@ class Phase:
         """The columns of one layer."""
         return tensor.split(self.network.widths, dim=1)[edge.position]
 
-    def _means_of(self, edge: Edge) -> tuple[Tensor, Tensor]:
-        """c = sum_k w_k h_k (d,), and s_j = sum_k w_k A''(a_kj) (m,)."""
-        states, curvature = self._means
-        assert edge.parent is not None
-        return states[edge.parent], curvature[edge.position]
-
     @cached_property
     def _means(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Weighted means: of h^0 .. h^L, each with a 1 at its end, and of each layer's A''."""
+        """sum_k w_k h_k of h^0 .. h^L, each with a 1 at its end; and of each layer's A''."""
 
         def make(part: Part) -> tuple[Tensor, Tensor, Tensor]:
             kept = self._kept(part, 1)
