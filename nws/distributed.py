@@ -9,9 +9,7 @@ Symbols: W processes, of which this one has the number r from 0.
 import atexit
 import os
 import socket
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -21,13 +19,11 @@ from torch.distributed.rendezvous import rendezvous
 
 from nws.errors import UserError
 
-MEETING = 300.0  # seconds in which the processes have to meet
-TIMEOUT = 600.0  # seconds that a process waits for another one that lives
+TIMEOUT = 600.0  # seconds that a process waits for another one
 LOST = (
     "another process of this run has ended, or cannot be reached, so this one ends too; the run"
     " goes on from its last checkpoint by resume=RUN or resume=auto, with any number of processes"
 )
-
 
 _store: Any = None  # torch's store of keys, which all processes reach
 
@@ -43,7 +39,7 @@ def start(timeout: float = TIMEOUT) -> None:
     by gloo, those on CUDA by nccl.
 
     Args:
-        timeout: Seconds to wait for others later; and to meet them, there `MEETING` at most.
+        timeout: Seconds to wait for others, to meet them and later.
 
     Raises:
         UserError: Where the others cannot be met.
@@ -54,7 +50,7 @@ def start(timeout: float = TIMEOUT) -> None:
         return
     cuda = torch.cuda.is_available() and distributed.is_nccl_available()
     try:
-        _store = _meet(min(timeout, MEETING))
+        _store = _meet(timeout)
         distributed.init_process_group(
             "cpu:gloo,cuda:nccl" if cuda else "gloo", store=_store, rank=_number("RANK", 0),
             world_size=count, timeout=timedelta(seconds=timeout),
@@ -73,19 +69,7 @@ def start(timeout: float = TIMEOUT) -> None:
 
 def _meet(timeout: float) -> Any:
     """The store of a run's processes; an error where they have not come in time."""
-    until = time.monotonic() + timeout
-    torchruns = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    if torchruns or _number("RANK", 0) > 0:  # torch's own client would try twice as long
-        place = os.environ.get("MASTER_ADDR", ""), _number("MASTER_PORT", 0)
-        while True:
-            with suppress(ConnectionError, TimeoutError):
-                socket.create_connection(place, timeout=max(1.0, until - time.monotonic())).close()
-                break
-            if time.monotonic() > until:
-                raise OSError(f"nobody was there after {timeout:g} seconds")
-            time.sleep(0.1)
-    left = timedelta(seconds=max(1.0, until - time.monotonic()))
-    store, _, _ = next(rendezvous("env://", timeout=left))
+    store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
     # On one host torchrun's store has the keys of earlier starts; on several it is new each time.
     several = os.environ.get("GROUP_WORLD_SIZE", "1") != "1"
     attempt = "0" if several else os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -139,12 +123,7 @@ def speaks_first() -> bool:
 
 
 def share(count: int) -> slice:
-    """Which of `count` things are this process's; all of them where there is one process.
-
-    Examples:
-        >>> share(5)
-        slice(0, 5, None)
-    """
+    """Which of `count` things are this process's; all of them where there is one process."""
     return slice(count * rank() // size(), count * (rank() + 1) // size())
 
 

