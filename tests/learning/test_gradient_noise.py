@@ -43,14 +43,10 @@ def test_the_estimates_are_those_of_the_source(count: int, size: int) -> None:
     assert found.scale in (pytest.approx(found.trace / found.squared_norm), math.inf)
 
 
-@pytest.mark.parametrize("count", [0, 1])
-def test_less_than_two_batches_are_refused(count: int) -> None:
-    message = f"needs at least 2 batches, got {count}; take more batches"
-    with pytest.raises(UserError, match=message):
-        estimate_noise(torch.ones(count, 3), 4)
+def test_one_batch_is_refused() -> None:
     machine, rng = HelmholtzMachine([2, 1]), torch.Generator()
-    with pytest.raises(UserError, match=message):
-        gradient_noise(machine, Rule("rws"), [torch.ones(4, 2)] * count, rng)
+    with pytest.raises(UserError, match="needs at least 2 batches, got 1; take more batches"):
+        gradient_noise(machine, Rule("rws"), [torch.ones(4, 2)], rng)
 
 
 def test_the_estimates_are_unbiased_for_a_known_covariance() -> None:
