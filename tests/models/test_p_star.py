@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import reference
@@ -107,24 +108,18 @@ def test_the_error_of_z_falls_as_one_over_root_of_the_dreams_and_z_is_unbiased()
 def test_with_exact_recognition_p_star_is_p_and_z_is_one_in_chunks_of_any_size(
     max_rows: int, units: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And no more rows are in flight than are allowed; none is lost."""
     machine = with_exact_recognition(random_machine((4, 1), units))
-    x = torch.rand(5, 4, generator=seeded(3)).round().double()
-    rows, dreams, wake, dream = [], [], HelmholtzMachine.wake, HelmholtzMachine.dream
+    x, rows = torch.rand(5, 4, generator=seeded(3)).round().double(), []
+    allocate = HelmholtzMachine._allocate
 
-    def recording_wake(self: HelmholtzMachine, x: Tensor, samples: int = 1, *args: object) -> Trace:
-        rows.append(len(x) * samples)
-        return wake(self, x, samples, *args)
+    def recording(self: HelmholtzMachine, count: int, *arguments: Any) -> Trace:
+        rows.append(count)
+        return allocate(self, count, *arguments)
 
-    def recording_dream(self: HelmholtzMachine, count: int, *args: object) -> Trace:
-        dreams.append(count)
-        return dream(self, count, *args)
-
-    monkeypatch.setattr(HelmholtzMachine, "wake", recording_wake)
-    monkeypatch.setattr(HelmholtzMachine, "dream", recording_dream)
+    monkeypatch.setattr(HelmholtzMachine, "_allocate", recording)
     estimate = log_p_star(machine, x, 30, seeded(0), 40, max_rows)
-    assert max(rows + dreams) <= max_rows
-    assert sum(dreams) == 40 and sum(rows) == 5 * 30 + 40 * Z_INNER
-    assert dreams_at_once(max_rows) == max(1, max_rows // Z_INNER)
+    assert max(rows) <= max_rows and sum(rows) == 5 * 30 + 40 + 40 * Z_INNER
     assert rows_at_once(machine, max_rows * sum(machine.sizes) + 1) == max_rows
     exact = reference.exact_log_prob(machine, x).mean().item()
     assert estimate.mean == pytest.approx(exact, abs=EXACT)
