@@ -81,8 +81,6 @@ CASES = {
     "trust region": Case(RWS, kronecker, RowOptions(max_kl=1e-4)),
     "mean": Case(RWS, Mean),
 }
-STATEFUL = ("running inverses", "memory", "seldom")
-Saved = tuple[list[dict[str, Any]], Tensor, Any]  # of metrics, draws and machine
 
 
 @dataclass(frozen=True)
@@ -150,26 +148,6 @@ def one_wrong_draw() -> Tensor:
     return parameters(learner)
 
 
-def half(name: str, saved: Saved | None, steps: range) -> Saved:
-    """Some steps of a case, from its start or from what was saved."""
-    learner = learner_of(CASES[name])
-    if saved is not None:
-        states, draws, machine = saved
-        learner.machine.load_state_dict(machine)
-        learner.rng.set_state(draws)
-        for metric, state in zip(learner.metrics, states, strict=True):
-            metric.load_state_dict(state)
-    take_steps(learner, CASES[name], steps)
-    states = [metric.state_dict() for metric in learner.metrics]
-    return states, learner.rng.get_state(), learner.machine.state_dict()
-
-
-def halves(given: dict[str, Saved] | None = None) -> dict[str, Saved]:
-    """The first half of each stateful run, or where its state is given the second."""
-    steps = range(6) if given is None else range(6, 8)
-    return {name: half(name, given and given[name], steps) for name in STATEFUL}
-
-
 def collect() -> Any:
     rank = distributed.rank()
     rows = [torch.full((rank, 2), float(rank)), torch.arange(3.0) + 10 * rank]
@@ -184,16 +162,11 @@ def collect() -> Any:
     )  # fmt: skip
 
 
-def everything(first_halves: dict[str, Saved] | None = None) -> dict[str, Any]:
+def everything() -> dict[str, Any]:
     """All that is compared."""
-    return {
-        "runs": {name: train(case) for name, case in CASES.items()},
-        "likelihood": likelihood(),
-        "wrong": one_wrong_draw(),
-        "first halves": halves(),
-        "second halves": halves(first_halves),
-        "collected": collect(),
-    }
+    runs = {name: train(case) for name, case in CASES.items()}
+    more = {"likelihood": likelihood(), "wrong": one_wrong_draw(), "collected": collect()}
+    return {"runs": runs} | more
 
 
 @pytest.fixture(scope="module")
@@ -202,8 +175,8 @@ def alone() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def processes(alone: dict[str, Any]) -> list[dict[str, Any]]:
-    return together(3, everything, alone["first halves"])
+def processes() -> list[dict[str, Any]]:
+    return together(3, everything)
 
 
 def assert_close(found: Tensor, expected: Tensor, tolerance: float, what: str) -> None:
@@ -246,18 +219,6 @@ def test_another_share_would_be_seen(
     assert (processes[0]["wrong"] - right).abs().max() > 1e3 * DOUBLE
 
 
-def test_a_state_goes_on_with_other_numbers_of_processes(
-    alone: dict[str, Any], processes: list[dict[str, Any]]
-) -> None:
-    ends = {
-        "3 to 1": halves(processes[0]["first halves"]), "1 to 3": processes[1]["second halves"]
-    }  # fmt: skip
-    for change, end in ends.items():
-        for name in STATEFUL:
-            found = torch.cat([each.flatten() for each in end[name][2].values()])
-            assert_close(found, alone["runs"][name].parameters, DOUBLE, f"{change}, {name}")
-
-
 def test_what_processes_sum_gather_and_send(
     alone: dict[str, Any], processes: list[dict[str, Any]]
 ) -> None:
@@ -270,14 +231,3 @@ def test_what_processes_sum_gather_and_send(
         assert each["collected"] == (*shared, chunks, share)
     one = alone["collected"]
     assert one[0] == [[], [0.0, 1.0, 2.0]] and one[5] == chunks and one[6] == slice(0, 7)
-
-
-def test_one_process_has_nothing_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No collective operation is called, whatever the metric."""
-
-    def fail(*arguments: Any) -> None:
-        raise AssertionError("a collective operation")
-
-    monkeypatch.setattr(distributed, "_try", fail)
-    for name in ("in parts, adaptive", "trust region", "in parts, empirical"):
-        train(CASES[name])

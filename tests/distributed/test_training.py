@@ -33,7 +33,7 @@ from nws.learning import WakeSleep
 
 CLOSE = 1e-5  # relative, of parameters and figures in float32 after 12 steps
 # 201 does not divide by 2, and neither do the layers of 5 and 3 units.
-OPTIONS = (*SMALL, "trainer.batch_size=201", "algorithm=nrws", "metric=fisher")
+OPTIONS = (*SMALL, "trainer.batch_size=201", "algorithm=nrws")
 
 
 def start(program: str, arguments: tuple[str, ...], fault: Any = None) -> tuple[Any, list[str]]:
