@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -100,19 +101,8 @@ class SimulatedTensor(Tensor):
     is_cuda = property(lambda self: True)  # type: ignore[assignment]
     is_cpu = property(lambda self: False)  # type: ignore[assignment]
 
-    def get_device(self) -> int:
-        return 0
-
     def data_ptr(self) -> int:
         return self.inner.data_ptr()
-
-    def numpy(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError(
-            "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor"
-            " to host memory first."
-        )
-
-    __array__ = numpy
 
     def tolist(self) -> Any:
         _DEVICE.wait("tolist")
@@ -222,14 +212,9 @@ class Surface(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class SimulatedStream:
+def _stream(device: object = None) -> SimpleNamespace:
     """A stream that has done its work as soon as it is told to."""
-
-    def __init__(self, device: object = None) -> None:
-        pass
-
-    def wait_stream(self, other: SimulatedStream) -> None:
-        """Nothing to wait for."""
+    return SimpleNamespace(wait_stream=lambda other: None)
 
 
 def _on_device(values: Any) -> bool:
@@ -337,7 +322,7 @@ def simulated_cuda() -> Iterator[Device]:
         "mem_get_info": lambda device=None: (2**34, 2**34),
         "get_device_name": lambda *args: "simulated CUDA device",
         "synchronize": lambda *args: device.wait("synchronize"),
-        "Stream": SimulatedStream, "current_stream": SimulatedStream,
+        "Stream": _stream, "current_stream": _stream,
         "stream": lambda stream: contextlib.nullcontext(),
         "is_current_stream_capturing": lambda: False,
     }  # fmt: skip

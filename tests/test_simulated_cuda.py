@@ -43,7 +43,6 @@ REFUSED: dict[str, Callable[[Tensor], object]] = {
     "at least two devices": lambda x: x + torch.ones(2, 3),
     "at least two devices, cuda:0 and cpu": lambda x: x @ torch.ones(3, 2),
     "cannot write to the cpu": lambda x: torch.zeros(()).add_(x.sum()),
-    "to numpy": lambda x: x.numpy(),
     "'cuda' device type for generator": lambda x: x.uniform_(generator=torch.Generator()),
     "'cpu' device type for generator": lambda x: torch.rand(2, generator=torch.Generator("cuda")),
 }
