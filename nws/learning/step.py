@@ -93,6 +93,8 @@ class WakeSleep:
     ) -> None:
         self.machine, self.rule, self.rng, self.metrics = machine, rule, rng, tuple(metrics)
         self._weights = sum(each.numel() for each in machine.parameters())
+        # whether another batch is for recognition alone
+        self._unlabeled = any(each.options.batch == "unlabeled" for each in self.metrics)
         self.start_step(0)
 
     def start_step(self, step: int) -> None:
@@ -165,11 +167,6 @@ class WakeSleep:
         """What the metrics say of the last step, for the log; and K where it is on a schedule."""
         own = {"train/samples": float(self.samples)} if self.rule.samples_schedule else {}
         return own | {key: value for each in self.metrics for key, value in each.report().items()}
-
-    @property
-    def _unlabeled(self) -> bool:
-        """Whether another batch is for recognition alone."""
-        return any(metric.options.batch == "unlabeled" for metric in self.metrics)
 
     @property
     def _takes_dreams(self) -> bool:
