@@ -7,8 +7,10 @@ Symbols: W processes, of which this one has the number r from 0.
 """
 
 import atexit
+import logging
 import os
 import socket
+import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -35,6 +37,7 @@ class Lost(UserError):
 def start(timeout: float = TIMEOUT) -> None:
     """Meet the other processes, where the environment says that there are some.
 
+    From then on the first process alone prints and logs; errors are those of `speaks_first`.
     `torchrun` sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. Tensors on a CPU go
     by gloo, those on CUDA by nccl.
 
@@ -61,6 +64,9 @@ def start(timeout: float = TIMEOUT) -> None:
             f"{os.environ.get('MASTER_PORT')}, which failed on {socket.gethostname()}:"
             f" {_first_line(error)}; start them by torchrun, see docs/distributed.md"
         ) from error
+    if rank() > 0:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        logging.disable()
     if cuda:
         torch.cuda.set_device(_number("LOCAL_RANK", rank()))
     else:  # gloo's threads would end the interpreter with SIGABRT; nccl waits for one that has gone
@@ -112,13 +118,10 @@ def is_first() -> bool:
 
 
 def speaks_first() -> bool:
-    """Whether this process, which ends, says why: the first that asks, so that one error is said.
-
-    Where the first process has taken the store of keys with it, it has spoken.
-    """
+    """Whether this process, which ends, says why: the first that asks, so that one error is said."""
     try:
         return size() == 1 or int(_store.add("spoken", 1)) == 1
-    except RuntimeError:
+    except RuntimeError:  # the first process has taken the store with it, and has spoken
         return False
 
 
@@ -181,9 +184,7 @@ def send(value: Any) -> Any:
 
 def any_(flag: bool) -> bool:
     """Whether the flag is set in any process: the same answer in all of them."""
-    found = torch.tensor([int(flag)])
-    sum_([found])
-    return bool(found)
+    return any(exchange(flag))
 
 
 def _try(operation: Any, *arguments: Any) -> None:

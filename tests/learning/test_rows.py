@@ -143,25 +143,6 @@ def test_rows_of_any_family_hold_its_curvature_and_leave_the_trace_alone(units: 
     assert all(map(torch.equal, before, tensors))
 
 
-@pytest.mark.parametrize(("max_rows", "stride"), [(None, 1), (5, 3), (1, 12)])
-def test_mean_rows_are_of_all_rows_and_mean_curvatures_of_those_that_are_kept(
-    max_rows: int | None, stride: int
-) -> None:
-    machine = CASE.machine()
-    trace, weights = machine.wake(CASE.data(), CASE.samples, CASE.rng()), row_weights(12)
-    kept = weights[::stride] / weights[::stride].sum()
-    for network in machine.networks:
-        found = layer_rows(network, [(trace, weights)], max_rows)
-        parts = trace.means(network)[::stride].split(network.widths, dim=1)
-        for edge in (edge for edge in network.edges if edge.parent is not None):
-            mean, scale = found[edge.position].means
-            states = trace.state_blocks[edge.parent]
-            assert_close(mean, torch.cat([weights @ states, torch.ones(1)]))
-            curvature = network.units[edge.child].curvature(parts[edge.position])
-            assert_close(scale, (kept[:, None] * curvature).sum(0))
-            assert float(found[edge.position].weights.sum()) == pytest.approx(1)
-
-
 def test_kept_rows_without_weight_count_as_none() -> None:
     """Importance weights can be too small for the dtype in all rows that are kept."""
     machine = CASE.machine()

@@ -24,7 +24,7 @@ from cases import (
     seeded,
     weighting,
 )
-from directions import SEED
+from directions import SEED, natural_metrics
 from directions import directions as gradients
 from torch import Tensor
 
@@ -344,3 +344,36 @@ def test_gradients_are_finite_at_extreme_logits() -> None:
     result = WakeSleep(machine, make_rule("rws", 5), seeded(SEED)).step(torch.eye(4))
     assert result.statistics.isfinite().all()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in machine.parameters())
+
+
+@pytest.mark.parametrize(
+    ("rule_name", "options", "dreams"),
+    [
+        ("rws", None, [12]),
+        ("bihm", None, []),
+        ("bihm", {}, [12, 12]),
+        ("bihm", {"generator_rows": "posterior"}, []),
+        ("bihm", {"refresh_every": 2}, [12]),
+        ("bihm", {"batch": "unlabeled"}, [12, 12]),
+        ("bihm", {"batch": "other"}, [8, 8]),
+    ],
+)
+def test_dreams_are_drawn_where_a_gradient_or_a_metric_takes_them_in(
+    rule_name: str, options: Any, dreams: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In two steps of 3 images, with another batch of 2."""
+    drawn, dream, machine = [], HelmholtzMachine.dream, SMALL.machine()
+
+    def recording(self: HelmholtzMachine, rows: int, *arguments: Any) -> Any:
+        drawn.append(rows)
+        return dream(self, rows, *arguments)
+
+    monkeypatch.setattr(HelmholtzMachine, "dream", recording)
+    metrics = [] if options is None else natural_metrics(machine, **options)
+    learner = WakeSleep(machine, make_rule(rule_name, SMALL.samples), SMALL.rng(), metrics)
+    x = SMALL.data()
+    for _ in range(1 if options is None else 2):
+        result = learner.step(x, x[:2] if "batch" in (options or {}) else None)
+    assert drawn == dreams
+    loss = result.statistics[STATISTICS.index("dream_loss")]
+    assert bool(loss.isnan()) == (rule_name == "bihm")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -147,10 +146,10 @@ def test_a_trace_of_any_family_says_what_its_networks_say(units: tuple[Any, Any]
 # --- sampling: 20,000 rows on machines small enough to count every joint state --------------------
 
 
-def counts(values: Tensor, base: int = 2) -> Tensor:
+def counts(values: Tensor) -> Tensor:
     """How often each joint state occurs, in the order of `itertools.product`."""
-    powers = base ** torch.arange(values.shape[1] - 1, -1, -1)
-    return torch.bincount(values.long() @ powers, minlength=base ** values.shape[1]).double()
+    powers = 2 ** torch.arange(values.shape[1] - 1, -1, -1)
+    return torch.bincount(values.long() @ powers, minlength=2 ** values.shape[1]).double()
 
 
 @each_units
@@ -168,21 +167,6 @@ def test_frequencies_are_the_networks_probabilities(sizes: tuple[int, ...], unit
         assert_frequencies(found, expected, rows)
         with pytest.raises(AssertionError):  # the control: probabilities of other states
             assert_frequencies(found, expected.flip(0), rows)
-
-
-def test_frequencies_of_pairs_are_those_of_their_formula() -> None:
-    machine, rows = random_machine((2, 1, 1), Pair()), 20_000
-    table = torch.tensor(list(itertools.product([-1.0, 0.0, 1.0], repeat=4))).double()
-    p = machine.generator.log_prob(list(table.split((2, 1, 1), dim=1))).exp().detach()
-    assert_close(p.sum(), torch.tensor(1.0))
-    assert_frequencies(counts(machine.dream(rows, seeded(1)).values, 3), p, rows)
-    x = torch.tensor([[0.5, 1.0]]).double()
-    states = [Pair().encode(2 * x).expand(9, -1), *table[:9, 2:].split(1, dim=1)]
-    q = machine.recognition.log_prob(states).exp().detach()
-    hidden = counts(machine.wake(x, rows, seeded(1)).values[:, 2:], 3)
-    assert_frequencies(hidden, q, rows)
-    with pytest.raises(AssertionError):  # the control
-        assert_frequencies(hidden, q.flip(0), rows)
 
 
 @PHASES
