@@ -118,7 +118,7 @@ def is_first() -> bool:
 
 
 def speaks_first() -> bool:
-    """Whether this process, which ends, says why: the first that asks, so that one error is said."""
+    """Whether this process, which ends, says why: only the first that asks does."""
     try:
         return size() == 1 or int(_store.add("spoken", 1)) == 1
     except RuntimeError:  # the first process has taken the store with it, and has spoken
