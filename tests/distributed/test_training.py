@@ -196,7 +196,6 @@ def test_evaluation_is_shared_out(processes: Any, command: Command) -> None:
 
 def test_mistakes_have_one_message(processes: Any, tmp_path: Path) -> None:
     cases = {
-        ("trainer.batch_size=1",): "trainer.batch_size must be at least the number of processes",
         ("-m", "seed=0,1"): "torchrun starts the processes of one run",
         ("resume=nowhere",): "does not exist",  # which the first process alone sees
     }
