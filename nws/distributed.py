@@ -7,11 +7,11 @@ Symbols: W processes, of which this one has the number r from 0.
 """
 
 import atexit
+import logging
 import os
 import socket
-import time
+import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -21,13 +21,11 @@ from torch.distributed.rendezvous import rendezvous
 
 from nws.errors import UserError
 
-MEETING = 300.0  # seconds in which the processes have to meet
-TIMEOUT = 600.0  # seconds that a process waits for another one that lives
+TIMEOUT = 600.0  # seconds that a process waits for another one
 LOST = (
     "another process of this run has ended, or cannot be reached, so this one ends too; the run"
     " goes on from its last checkpoint by resume=RUN or resume=auto, with any number of processes"
 )
-
 
 _store: Any = None  # torch's store of keys, which all processes reach
 
@@ -39,11 +37,12 @@ class Lost(UserError):
 def start(timeout: float = TIMEOUT) -> None:
     """Meet the other processes, where the environment says that there are some.
 
+    From then on the first process alone prints and logs; errors are those of `speaks_first`.
     `torchrun` sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. Tensors on a CPU go
     by gloo, those on CUDA by nccl.
 
     Args:
-        timeout: Seconds to wait for others later; and to meet them, there `MEETING` at most.
+        timeout: Seconds to wait for others, to meet them and later.
 
     Raises:
         UserError: Where the others cannot be met.
@@ -54,7 +53,7 @@ def start(timeout: float = TIMEOUT) -> None:
         return
     cuda = torch.cuda.is_available() and distributed.is_nccl_available()
     try:
-        _store = _meet(min(timeout, MEETING))
+        _store = _meet(timeout)
         distributed.init_process_group(
             "cpu:gloo,cuda:nccl" if cuda else "gloo", store=_store, rank=_number("RANK", 0),
             world_size=count, timeout=timedelta(seconds=timeout),
@@ -65,6 +64,9 @@ def start(timeout: float = TIMEOUT) -> None:
             f"{os.environ.get('MASTER_PORT')}, which failed on {socket.gethostname()}:"
             f" {_first_line(error)}; start them by torchrun, see docs/distributed.md"
         ) from error
+    if rank() > 0:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        logging.disable()
     if cuda:
         torch.cuda.set_device(_number("LOCAL_RANK", rank()))
     else:  # gloo's threads would end the interpreter with SIGABRT; nccl waits for one that has gone
@@ -73,19 +75,7 @@ def start(timeout: float = TIMEOUT) -> None:
 
 def _meet(timeout: float) -> Any:
     """The store of a run's processes; an error where they have not come in time."""
-    until = time.monotonic() + timeout
-    torchruns = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    if torchruns or _number("RANK", 0) > 0:  # torch's own client would try twice as long
-        place = os.environ.get("MASTER_ADDR", ""), _number("MASTER_PORT", 0)
-        while True:
-            with suppress(ConnectionError, TimeoutError):
-                socket.create_connection(place, timeout=max(1.0, until - time.monotonic())).close()
-                break
-            if time.monotonic() > until:
-                raise OSError(f"nobody was there after {timeout:g} seconds")
-            time.sleep(0.1)
-    left = timedelta(seconds=max(1.0, until - time.monotonic()))
-    store, _, _ = next(rendezvous("env://", timeout=left))
+    store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
     # On one host torchrun's store has the keys of earlier starts; on several it is new each time.
     several = os.environ.get("GROUP_WORLD_SIZE", "1") != "1"
     attempt = "0" if several else os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -128,23 +118,15 @@ def is_first() -> bool:
 
 
 def speaks_first() -> bool:
-    """Whether this process, which ends, says why: the first that asks, so that one error is said.
-
-    Where the first process has taken the store of keys with it, it has spoken.
-    """
+    """Whether this process, which ends, says why: only the first that asks does."""
     try:
         return size() == 1 or int(_store.add("spoken", 1)) == 1
-    except RuntimeError:
+    except RuntimeError:  # the first process has taken the store with it, and has spoken
         return False
 
 
 def share(count: int) -> slice:
-    """Which of `count` things are this process's; all of them where there is one process.
-
-    Examples:
-        >>> share(5)
-        slice(0, 5, None)
-    """
+    """Which of `count` things are this process's; all of them where there is one process."""
     return slice(count * rank() // size(), count * (rank() + 1) // size())
 
 
@@ -202,9 +184,7 @@ def send(value: Any) -> Any:
 
 def any_(flag: bool) -> bool:
     """Whether the flag is set in any process: the same answer in all of them."""
-    found = torch.tensor([int(flag)])
-    sum_([found])
-    return bool(found)
+    return any(exchange(flag))
 
 
 def _try(operation: Any, *arguments: Any) -> None:

@@ -28,7 +28,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 from scipy.io import savemat
 
-# --simulated-cuda; fixtures of faults, and of runs that tests write themselves
+# the mark cuda; fixtures of faults, and of runs that tests write themselves
 pytest_plugins = ["simulated_cuda", "faults.trial", "written"]
 
 ROOT = Path(__file__).parent.parent

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from typing import Any
 
 import torch
@@ -86,17 +85,3 @@ def small_machine(
     for parameter in machine.parameters():
         parameter.data.mul_(scale)
     return machine
-
-
-def counted(base: Units, calls: Counter[str]) -> Units:
-    """The family, with calls of its elementwise methods counted."""
-
-    def wrap(name: str) -> Any:
-        def method(self: Any, *arguments: Any, **options: Any) -> Any:
-            calls[name] += 1
-            return getattr(type(base), name)(self, *arguments, **options)
-
-        return method
-
-    names = ("log_prob", "mean", "curvature", "fill_noise", "sample_")
-    return type("Counted", (type(base),), {name: wrap(name) for name in names})()

@@ -1,9 +1,7 @@
 """A simulated CUDA device: tensors that say `cuda:0` and hold numbers of the CPU.
 
-`pytest --simulated-cuda` runs tests on it, and skips those that start a program. Processes that a
-test forks have it too, and meet by gloo.
-`with simulated_cuda() as device:` is the same for some lines, and `device.waits` lists where the
-host waited for the device.
+`with simulated_cuda() as device:` has one for some lines, and `device.waits` lists where the host
+waited for the device. A test with the mark `cuda` has one where there is no real one.
 
 What is simulated: where tensors are, that devices do not mix, what reads from the device or waits
 for it, errors of cuSOLVER, pinned memory. What is not: rounding, random numbers, speed, memory,
@@ -14,13 +12,11 @@ the order of streams, graphs. A tensor is a wrapper, and every operation of torc
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
-from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -31,7 +27,6 @@ from torch.overrides import TorchFunctionMode
 ROOT = Path(__file__).parent.parent
 CUDA = torch.device("cuda", 0)
 CPU_GENERATOR = torch.Generator
-HELPERS = ("git", "uname", "wandb-core")  # programs that a test may start: they know no tensors
 
 # Operations whose kernels wait for the device: the shape of the result depends on numbers, or the
 # host checks what the kernel reports.
@@ -40,7 +35,7 @@ WAITING = {
     "_linalg_eigh", "_linalg_svd", "linalg_eig", "_linalg_check_errors", "multinomial", "bincount",
 }  # fmt: skip
 INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_"}
-MAKERS = {torch.tensor, torch.as_tensor, Tensor.new_tensor}  # from numbers of the host
+MAKERS = {torch.tensor, torch.as_tensor}  # from numbers of the host
 
 
 class Wait(NamedTuple):
@@ -55,12 +50,9 @@ class Device:
 
     def __init__(self) -> None:
         self.waits: list[Wait] = []
-        self.mode = "default"  # of torch.cuda.set_sync_debug_mode
 
     def wait(self, what: str) -> None:
-        """Note that the host waits; an error where torch's debug mode asks for it."""
-        if self.mode == "error":
-            raise RuntimeError(f"called a synchronizing CUDA operation: {what}")
+        """Note that the host waits."""
         self.waits.append(Wait(what, _place()))
 
 
@@ -109,27 +101,12 @@ class SimulatedTensor(Tensor):
     is_cuda = property(lambda self: True)  # type: ignore[assignment]
     is_cpu = property(lambda self: False)  # type: ignore[assignment]
 
-    def get_device(self) -> int:
-        return 0
-
     def data_ptr(self) -> int:
         return self.inner.data_ptr()
-
-    def numpy(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError(
-            "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor"
-            " to host memory first."
-        )
-
-    __array__ = numpy
 
     def tolist(self) -> Any:
         _DEVICE.wait("tolist")
         return self.inner.tolist()
-
-    def __repr__(self, **kwargs: Any) -> str:  # type: ignore[override]
-        _DEVICE.wait("repr")
-        return f"{self.inner!r} on cuda:0"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         copied: Any = SimulatedTensor(_inner(self.detach()).clone())
@@ -138,13 +115,6 @@ class SimulatedTensor(Tensor):
         if self.grad is not None:
             copied.grad = self.grad.clone()
         return memo.setdefault(id(self), copied)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """As torch saves tensors of a device: their numbers, and where they belong."""
-        _DEVICE.wait("save")
-        data = _inner(self.detach()).clone()
-        arguments = (data, self.dtype, "cuda:0", self.requires_grad)
-        return torch._utils._rebuild_device_tensor_from_cpu_tensor, arguments
 
 
 def _inner(value: Any) -> Any:
@@ -242,14 +212,9 @@ class Surface(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class SimulatedStream:
+def _stream(device: object = None) -> SimpleNamespace:
     """A stream that has done its work as soon as it is told to."""
-
-    def __init__(self, device: object = None) -> None:
-        pass
-
-    def wait_stream(self, other: SimulatedStream) -> None:
-        """Nothing to wait for."""
+    return SimpleNamespace(wait_stream=lambda other: None)
 
 
 def _on_device(values: Any) -> bool:
@@ -281,22 +246,6 @@ def _check_generator(generator: Any, device: Any) -> None:
         )
 
 
-def _new_tensor(func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
-    """x.new_tensor(numbers)."""
-    if not _on_device(args):
-        return func(*args, **kwargs)
-    _DEVICE.wait("upload")
-    return _wrap(torch.tensor(*args[1:], dtype=kwargs.get("dtype") or args[0].dtype))
-
-
-def _one_hot(func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
-    """torch makes a tensor inside, by a device that the wrapper has in Python alone."""
-    if len(args) + len(kwargs) < 2 and _on_device(args):
-        _DEVICE.wait("one_hot")  # for the largest number
-    made = func(*_map(_inner, args), **_map(_inner, kwargs))
-    return _wrap(made) if _on_device((args, kwargs)) else made
-
-
 def _pin(tensor: Tensor) -> Tensor:
     tensor.pinned = True  # type: ignore[attr-defined]
     return tensor
@@ -323,8 +272,8 @@ def _move(func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
     to_cuda, here = target == "cuda", isinstance(tensor, SimulatedTensor)
     dtype = dtype or tensor.dtype
     if to_cuda == here:
-        with torch._C.DisableTorchFunction():  # another device is meta, which has no numbers
-            return tensor.to(dtype=dtype, device=None if here else device, copy=copy)
+        with torch._C.DisableTorchFunction():
+            return tensor.to(dtype=dtype, copy=copy)
     if not (non_blocking and _is_pinned(tensor)):
         _DEVICE.wait("upload" if to_cuda else "to the cpu")
     with torch._C.DisableTorchFunction():
@@ -337,14 +286,12 @@ SURFACE: dict[Any, Callable[[Any, Any, dict[str, Any]], Any]] = {
     Tensor.to: _move,
     Tensor.cpu: _move,
     Tensor.cuda: _move,
-    Tensor.new_tensor: _new_tensor,
     Tensor.pin_memory: lambda func, args, kwargs: _pin(args[0].clone()),
     Tensor.is_pinned: lambda func, args, kwargs: _is_pinned(args[0]),
     # `inner` does not come along
     torch._has_compatible_shallow_copy_type: lambda func, args, kwargs: (
         not _on_device(args) and func(*args)
     ),
-    torch.nn.functional.one_hot: _one_hot,
 }
 
 
@@ -370,22 +317,14 @@ def simulated_cuda() -> Iterator[Device]:
 
     device = _DEVICE
     device.waits.clear()
-    if torch.Generator is SimulatedGenerator:  # pytest --simulated-cuda
-        yield device
-        return
-
-    def set_mode(mode: str) -> None:
-        device.mode = mode
-
     stand_ins: dict[str, Callable[..., Any]] = {
         "is_available": lambda: True, "device_count": lambda: 1, "current_device": lambda: 0,
         "mem_get_info": lambda device=None: (2**34, 2**34),
         "get_device_name": lambda *args: "simulated CUDA device",
         "synchronize": lambda *args: device.wait("synchronize"),
-        "max_memory_allocated": lambda *args: 2**25, "reset_peak_memory_stats": lambda *args: None,
-        "Stream": SimulatedStream, "current_stream": SimulatedStream,
+        "Stream": _stream, "current_stream": _stream,
         "stream": lambda stream: contextlib.nullcontext(),
-        "set_sync_debug_mode": set_mode, "is_current_stream_capturing": lambda: False,
+        "is_current_stream_capturing": lambda: False,
     }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch, Surface():
         for name, stand_in in stand_ins.items():
@@ -401,40 +340,12 @@ def simulated_cuda() -> Iterator[Device]:
 # --- as a plugin of pytest ------------------------------------------------------------------------
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--simulated-cuda", action="store_true", help="run the tests on a simulated CUDA device"
-    )
-
-
-@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--simulated-cuda"):
-        stack = contextlib.ExitStack()
-        stack.enter_context(simulated_cuda())
-        stack.enter_context(no_programs())
-        config.add_cleanup(stack.close)
+    config.addinivalue_line("markers", "cuda: on CUDA, on the simulated device where there is none")
 
 
-@contextlib.contextmanager
-def no_programs() -> Iterator[None]:
-    """Skip a test that starts a program, in its fixtures too; a fork has the simulated device."""
-    start, fork = subprocess.Popen.__init__, BaseProcess.start
-    reason = "starts a program, which has no simulated device"
-
-    def start_or_skip(self: Any, args: Any, *more: Any, **options: Any) -> None:
-        program = args if isinstance(args, str) else str(args[0])
-        if Path(program).name not in HELPERS:
-            pytest.skip(reason)
-        start(self, args, *more, **options)
-
-    def fork_or_skip(self: Any) -> None:
-        if self._start_method not in (None, "fork"):
-            pytest.skip(reason)
-        fork(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subprocess.Popen, "__init__", start_or_skip)
-        patch.setattr(BaseProcess, "start", fork_or_skip)
-        patch.setattr(os, "forkpty", lambda: pytest.skip(reason))
+@pytest.fixture(autouse=True)
+def _device_of_the_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    needed = request.node.get_closest_marker("cuda") and not torch.cuda.is_available()
+    with simulated_cuda() if needed else contextlib.nullcontext():
         yield

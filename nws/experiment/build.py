@@ -214,7 +214,6 @@ def build_machine(config: DictConfig, data: Dataset | int) -> HelmholtzMachine:
 def build_rule(config: DictConfig, total_steps: int = 1) -> Rule:
     """Return the learning rule of the `algorithm` group."""
     rule: Rule = _build(filled(to_dict(config.algorithm), total_steps), "algorithm")
-    rule.try_step(total_steps - 1)  # a schedule that leaves its range is found here
     return rule
 
 

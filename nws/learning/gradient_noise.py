@@ -43,10 +43,14 @@ def estimate_noise(gradients: Tensor, size: int) -> GradientNoise:
     Raises:
         UserError: For less than 2 gradients, which have no variance.
     """
-    _check_count(len(gradients))
+    count = len(gradients)
+    if count < 2:
+        raise UserError(
+            f"the noise of gradients needs at least 2 batches, got {count}; take more batches"
+        )
     mean = gradients.mean(0)
-    trace = size * (gradients - mean).square().sum() / (len(gradients) - 1)
-    squared_norm = mean.square().sum() - trace / (size * len(gradients))
+    trace = size * (gradients - mean).square().sum() / (count - 1)
+    squared_norm = mean.square().sum() - trace / (size * count)
     return GradientNoise(float(trace), float(squared_norm))
 
 
@@ -70,9 +74,8 @@ def gradient_noise(
         step: Of the run, for a rule that draws other numbers of samples at other steps.
 
     Raises:
-        UserError: For less than 2 batches.
+        UserError: For one batch alone.
     """
-    _check_count(len(batches))
     learner = WakeSleep(*copy.deepcopy((machine, rule)), rng)  # the weighting may have a state
     learner.start_step(step)
     found: dict[str, list[Tensor]] = {each.name: [] for each in learner.machine.networks}
@@ -83,10 +86,3 @@ def gradient_noise(
             found[network.name].append(torch.cat(parts))
     size = len(batches[0])
     return {name: estimate_noise(torch.stack(each), size) for name, each in found.items()}
-
-
-def _check_count(count: int) -> None:
-    if count < 2:
-        raise UserError(
-            f"the noise of gradients needs at least 2 batches, got {count}; take more batches"
-        )

@@ -99,11 +99,6 @@ class NaturalMetric:
         self._measured: tuple[Sequence[Term], list[Tensor], list[Tensor]] | None = None
 
     @property
-    def fishers(self) -> list[UnitFisher]:
-        """The exact Fisher matrix of `rows`, one operator a layer; none where the rows are gone."""
-        return [UnitFisher(rows.inputs, rows.curvature, rows.name) for rows in self.rows]
-
-    @property
     def refreshes(self) -> bool:
         """Whether this step updates the metric."""
         return self._step % self.options.refresh_every == 0 or not self.rows
@@ -146,25 +141,17 @@ class NaturalMetric:
         weights, biases = self._gradients()
         gradients = [_join(*parts) for parts in zip(weights, biases, strict=True)]
         directions = self.metric.direction(gradients)
-        self._check_shapes(directions, gradients)
         if measures:
             self._measured = terms, gradients, self._parameters()
-        scale = self._bounded(1 + self._alpha, directions)
+        scale = 1 + self._alpha
+        if self.options.max_kl is not None:
+            scale = scale * self._shorten(scale.square() * self._square_length(directions))
         for weight, bias, direction in zip(weights, biases, directions, strict=True):
-            torch.mul(direction[:, :-1], scale, out=weight)
-            torch.mul(direction[:, -1], scale, out=bias)
+            weight.copy_(direction[:, :-1] * scale)
+            bias.copy_(direction[:, -1] * scale)
 
     def _parameters(self) -> list[Tensor]:
         return [_join(layer.weight.detach(), layer.bias.detach()) for layer in self._layers]
-
-    def _check_shapes(self, directions: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
-        """Raise `UserError` where a metric returns other shapes than those of the gradients."""
-        found, expected = ([tuple(each.shape) for each in part] for part in (directions, gradients))
-        if found != expected:
-            raise UserError(
-                f"{type(self.metric).__name__}.direction must return a tensor (m, d) for each layer"
-                f" of the {self.network.name}, {expected}; got {found}"
-            )
 
     def _shorten(self, length: Tensor) -> Tensor:
         """The factor that keeps a direction of this squared length in the trust region.
@@ -175,16 +162,11 @@ class NaturalMetric:
         longest = 2 * self.options.max_kl / self.learning_rate.square()
         return (longest / length).sqrt().clamp(max=1)
 
-    def _bounded(self, scale: Tensor, directions: Sequence[Tensor]) -> Tensor:
-        """The scale, shortened where a step would leave the trust region, by the exact length."""
-        if self.options.max_kl is None:
-            return scale
-        return scale * self._shorten(scale.square() * self._square_length(directions))
-
     def _square_length(self, vectors: Sequence[Tensor]) -> Tensor:
-        """The squared Fisher length of (m, d) a layer."""
-        pairs = zip(self.fishers, vectors, strict=True)
-        return torch.stack([fisher.quadratic(vector) for fisher, vector in pairs]).sum()
+        """The squared length of (m, d) a layer, by the exact Fisher matrix."""
+        pairs = zip(self.rows, vectors, strict=True)
+        squares = [UnitFisher(rows.inputs, rows.curvature).quadratic(v) for rows, v in pairs]
+        return torch.stack(squares).sum()
 
     @torch.no_grad()
     def after_step(self, machine: HelmholtzMachine) -> None:

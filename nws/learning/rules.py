@@ -29,13 +29,12 @@ class Rule:
         baseline: Whether 1/K is subtracted from the weights of recognition's wake gradient.
         bidirectional: Whether the model of the data is p*, the geometric mean of both networks.
         dreams: Dream rows for each data point; None for as many as samples.
-        samples_schedule: The share of K that a step draws, a function of the step, counted from 0
-            (see nws/schedules.py); None for all of K.
+        samples_schedule: The share of K that a step draws, from 0 (one sample) to 1, as a function
+            of the step, counted from 0 (see nws/schedules.py); None for all of K.
 
     Raises:
         UserError: For less than one sample or dream, shares that are negative or not finite, or a
-            weighting or schedule that is no function or returns something else than weights or a
-            share.
+            weighting or schedule that cannot be called.
     """
 
     name: str
@@ -63,64 +62,37 @@ class Rule:
         for name in ("baseline", "bidirectional"):
             if not isinstance(found := getattr(self, name), bool):
                 raise UserError(f"algorithm.{name} must be true or false, got {found!r}")
-        if self.recognition_wake + self.recognition_dream == 0:
+        weighs_by_0 = self.samples == 1 and self.baseline  # 1 - 1/K
+        if not self.recognition_dream and (weighs_by_0 or not self.recognition_wake):
             raise UserError(
-                "algorithm.recognition_wake and recognition_dream are both 0: nothing would train"
-                " recognition"
+                "nothing would train recognition; raise algorithm.recognition_dream or"
+                " recognition_wake, which with algorithm.baseline=true needs algorithm.samples of"
+                " at least 2"
             )
-        if self.samples == 1 and self.baseline and self.recognition_dream == 0:
-            raise UserError(
-                "algorithm.samples=1 with algorithm.baseline=true weighs recognition's one sample"
-                " by 1 - 1/K = 0: nothing would train it; take algorithm.samples of at least 2"
-            )
-        _check_callable("weighting", self.weighting, "of log p and log q")
-        if self.samples_schedule is not None:
-            _check_callable("samples_schedule", self.samples_schedule, "of the step, or null,")
-        self._try_weighting(self.samples)
-        self.try_step(0)
+        self._try()
 
-    def samples_at(self, step: int) -> int:
-        """Return the samples of each data point that a step draws: 1 to K.
-
-        Raises:
-            UserError: Where the schedule has no value, or none in 0 .. 1.
-        """
-        if self.samples_schedule is None:
-            return self.samples
+    def _try(self) -> None:
+        """Find a wrong weighting (on a copy, for its state) or schedule before the first step."""
+        shape, name = (1, self.samples), "samples_schedule, a function of the step or null,"
         try:
-            share = float(self.samples_schedule(step))
-        except (TypeError, ValueError, ArithmeticError) as error:
-            raise UserError(
-                f"algorithm.samples_schedule cannot be followed at step {step}: {error}"
-            ) from error
-        if not 0 <= share <= 1:
-            raise UserError(
-                "algorithm.samples_schedule must give shares of algorithm.samples from 0 to 1,"
-                f" got {share:g} at step {step}"
-            )
-        return max(1, round(share * self.samples))
-
-    def try_step(self, step: int) -> None:
-        """Raise `UserError` where the rule cannot draw or weigh the samples of a step."""
-        if self.samples_schedule is not None:
-            self._try_weighting(self.samples_at(step))
-
-    def _try_weighting(self, samples: int) -> None:
-        """Find a wrong weighting before the first step, on a copy: it may have a state."""
-        shape = (1, samples)
-        try:
+            self.samples_at(0)
+            name = "weighting, a function of log p and log q, (B, K) each,"
             found = copy.deepcopy(self.weighting)(torch.zeros(shape), torch.zeros(shape))
             good = [tuple(weights.shape) for weights in found] == [shape, shape]
-        except (AttributeError, TypeError) as error:
+        except (AttributeError, TypeError, ArithmeticError) as error:
             raise UserError(
-                "algorithm.weighting cannot be called with log p and log q, (B, K) each:"
-                f" {type(error).__name__}: {error}"
+                f"algorithm.{name} cannot be called: {type(error).__name__}: {error}"
             ) from error
         if not good:
             raise UserError(
                 "algorithm.weighting must return the weights of p and of q, (B, K) each,"
                 f" got {found!r}"
             )
+
+    def samples_at(self, step: int) -> int:
+        """Return the samples of each data point that a step draws: 1 to K."""
+        share = 1.0 if self.samples_schedule is None else self.samples_schedule(step)
+        return min(max(1, round(share * self.samples)), self.samples)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of a weighting that has one; else nothing."""
@@ -130,11 +102,3 @@ class Rule:
         """Go on from a state."""
         if hasattr(self.weighting, "load_state_dict"):
             self.weighting.load_state_dict(state)
-
-
-def _check_callable(name: str, found: object, what: str) -> None:
-    if not callable(found):
-        raise UserError(
-            f"algorithm.{name} must name a function {what} by _target_, with _partial_: true, or"
-            f" an object that is called, got {found!r}"
-        )

@@ -93,6 +93,8 @@ class WakeSleep:
     ) -> None:
         self.machine, self.rule, self.rng, self.metrics = machine, rule, rng, tuple(metrics)
         self._weights = sum(each.numel() for each in machine.parameters())
+        # whether another batch is for recognition alone
+        self._unlabeled = any(each.options.batch == "unlabeled" for each in self.metrics)
         self.start_step(0)
 
     def start_step(self, step: int) -> None:
@@ -121,7 +123,7 @@ class WakeSleep:
             Losses, the K-sample bound and the effective sample size.
         """
         learns = bool(self.rule.recognition_dream)
-        dreams = learns or self._takes_dreams(own=other is None)
+        dreams = learns or (self._takes_dreams and (other is None or self._unlabeled))
         results: list[StepResult] = []
         kept: list[tuple[Phases, Terms]] = []  # for the metrics
         for part in x.chunk(self._parts(x)):
@@ -132,8 +134,7 @@ class WakeSleep:
             results.append(self._result(phases, len(x)))
             if self.metrics:
                 kept.append((phases, terms))
-        statistics, layer_losses = zip(*results, strict=True)
-        result = StepResult(torch.stack(statistics).sum(0), torch.stack(layer_losses).sum(0))
+        result = StepResult(*(torch.stack(each).sum(0) for each in zip(*results, strict=True)))
         gradients = [each.grad for each in self.machine.parameters() if each.grad is not None]
         sum_([*gradients, *result])
         if self.metrics:
@@ -145,7 +146,7 @@ class WakeSleep:
         if other is None or not any(metric.refreshes for metric in self.metrics):
             return None
         weighting = copy.deepcopy(self.rule.weighting)  # one with a state has seen this step
-        takes = not self._unlabeled and any(map(_takes_dreams, self.metrics))
+        takes = self._takes_dreams and not self._unlabeled
         return self._phases(other, len(other), takes, weighting)
 
     def _precondition(self, kept: Sequence[tuple[Phases, Terms]], others: Phases | None) -> None:
@@ -168,13 +169,10 @@ class WakeSleep:
         return own | {key: value for each in self.metrics for key, value in each.report().items()}
 
     @property
-    def _unlabeled(self) -> bool:
-        """Whether another batch is for recognition alone."""
-        return any(metric.options.batch == "unlabeled" for metric in self.metrics)
-
-    def _takes_dreams(self, own: bool) -> bool:
+    def _takes_dreams(self) -> bool:
         """Whether a metric takes in dreams at this step: this batch's own, or those of another."""
-        return (own or self._unlabeled) and any(map(_takes_dreams, self.metrics))
+        takers = (each for each in self.metrics if not each.network.upward and each.refreshes)
+        return any(each.options.generator_rows == "model" for each in takers)
 
     def _parts(self, x: Tensor) -> int:
         """In how many parts a batch comes."""
@@ -231,12 +229,6 @@ class WakeSleep:
         means = bound.sum() / points, ess.sum() / points
         statistics = torch.stack([wake_losses.sum(), dream_loss, *means])
         return StepResult(statistics, torch.cat([wake_losses, losses]))
-
-
-def _takes_dreams(metric: NaturalMetric) -> bool:
-    """Whether a metric takes in dreams at this step."""
-    dreams = metric.options.generator_rows == "model" and not metric.network.upward
-    return dreams and metric.refreshes
 
 
 def _uniform(trace: Trace, rows: int) -> Tensor:

@@ -251,7 +251,12 @@ def exact_log_likelihood(
     Raises:
         UserError: Where a table would be larger, with its size, or hidden units have no support.
     """
-    _check_tables(machine, len(x), max_states)
+    if not can_enumerate(machine, len(x), max_states):
+        raise UserError(
+            f"exact log-likelihoods of layers {list(machine.sizes)} on {len(x)} data points need a"
+            f" table of 2^{_largest_table(machine, len(x)):.1f} states, the limit is {max_states};"
+            " use the importance-sampled log_likelihood instead"
+        )
     x = x.to(next(machine.parameters()))
     above, log_above = x.new_zeros(1, 0), x.new_zeros(1)
     for i, units in reversed(list(enumerate(machine.units))):
@@ -266,27 +271,17 @@ def exact_log_likelihood(
 
 def can_enumerate(machine: HelmholtzMachine, points: int, max_states: int = MAX_STATES) -> bool:
     """Return whether `exact_log_likelihood` can sum over a machine's states for so many points."""
-    try:
-        _check_tables(machine, points, max_states)
-    except UserError:
-        return False
-    return True
+    return _largest_table(machine, points) <= math.log2(max_states)
 
 
-def _check_tables(machine: HelmholtzMachine, points: int, max_states: int) -> None:
-    hidden = machine.sizes[1:]
-    if any(units.support is None for units in machine.units[1:]):
-        raise UserError("exact log-likelihoods need hidden units with finitely many values")
-    powers = [sum(pair) for pair in zip(hidden, (*hidden[1:], 0), strict=True)]
-    base = max(len(units.support or ()) for units in machine.units[1:])
-    large = base ** max(powers) > max_states
-    if large or points * base ** hidden[0] > max_states:
-        needed = f"{base}^{max(powers)}" if large else f"{points} x {base}^{hidden[0]}"
-        raise UserError(
-            f"exact log-likelihoods of layers {list(machine.sizes)} on {points} data points need a"
-            f" table of {needed} states, the limit is {max_states}; use the importance-sampled"
-            " log_likelihood instead"
-        )
+def _largest_table(machine: HelmholtzMachine, points: int) -> float:
+    """log2 of the entries of the largest table; inf where hidden units have no support."""
+    support, (first, *rest) = machine.units[-1].support, machine.sizes[1:]
+    if support is None:  # hidden layers are of one family
+        return math.inf
+    pairs = [sum(pair) for pair in zip((first, *rest), (*rest, 0), strict=True)]
+    bits = math.log2(len(support))
+    return max(bits * max(pairs), bits * first + math.log2(max(points, 1)))
 
 
 def all_values(units: Units, count: int) -> Tensor:

@@ -5,8 +5,9 @@ resampling); Bornschein et al. 2016 (bidirectional Helmholtz machines, p*).
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -46,42 +47,20 @@ def reconstruct(machine: HelmholtzMachine, x: Tensor, rng: torch.Generator | Non
     return machine.wake(x, 1, rng).pixel_means.clone()
 
 
-class Chain(Protocol):
+class Chain(ABC):
     """C Markov chains next to each other.
-
-    Attributes:
-        x: The pixels, (C, n_0); those that are observed stay as they were given.
-    """
-
-    x: Tensor
-
-    def step(self) -> Tensor:
-        """Draw every layer and the free pixels again.
-
-        Returns:
-            The expected pixels given h^1, observed ones as given, (C, n_0).
-        """
-
-
-class ResamplingChain:
-    """Chains whose states follow p: h ~ p(h | x) by importance resampling, then x ~ p(x | h).
-
-    Of `samples` (K) draws h_k ~ q(h | x), h_k is kept with probability w_k / sum w,
-    w_k = p(x, h_k) / q(h_k | x). The larger K, the closer the states follow p.
 
     Args:
         machine: The machine.
         x: First pixels, (C, n_0).
         rng: Generator of the draws.
         observed: Which pixels are held, (n_0,) booleans; none where left out.
-        samples: K.
 
     Attributes:
-        ess: Effective sample size 1 / sum_k (w_k / sum w)^2 of the last step, from 1 to K, a mean
-            over the chains; nan before the first. Near 1, h hardly follows p(h | x).
+        x: The pixels, (C, n_0); those that are observed stay as they were given.
 
     Raises:
-        UserError: For samples below 1, or `observed` that is not (n_0,) booleans.
+        UserError: For `observed` that is not (n_0,) booleans.
     """
 
     def __init__(
@@ -90,12 +69,49 @@ class ResamplingChain:
         x: Tensor,
         rng: torch.Generator | None = None,
         observed: Tensor | None = None,
-        samples: int = 10,
     ) -> None:
-        self.ess = math.nan
-        self.machine, self.rng, self.samples = machine, rng, positive_int("samples", samples)
-        self.x = x.clone()
-        self._observed = _observed(machine, observed, x.device)
+        pixels = machine.sizes[0]
+        if observed is None:
+            observed = torch.zeros(pixels, dtype=torch.bool)
+        if observed.shape != (pixels,) or observed.dtype != torch.bool:
+            raise UserError(
+                f"observed must be ({pixels},) booleans, one a pixel, got {tuple(observed.shape)}"
+                f" {observed.dtype}"
+            )
+        self.machine, self.rng, self.x = machine, rng, x.clone()
+        self._observed = observed.to(x.device)
+
+    @abstractmethod
+    def step(self) -> Tensor:
+        """Draw every layer and the free pixels again.
+
+        Returns:
+            The expected pixels given h^1, observed ones as given, (C, n_0).
+        """
+
+
+class ResamplingChain(Chain):
+    """Chains whose states follow p: h ~ p(h | x) by importance resampling, then x ~ p(x | h).
+
+    Of `samples` (K) draws h_k ~ q(h | x), h_k is kept with probability w_k / sum w,
+    w_k = p(x, h_k) / q(h_k | x). The larger K, the closer the states follow p.
+
+    Args:
+        *arguments: As for `Chain`.
+        **options: As for `Chain`.
+        samples: K.
+
+    Attributes:
+        ess: Effective sample size 1 / sum_k (w_k / sum w)^2 of the last step, from 1 to K, a mean
+            over the chains; nan before the first. Near 1, h hardly follows p(h | x).
+
+    Raises:
+        UserError: For samples below 1.
+    """
+
+    def __init__(self, *arguments: Any, samples: int = 10, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.ess, self.samples = math.nan, positive_int("samples", samples)
 
     @torch.no_grad()
     def step(self) -> Tensor:
@@ -112,7 +128,7 @@ class ResamplingChain:
         return torch.where(self._observed, self.x, visible.to_data(means))
 
 
-class GibbsChain:
+class GibbsChain(Chain):
     """Chains whose pixels follow p*(x), exactly: Gibbs sampling, one unit after the other.
 
     p*(x) = (sum_h sqrt(p(x, h) q(h | x)))^2 / Z is the marginal of x under
@@ -130,48 +146,35 @@ class GibbsChain:
 
     Args:
         machine: A machine of binary or bipolar units.
-        x: First pixels, (C, n_0).
-        rng: Generator of the draws.
-        observed: Which pixels are held, (n_0,) booleans; none where left out.
+        *arguments: As for `Chain`.
+        **options: As for `Chain`.
 
     Raises:
-        UserError: For units with other values than 0 and 1, or `observed` that is not (n_0,)
-            booleans.
+        UserError: For units with other values than 0 and 1.
     """
 
-    def __init__(
-        self,
-        machine: HelmholtzMachine,
-        x: Tensor,
-        rng: torch.Generator | None = None,
-        observed: Tensor | None = None,
-    ) -> None:
+    def __init__(self, machine: HelmholtzMachine, *arguments: Any, **options: Any) -> None:
         if any(units.support != (0.0, 1.0) for units in machine.units):
             raise UserError(
                 "a Gibbs chain needs binary or bipolar units in every layer; "
                 "take --chain resampling for this machine"
             )
-        self.machine, self.rng = machine, rng
-        self._observed = _observed(machine, observed, x.device)
+        super().__init__(machine, *arguments, **options)
         free = (~self._observed).nonzero()[:, 0].tolist()
         self._free_units = [free, *(list(range(size)) for size in machine.sizes[1:])]
         # Rows 2 c and 2 c + 1 are h and h' of chain c.
-        self._values = [block.clone() for block in machine.wake(x, 2, rng).value_blocks]
+        self._values = [block.clone() for block in machine.wake(self.x, 2, self.rng).value_blocks]
         self._layers: list[list[Layer]] = [
             [edge.layer for edge in sorted(network.edges, key=lambda edge: edge.position)]
             for network in machine.networks
         ]
-
-    @property
-    def x(self) -> Tensor:
-        """The pixels, (C, n_0)."""
-        return self._values[0][::2]
 
     @torch.no_grad()
     def step(self) -> Tensor:
         """Draw every unit once, then the free pixels; expected pixels (C, n_0)."""
         for layer in [*range(1, len(self._values)), 0]:
             self._draw_layer(layer)
+        self.x = self._values[0][::2]
         logits = self._layers[0][0](self._states(1))
         return torch.where(self._observed, self.x, torch.sigmoid(_sum_pairs(logits) / 2))
 
@@ -309,18 +312,6 @@ def half_mask(shape: tuple[int, int], side: str) -> Tensor:
     missing = torch.zeros(shape, dtype=torch.bool)
     missing[halves[side]] = True
     return missing.flatten()
-
-
-def _observed(machine: HelmholtzMachine, observed: Tensor | None, device: torch.device) -> Tensor:
-    pixels = machine.sizes[0]
-    if observed is None:
-        return torch.zeros(pixels, dtype=torch.bool, device=device)
-    if observed.shape != (pixels,) or observed.dtype != torch.bool:
-        raise UserError(
-            f"observed must be ({pixels},) booleans, one a pixel, got {tuple(observed.shape)}"
-            f" {observed.dtype}"
-        )
-    return observed.to(device)
 
 
 def _sum_pairs(values: Tensor) -> Tensor:

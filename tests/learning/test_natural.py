@@ -10,18 +10,7 @@ from typing import Any
 import pytest
 import reference
 import torch
-from cases import (
-    CASES,
-    EXACT,
-    RULES,
-    Case,
-    apart,
-    assert_close,
-    make_rule,
-    random_machine,
-    seeded,
-    tolerance,
-)
+from cases import CASES, EXACT, RULES, Case, apart, assert_close, make_rule, seeded, tolerance
 from directions import (
     ALPHA,
     BOTH,
@@ -34,7 +23,6 @@ from directions import (
     dense_blocks,
     directions,
     expected_directions,
-    joined,
     learner,
     natural,
     natural_metrics,
@@ -44,11 +32,8 @@ from directions import (
 from torch import Tensor
 
 from nws.errors import UserError
-from nws.learning import NaturalMetric, Rule, WakeSleep
+from nws.learning import Rule, WakeSleep
 from nws.models import HelmholtzMachine
-from nws.natural import Damping, natural_direction
-from nws.natural.metrics import Fisher, Metric
-from nws.natural.solvers import Cholesky, ConjugateGradient
 
 ROWS = ("model", "posterior")
 OTHER = Case(CASE.sizes, 1, 6, CASE.units).data(seed=5)  # of another size than the batch, too
@@ -223,40 +208,6 @@ def test_a_huge_alpha_gives_the_plain_gradient() -> None:
             assert (error < 0.01) == near
 
 
-def test_conjugate_gradient_goes_as_cholesky_over_batches_of_changing_size() -> None:
-    machine, rule = random_machine((9, 7, 5, 2, 3)), make_rule("rws", CASE.samples)
-    tight = partial(ConjugateGradient, 1000, tolerance=1e-13)
-    learning = [
-        WakeSleep(machine, rule, seeded(SEED), natural_metrics(machine, make=partial(Fisher, each)))
-        for each in (tight, Cholesky)
-    ]
-    optimizer = torch.optim.SGD(machine.parameters(), lr=0.3)
-    for step, batch in enumerate((4, 3, 4)):
-        x, found = (torch.rand(batch, 9, generator=seeded(step)) < 0.4).double(), []
-        for each in learning:
-            each.step(x)
-            found.append(directions(machine))
-        for one, other in zip(*found, strict=True):
-            assert_close(one, other, SOLVED)
-        optimizer.step()
-    report = learning[0].report()
-    assert report["generator/iterations"] > 1 and report["recognition/residual"] < 1e-12
-
-
-@pytest.mark.parametrize("which", BOTH, ids=["generator", "recognition"])
-def test_the_plain_version_of_the_package_gives_the_same(which: int) -> None:
-    """`nws.natural.natural_direction` on the rows that the metric took in."""
-    machine, x = CASE.machine(), CASE.data(soft=True)
-    WakeSleep(machine, make_rule("rws", CASE.samples), CASE.rng(SEED)).step(x)
-    plain = joined(machine.networks[which])
-    learning = learner(CASE, machine, refresh_every=2)  # which keeps the rows
-    learning.step(x)
-    rows = learning.metrics[which].rows
-    for found, each, gradient in zip(joined(machine.networks[which]), rows, plain, strict=True):
-        expected = natural_direction(each.inputs, each.curvature, gradient, ALPHA)
-        assert_close(found, expected.detach(), SOLVED)
-
-
 @pytest.mark.parametrize("refresh_every", [1, 3])
 def test_the_matrix_and_alpha_of_the_last_refresh_serve_until_the_next(refresh_every: int) -> None:
     """Parameters and alpha move at every step: a matrix of another step gives another direction."""
@@ -350,32 +301,3 @@ def test_rows_that_are_not_finite_name_the_layer(which: int, layer: int, n: int,
     name = f"{machine.networks[which].name} layer {layer}"
     assert f"{name}: cannot factor a Fisher block from {what}" in str(error.value)
     assert "its rows are not finite; lower optimizer.lr" in str(error.value)
-
-
-class Misshapen(Metric):
-    """A metric of a user's own that returns something else than one (m, d) a layer."""
-
-    def __init__(self, spoil: Callable[[list[Tensor]], Any]) -> None:
-        self.spoil = spoil
-
-    def update(self, rows: Any, alpha: Tensor) -> None:
-        pass
-
-    def direction(self, gradients: Sequence[Tensor]) -> Any:
-        return self.spoil(list(gradients))
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda parts: parts[:-1],
-        lambda parts: [part[:, :-1] for part in parts],
-        lambda parts: [part.T for part in parts],
-    ],
-)
-def test_directions_of_another_shape_get_one_message(spoil: Callable[[list[Tensor]], Any]) -> None:
-    machine = random_machine((5, 4, 3)).float()
-    metrics = [NaturalMetric(net, Misshapen(spoil), Damping(0.2)) for net in machine.networks]
-    learner = WakeSleep(machine, make_rule("rws", 4), seeded(), metrics)
-    with pytest.raises(UserError, match=r"Misshapen.direction must return a tensor \(m, d\) for"):
-        learner.step(torch.zeros(3, 5))

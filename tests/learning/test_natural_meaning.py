@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import pytest
 import reference
@@ -16,11 +17,24 @@ from cases import (
     random_machine,
     seeded,
 )
-from directions import ALPHA, BOTH, natural, natural_metrics, network_of, relative_error, write
+from directions import (
+    ALPHA,
+    BOTH,
+    CASE,
+    SOLVED,
+    directions,
+    learner,
+    natural,
+    natural_metrics,
+    network_of,
+    relative_error,
+    write,
+)
 from torch import Tensor
 
 from nws.learning.gradients import write_gradients
 from nws.models import HelmholtzMachine, Trace
+from nws.natural.metrics import Kronecker
 
 SMALL = (3, 2, 2)
 DATA = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
@@ -142,3 +156,35 @@ def test_the_natural_step_does_not_depend_on_the_encoding_of_the_units(which: in
     assert difference(None)[:with_parents].min() > 0.1  # the plain gradient
     # damping is where the encoding comes in
     assert difference(0.2)[:with_parents].min() > 1e3 * INVARIANT
+
+
+# --- the Kronecker metric -------------------------------------------------------------------------
+
+EXACT_METRIC = partial(Kronecker, memory=1, rank="full", refresh_every=1)
+
+
+def machine_of(weight: float) -> HelmholtzMachine:
+    """Weights times a factor; at 0 the curvature of a unit is that of its bias, in all rows."""
+    machine = CASE.machine()
+    for network in machine.networks:
+        for layer in network.layers:
+            layer.weight.data.mul_(weight)
+    return machine
+
+
+@pytest.mark.parametrize("rows", ["model", "posterior"])
+@pytest.mark.parametrize(("weight", "same"), [(0.0, True), (1.0, False)])
+def test_it_is_the_exact_metric_where_curvature_does_not_depend_on_parents(
+    weight: float, same: bool, rows: str
+) -> None:
+    """E[A'' h h^T] = E[A''] E[h h^T] where A'' is constant; elsewhere it is not (the control)."""
+    machine, found = machine_of(weight), []
+    options: dict[str, Any] = {"generator_rows": rows}
+    for settings in ({"make": EXACT_METRIC}, {"kind": "fisher"}):
+        learning = learner(CASE, machine, **settings, **options)
+        for seed in range(3):  # no step of the optimizer: the machine stays as it is
+            learning.step(CASE.data(seed=seed))
+        found.append(directions(machine))
+    for which in BOTH:
+        far = relative_error(found[0][which], found[1][which])
+        assert (far < SOLVED) if same else (far > 1e-3), far

@@ -1,23 +1,22 @@
-"""A metric goes on bit for bit from its state; metrics of a user's own; what a metric reports."""
+"""A metric goes on bit for bit from its state, and keeps no phase that it does not need."""
 
 from __future__ import annotations
 
 import gc
 import io
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from cases import assert_close, make_rule
-from directions import ALPHA, CASE, KINDS, METRICS, SEED, directions, learner, natural_metrics
+from directions import ALPHA, CASE, KINDS, METRICS, directions, learner, natural_metrics
 from torch import Tensor
 
 from nws.learning import WakeSleep
 from nws.models import HelmholtzMachine, Trace
-from nws.natural import LevenbergMarquardt, Metric, Rows
+from nws.natural import LevenbergMarquardt
 from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker
 from nws.natural.solvers import Cholesky, ConjugateGradient, ShermanMorrison, Woodbury
 
@@ -92,6 +91,7 @@ def equal(one: list[list[Tensor]], other: list[list[Tensor]]) -> bool:
     ("options", "stop"),
     [
         ({}, 4),
+        ({"adapts": True}, 4),
         ({"refresh_every": 3}, 3),
         ({"refresh_every": 3}, 4),
         ({"refresh_every": 4, "max_rows": 5, "batch": "other"}, 5),
@@ -103,46 +103,26 @@ def test_a_metric_goes_on_bit_for_bit_from_its_state(
 ) -> None:
     """Stopped at a refresh and between two, for three more steps."""
 
-    def make(machine: HelmholtzMachine) -> WakeSleep:
-        return learner(CASE, machine, schedule=SCHEDULE, make=MAKE[name], **options)
+    options = dict(options)
+    adapts = options.pop("adapts", False)
 
-    whole = run(make(CASE.machine()), range(stop + 3))
+    def make(machine: HelmholtzMachine) -> WakeSleep:
+        learning = learner(CASE, machine, schedule=SCHEDULE, make=MAKE[name], **options)
+        for metric in learning.metrics if adapts else ():
+            metric.damping = LevenbergMarquardt(0.1, every=2).to(metric.damping.alpha)
+        return learning
+
+    first = make(CASE.machine())
+    whole = run(first, range(stop + 3))
     learning = make(CASE.machine())
     run(learning, range(stop))
     rest = continued(learning, make)
     assert equal(whole[stop:], run(rest, range(stop, stop + 3)))
+    assert rest.report() == first.report()
     # the control: a fresh metric, which takes in rows at once
     fresh = continued(learning, make, fresh=True)
     remembers = name not in FORGETFUL or stop % options.get("refresh_every", 1) > 0
     assert equal(whole[stop:], run(fresh, range(stop, stop + 3))) != remembers
-
-
-def test_an_adaptive_damping_goes_on_bit_for_bit() -> None:
-    def make(machine: HelmholtzMachine) -> WakeSleep:
-        learning = learner(CASE, machine)
-        for metric in learning.metrics:
-            metric.damping = LevenbergMarquardt(0.1, every=2).to(metric.damping.alpha)
-        return learning
-
-    first, learning = make(CASE.machine()), make(CASE.machine())
-    whole = run(first, range(7))
-    run(learning, range(4))
-    rest = continued(learning, make)
-    assert equal(whole[4:], run(rest, range(4, 7)))
-    assert rest.report() == first.report() and rest.report()["generator/damping"] != 0.1
-
-
-def test_a_state_is_of_the_step_it_was_taken_at() -> None:
-    """One that a file has is not changed by later steps."""
-    learning = learner(CASE, CASE.machine(), schedule=SCHEDULE, refresh_every=3)
-    run(learning, range(4))
-    state = learning.metrics[0].state_dict()
-    assert state["step"] == 4 and float(state["alpha"]) == pytest.approx(ALPHA * SCHEDULE(3))
-    assert [tuple(rows[0].shape) for rows in state["rows"]] == [(12, 5), (12, 3), (12, 4), (1, 1)]
-    assert "rows" not in learner(CASE, CASE.machine()).metrics[0].state_dict()
-    kept = [rows[1].clone() for rows in state["rows"]]
-    run(learning, range(4, 8))
-    assert all(torch.equal(one, rows[1]) for one, rows in zip(kept, state["rows"], strict=True))
 
 
 @pytest.mark.parametrize("fresh", ["damping", "metric", "none"])
@@ -177,74 +157,6 @@ def test_a_metric_starts_at_a_runs_step() -> None:
     learning.step(CASE.data())
     assert learning.report()["generator/damping"] == pytest.approx(ALPHA * SCHEDULE(8))
     assert learning.metrics[0].refreshes  # step 9
-
-
-# --- a metric of a user's own ---------------------------------------------------------------------
-
-
-class Counting(Metric):
-    """A report and a state: count g, whatever the rows are."""
-
-    count = 0
-
-    def __init__(self) -> None:
-        self.seen: list[list[Rows]] = []
-
-    def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
-        self.seen.append(list(rows))
-        self.alpha = float(alpha)
-
-    def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        self.count += 1
-        return [self.count * g for g in gradients]
-
-    def report(self) -> dict[str, float]:
-        return {"count": self.count}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"count": self.count, "nested": [{"tensor": torch.ones(2)}]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.count, self.loaded = state["count"], state["nested"][0]["tensor"]
-
-
-def test_a_metric_of_ones_own_is_updated_reports_and_keeps_a_state() -> None:
-    machine, x = CASE.machine(), CASE.data()
-    WakeSleep(machine, make_rule("rws", CASE.samples), CASE.rng(SEED)).step(x)
-    plain = directions(machine)
-
-    def make(machine: HelmholtzMachine) -> WakeSleep:
-        return learner(CASE, machine, make=Counting, refresh_every=2)
-
-    learning = make(machine)
-    learning.step(x)
-    for actual, gradient in zip(directions(machine), plain, strict=True):
-        assert_close(actual, (1 + ALPHA) * gradient)
-    run(learning, range(2))
-    assert learning.report()["recognition/count"] == 3
-    rest = continued(learning, make)
-    for each, other in zip(learning.metrics, rest.metrics, strict=True):
-        own, fresh = each.metric, other.metric
-        assert isinstance(own, Counting) and isinstance(fresh, Counting)
-        assert len(own.seen) == 2 and own.alpha == ALPHA
-        assert [rows.name for rows in own.seen[0]] == [rows.name for rows in each.rows]
-        assert len(fresh.seen) == 1 and not other.refreshes  # it took in the saved rows
-        assert fresh.count == 3 and fresh.loaded.dtype == torch.float64  # that of the parameters
-    assert equal(run(learning, range(3, 5)), run(rest, range(3, 5)))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_reports_name_the_network(kind: str) -> None:
-    learning = learner(CASE, CASE.machine(), kind=kind)
-    learning.step(CASE.data())
-    assert set(learning.report()) == {"generator/damping", "recognition/damping"}
-    cg = learner(CASE, CASE.machine(), make=partial(Fisher, ConjugateGradient))
-    cg.step(CASE.data())
-    names = {"damping", "iterations", "residual"}
-    assert set(cg.report()) == {
-        f"{n}/{name}" for n in ("generator", "recognition") for name in names
-    }
-    assert 0 < cg.report()["generator/residual"] < 0.5
 
 
 PHASE_KEPT = {  # whether a later step needs the rows

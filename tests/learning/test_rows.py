@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections import Counter
 from typing import Any
 
 import pytest
 import reference
 import torch
-from cases import CASES, Case, assert_close, row_weights, seeded
-from families import Counts, Gauss, Pair, counted, small_machine
+from cases import CASES, Case, assert_close, random_machine, row_weights, seeded
+from families import Counts, Gauss, Pair, small_machine
 from torch import Tensor
 
 from nws.learning.rows import layer_rows
-from nws.natural import Rows
+from nws.models import BeliefNetwork
+from nws.natural import Rows, UnitFisher
 
 CASE = Case((3, 4, 2, 3), 3, 4, "bipolar")  # B = 4, K = 3
+Slow = list[tuple[Tensor, Tensor, Tensor]]
+each_cap = pytest.mark.parametrize("max_rows", [None, 100, 5, 3, 1])
 
 
 def slow_rows(
-    network: reference.Network,
-    bits: reference.Bits,
-    weights: Tensor,
-    samples: int,
+    network: reference.Network, bits: reference.Bits, weights: Tensor, samples: int,
     max_rows: int | None,
-) -> list[tuple[Tensor, Tensor, Tensor]]:
+) -> Slow:  # fmt: skip
     """Inputs (n, d), curvature (n, m) and squared errors (n, m) of each layer, number by number."""
     layers = []
     for (parent, child), inputs, logits in zip(
@@ -36,7 +36,6 @@ def slow_rows(
         groups = [range(start, start + size) for start in range(0, len(weights), size)]
         stride = 1 if max_rows is None else math.ceil(len(groups) / max_rows)
         kept = groups[::stride]
-        total = sum(float(weights[k]) for group in groups for k in group)
         part = sum(float(weights[k]) for group in kept for k in group)
         curvature = torch.zeros(len(kept), logits.shape[1], dtype=torch.float64)
         errors = torch.zeros_like(curvature)
@@ -44,21 +43,21 @@ def slow_rows(
             for k in group:
                 for j in range(logits.shape[1]):
                     p = 1 / (1 + math.exp(-float(logits[k, j])))
-                    y, w = float(bits[child][k, j]), float(weights[k]) * total / part
+                    y, w = float(bits[child][k, j]), float(weights[k]) / part
                     curvature[row, j] += w * p * (1 - p)
                     errors[row, j] += w * (y - p) ** 2
         layers.append((inputs[[group[0] for group in kept]], curvature, errors))
     return layers
 
 
-def assert_rows(found: list[Rows], expected: list[tuple[Tensor, Tensor, Tensor]]) -> None:
+def assert_rows(found: list[Rows], expected: Slow) -> None:
     for rows, (inputs, curvature, errors) in zip(found, expected, strict=True):
         assert_close(rows.inputs, inputs)
         assert_close(rows.curvature, curvature)
         assert_close(rows.squared_errors(), errors)
 
 
-@pytest.mark.parametrize("max_rows", [None, 100, 5, 3, 1])
+@each_cap
 @pytest.mark.parametrize("case", [case for case in CASES if "float64_cpu" in case.id])
 def test_rows_are_the_loops_over_layers_samples_and_units(case: Case, max_rows: int | None) -> None:
     machine = case.machine()
@@ -68,19 +67,16 @@ def test_rows_are_the_loops_over_layers_samples_and_units(case: Case, max_rows: 
     assert_rows(layer_rows(machine.recognition, [(wake, weights)], max_rows), slow)
     slow = slow_rows(reference.generator(machine), bits, weights, 1, max_rows)
     p = torch.sigmoid(machine.generator.layers[-1].bias.detach()).double()
-    # the deepest layer has no parents
-    assert_close(slow[-1][1], (weights.sum() * p * (1 - p))[None])
+    assert_close(slow[-1][1], (p * (1 - p))[None])  # the deepest layer has no parents
     assert_rows(layer_rows(machine.generator, [(wake, weights)], max_rows), slow)
 
 
 def test_other_weights_or_samples_fail_the_same_comparison() -> None:
-    """Negative controls; and the names and sizes that messages need."""
     machine = CASE.machine()
     wake = machine.wake(CASE.data(), CASE.samples, CASE.rng())
     bits, weights, q = reference.bits_of(wake), row_weights(12), reference.recognition(machine)
     found = layer_rows(machine.recognition, [(wake, weights)])
     assert [rows.name for rows in found] == [f"recognition layer {i}" for i in range(3)]
-    assert [tuple(rows.inputs.shape) for rows in found] == [(4, 4), (12, 5), (12, 3)]
     right = slow_rows(q, bits, weights, CASE.samples, None)
     assert_rows(found, right)
     for wrong in [
@@ -93,7 +89,7 @@ def test_other_weights_or_samples_fail_the_same_comparison() -> None:
             assert_rows(found, wrong)
 
 
-@pytest.mark.parametrize("max_rows", [None, 100, 5, 3, 1])
+@each_cap
 @pytest.mark.parametrize("images", [(1, 3), (2, 2), (1, 1, 1, 1)])
 def test_rows_of_a_phase_in_parts_are_those_of_the_whole(
     images: tuple[int, ...], max_rows: int | None
@@ -144,50 +140,7 @@ def test_rows_of_any_family_hold_its_curvature_and_leave_the_trace_alone(units: 
                 expected, errors = expected.sum(0, keepdim=True), errors.sum(0, keepdim=True)
             assert_close(rows.curvature, expected)
             assert_close(rows.squared_errors(), errors)
-            assert torch.equal(rows.squared_errors(), rows.squared_errors())
     assert all(map(torch.equal, before, tensors))
-
-
-@pytest.mark.parametrize("visible", [None, Gauss()])
-def test_curvature_is_one_call_for_all_layers_of_a_family(visible: Any) -> None:
-    calls: Counter[str] = Counter()
-    machine = small_machine((counted(Pair(), calls), visible), (4, 3, 2, 2))
-    trace = machine.wake(torch.rand(5, 4, generator=seeded(2)).double(), 3, seeded(0))
-    for network in machine.networks:
-        calls.clear()
-        rows = layer_rows(network, [(trace, row_weights(15))])
-        assert calls["curvature"] == (not network.upward), "rows that nothing asks for are made"
-        assert all(len(layer.curvature) for layer in rows)
-        # the deepest generator layer's is that of its bias
-        assert calls["curvature"] == 1 + (not network.upward)
-
-
-@pytest.mark.parametrize(("max_rows", "stride"), [(None, 1), (5, 3), (1, 12)])
-def test_mean_rows_are_of_all_rows_and_mean_curvatures_of_those_that_are_kept(
-    max_rows: int | None, stride: int
-) -> None:
-    machine = CASE.machine()
-    trace, weights = machine.wake(CASE.data(), CASE.samples, CASE.rng()), row_weights(12)
-    kept = weights[::stride] / weights[::stride].sum()
-    for network in machine.networks:
-        found = layer_rows(network, [(trace, weights)], max_rows)
-        parts = trace.means(network)[::stride].split(network.widths, dim=1)
-        for edge in network.edges:
-            rows = found[edge.position]
-            mean, scale = rows.means
-            if edge.parent is None:
-                assert_close(mean, torch.ones(1))
-                assert_close(scale, rows.curvature[0])
-                continue
-            states = trace.state_blocks[edge.parent]
-            assert_close(mean, torch.cat([weights @ states, torch.ones(1)]))
-            curvature = network.units[edge.child].curvature(parts[edge.position])
-            assert_close(scale, (kept[:, None] * curvature).sum(0))
-            assert float(rows.weights.sum()) == pytest.approx(1)
-            if edge.parent != 0:  # its rows are the same
-                assert_close(scale, rows.curvature.sum(0))
-            if max_rows is None:
-                assert_close(mean, rows.weights @ rows.inputs)
 
 
 def test_kept_rows_without_weight_count_as_none() -> None:
@@ -199,3 +152,44 @@ def test_kept_rows_without_weight_count_as_none() -> None:
         mean, scale = rows.means
         assert all(bool((part == 0).all()) for part in (scale, rows.curvature, rows.weights))
         assert mean.isfinite().all()
+
+
+# --- Fisher blocks of these rows, by enumeration --------------------------------------------------
+
+
+def autograd_rows(network: BeliefNetwork, states: list[Tensor]) -> Tensor:
+    """The gradient of each row's log-probability by all parameters, by autograd: (n, P)."""
+    rows = []
+    for row in zip(*states, strict=True):
+        log_prob = network.log_prob([state[None] for state in row]).sum()
+        gradients = torch.autograd.grad(log_prob, list(network.parameters()))
+        pairs = zip(gradients[::2], gradients[1::2], strict=True)  # weight, bias
+        layers = [torch.cat([weight, bias[:, None]], dim=1).flatten() for weight, bias in pairs]
+        rows.append(torch.cat(layers))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["generator", "recognition"])
+def test_blocks_of_pairs_are_the_joint_fisher_matrix_by_enumeration(which: int) -> None:
+    """E[grad log p grad log p^T] by autograd over all 3^4 states has these blocks and no others."""
+    machine = random_machine((2, 1, 1), Pair())
+    network = machine.networks[which]
+    table = torch.tensor(list(itertools.product([-1.0, 0.0, 1.0], repeat=4))).double()
+    states = list(table.split((2, 1, 1), dim=1))
+    probabilities = network.log_prob(states).exp().detach()
+    if which:  # of x, which recognition does not explain: any
+        probabilities = probabilities * (1 + table[:, :2].sum(1) / 4) / 9
+    assert_close(probabilities.sum(), torch.tensor(1.0))
+    gradients = autograd_rows(network, states)
+    joint = torch.einsum("n,np,nr->pr", probabilities, gradients, gradients)
+    trace = machine.evaluate(states)
+    blocks = [
+        block
+        for rows in layer_rows(network, [(trace, probabilities)])
+        for block in UnitFisher(rows.inputs, rows.curvature).blocks()
+    ]
+    assert_close(joint, torch.block_diag(*blocks))
+    # negative control: other states' weights leave entries between units
+    uniform = torch.full_like(probabilities, 1 / len(probabilities))
+    other = torch.einsum("n,np,nr->pr", uniform, gradients, gradients)
+    assert (other - torch.block_diag(*blocks)).abs().max() > 1e-2

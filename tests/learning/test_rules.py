@@ -60,57 +60,61 @@ def one_alone(log_p: Tensor, log_q: Tensor) -> Tensor:
     return torch.softmax(log_p - log_q, dim=1)
 
 
-SHARES = ("generator_wake", "recognition_wake", "recognition_dream")
-WHOLE = "must be a whole number of at least 1 and at most 1,000,000, got"
-FUNCTION = "must name a function of log p and log q by _target_, with _partial_: true, or an object"
-CALLED = "cannot be called with log p and log q, "
-POSITIVE = "must be a whole number of at least 1, got"
-ROWS: list[tuple[str, list[Any], str]] = [
-    ("generator_rows", ["dreams"], "must be one of model, posterior, got 'dreams'"),
-    ("batch", ["next"], "must be one of same, other, unlabeled, got 'next'"),
-    ("max_rows", [0, 2.5], POSITIVE),
-    ("refresh_every", [0, None], POSITIVE),
-    ("max_kl", [0, -0.1, math.nan, "small", math.inf], "must be a number of nats above 0 or"),
-]
 BAD: list[tuple[str, list[Any], str]] = [
-    ("samples", [0, -1, 2.5, "3", None, True, 10**18], WHOLE),
-    ("dreams", [0, -1, 2.5, "3", True, 10**18], WHOLE),
-    *((name, [-0.5, math.nan, math.inf, "1", None, True], "must be a number of at least 0, got")
-      for name in SHARES),
-    *((name, [1, "yes", None], "must be true or false, got")
-      for name in ("baseline", "bidirectional")),
-    ("weighting", ["uniform", None, 1.0], FUNCTION),
-    ("weighting", [one_alone], r"must return the weights of p and of q, \(B, K\) each, got tensor"),
-    ("weighting", [lambda p, q: (p.T, q.T)], "must return the weights of p and of q"),
-    ("weighting", [lambda p, q: None, lambda p: (p, p)], CALLED + ".*TypeError"),
-    ("weighting", [partial(tempered, power=1)], CALLED + ".*power"),
-    *(("weighting", [partial(tempered, exponent=exponent)], r"\.exponent must be a number of at le")
-      for exponent in (-1, math.nan, math.inf, "1", None, True)),
-    ("samples_schedule", ["linear", 1], "must name a function of the step, or null, by _target_"),
-    ("samples_schedule", [lambda step: 2.0], "must give shares of algorithm.samples from 0 to 1"),
-    ("samples_schedule", [lambda step: 1 / 0], "cannot be followed at step 0"),
-]  # fmt: skip
+    ("algorithm.samples", [0, 2.5, "3", None, True, 10**18], "a whole number of at least 1 and at"),
+    ("algorithm.dreams", [0, 10**18], "a whole number of at least 1 and at most 1,000,000, got"),
+    ("algorithm.generator_wake", [-0.5, math.nan, "1"], "a number of at least 0, got"),
+    ("algorithm.recognition_wake", [-0.5, math.inf], "a number of at least 0, got"),
+    ("algorithm.recognition_dream", [-0.5, None], "a number of at least 0, got"),
+    ("algorithm.baseline", [1, "yes"], "true or false, got"),
+    ("algorithm.bidirectional", [None], "true or false, got"),
+    ("metric.generator_rows", ["dreams"], "one of model, posterior, got 'dreams'"),
+    ("metric.batch", ["next"], "one of same, other, unlabeled, got 'next'"),
+    ("metric.max_rows", [0, 2.5], "a whole number of at least 1, got"),
+    ("metric.refresh_every", [0, None], "a whole number of at least 1, got"),
+    ("metric.max_kl", [0, math.nan, math.inf, "small"], "a number of nats above 0 or"),
+]
+CALLED = "algorithm.weighting, a function of log p and log q, .* cannot be called: "
+WRONG: list[tuple[str, Any, str]] = [
+    ("weighting", None, CALLED),
+    ("weighting", lambda p: (p, p), CALLED),
+    ("weighting", partial(tempered, power=1), f"{CALLED}.*power"),
+    ("weighting", one_alone, r"weighting must return the weights of p and of q, \(B, K\) each"),
+    ("weighting", partial(tempered, exponent=-1), "weighting.exponent must be a number of at"),
+    ("samples_schedule", "linear", "algorithm.samples_schedule, .* cannot be called: TypeError"),
+]
 
 
-@pytest.mark.parametrize(("option", "values", "message"), [*BAD, *ROWS])
-def test_bad_options_are_refused_by_name_before_the_first_step(
-    option: str, values: list[Any], message: str
-) -> None:
-    rows = any(option == name for name, *_ in ROWS)
-    group, make = ("metric", RowOptions) if rows else ("algorithm", partial(Rule, name="mine"))
+@pytest.mark.parametrize(("option", "values", "expected"), BAD, ids=[name for name, *_ in BAD])
+def test_bad_options_are_refused_by_name(option: str, values: list[Any], expected: str) -> None:
+    group, name = option.split(".")
+    make = RowOptions if group == "metric" else partial(Rule, name="mine")
     for value in values:
-        with pytest.raises(UserError, match=rf"^{group}\.{option} ?{message}"):
-            make(**{option: value})
+        with pytest.raises(UserError, match=f"^{option} must be {expected}"):
+            make(**{name: value})
+
+
+@pytest.mark.parametrize(("option", "value", "message"), WRONG)
+def test_what_is_no_function_is_found_before_the_first_step(
+    option: str, value: Any, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        Rule("mine", **{option: value})
 
 
 def test_a_rule_that_does_not_train_recognition_is_refused() -> None:
     with pytest.raises(UserError, match="nothing would train recognition"):
         make_rule("rws", 3, recognition_wake=0.0, recognition_dream=0.0)
-    with pytest.raises(UserError, match=r"samples=1 with algorithm\.baseline=true"):
+    with pytest.raises(UserError, match="nothing would train recognition"):
         make_rule("bihm", 1, baseline=True)
     assert Rule("mine", 2, vimco).samples == 2  # a weighting says itself what it needs
     with pytest.raises(UserError, match=r"algorithm\.samples of at least 2, got 1"):
         Rule("mine", 1, vimco)
+
+
+def test_a_schedule_says_how_many_samples_a_step_draws() -> None:
+    rule = Rule("mine", 10, samples_schedule=lambda step: step / 4)
+    assert [rule.samples_at(step) for step in range(6)] == [1, 2, 5, 8, 10, 10]
 
 
 # --- weightings -----------------------------------------------------------------------------------

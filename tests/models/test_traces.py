@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -19,10 +17,10 @@ from cases import (
     random_machine,
     seeded,
 )
-from families import MIXED, Gauss, Pair, counted, small_machine
+from families import MIXED, Gauss, Pair, small_machine
 from torch import Tensor
 
-from nws.models import BeliefNetwork, Binary, Bipolar, HelmholtzMachine, Trace, Units
+from nws.models import HelmholtzMachine, Trace
 from nws.models.noise import Part
 
 PUBLIC = (
@@ -73,28 +71,6 @@ def test_log_prob_and_its_gradient_are_the_plain_bernoulli_formulas(
     log_prob.sum().backward()
     gradient = expected.gradient(bits, torch.ones(len(bits[0]), dtype=torch.float64))
     assert_close(reference.flatten(network.layers, gradients=True), gradient, case.tolerance)
-
-
-def test_shapes_are_those_of_linear_layers_and_edges_go_parents_first() -> None:
-    down, up = (BeliefNetwork((5, 3, 2), upward=upward) for upward in (False, True))
-    assert [tuple(layer.weight.shape) for layer in down.layers] == [(5, 3), (3, 2), (2, 0)]
-    assert [tuple(layer.weight.shape) for layer in up.layers] == [(3, 5), (2, 3)]
-    assert [(edge.parent, edge.child) for edge in down.edges] == [(None, 2), (2, 1), (1, 0)]
-    assert [(edge.parent, edge.child) for edge in up.edges] == [(0, 1), (1, 2)]
-    for network in (down, up):
-        assert all(network.layers[edge.position] is edge.layer for edge in network.edges)
-        assert network.widths == [layer.weight.shape[0] for layer in network.layers]
-        assert all(isinstance(units, Binary) for units in network.units)
-    assert (down.name, up.name) == ("generator", "recognition")
-    assert repr(up.layers[0]) == "Layer(parents=5, units=3)"
-
-
-def test_spans_are_the_neighbouring_layers_of_one_family() -> None:
-    one, other = Binary(), Bipolar()
-    down = BeliefNetwork((5, 3, 2), upward=False, units=(one, other, other))
-    up = BeliefNetwork((5, 3, 2), upward=True, units=(one, other, other))
-    assert down.spans == [(one, slice(0, 5), [5]), (other, slice(5, 10), [3, 2])]
-    assert up.spans == [(other, slice(0, 5), [3, 2])]  # the visible layer is none of its own
 
 
 # --- what a trace says ----------------------------------------------------------------------------
@@ -167,44 +143,13 @@ def test_a_trace_of_any_family_says_what_its_networks_say(units: tuple[Any, Any]
     assert_close(again.recognition_means, clamped.recognition_means)
 
 
-@pytest.mark.parametrize("visible", [None, Gauss()])
-def test_elementwise_work_is_one_call_for_all_layers_of_a_family(visible: Units | None) -> None:
-    calls: Counter[str] = Counter()
-    machine = random_machine((4, 3, 2, 2), counted(Pair(), calls), visible=visible)
-    calls.clear()  # of the check where the machine is made
-    trace = machine.wake(torch.zeros(2, 4).double(), 3, seeded(0))
-    # three hidden layers drawn one after the other, and evaluated at once
-    assert calls == {"fill_noise": 1, "mean": 3 + 1, "sample_": 3}
-    calls.clear()
-    for network in machine.networks:
-        trace.layer_log_probs(network)
-    machine.evaluate(trace.state_blocks, 3)
-    assert calls == {"log_prob": 2, "mean": 2}
-
-
-@each_units
-def test_saturated_units_are_certain_and_their_log_weights_finite(units: str) -> None:
-    machine = random_machine((3, 2, 2), units).float()
-    for network, sign in zip(machine.networks, (-1, 1), strict=True):  # p is sure of 0s, q of 1s
-        for layer in network.layers:
-            torch.nn.init.constant_(layer.weight, 0.0)
-            torch.nn.init.constant_(layer.bias, sign * 1e4)
-    trace = machine.wake(torch.zeros(2, 3), 3, seeded(1))
-    assert (torch.cat(trace.value_blocks[1:], dim=1) == 1).all()
-    assert (machine.log_weights(trace) == -4e4).all()
-    assert (machine.dream(4, seeded(1)).values == 0).all()
-    ones = [torch.ones(1, size) for size in machine.sizes]
-    assert machine.generator.log_prob(ones).item() == -7e4
-    assert machine.recognition.log_prob(ones).item() == 0
-
-
 # --- sampling: 20,000 rows on machines small enough to count every joint state --------------------
 
 
-def counts(values: Tensor, base: int = 2) -> Tensor:
+def counts(values: Tensor) -> Tensor:
     """How often each joint state occurs, in the order of `itertools.product`."""
-    powers = base ** torch.arange(values.shape[1] - 1, -1, -1)
-    return torch.bincount(values.long() @ powers, minlength=base ** values.shape[1]).double()
+    powers = 2 ** torch.arange(values.shape[1] - 1, -1, -1)
+    return torch.bincount(values.long() @ powers, minlength=2 ** values.shape[1]).double()
 
 
 @each_units
@@ -224,21 +169,6 @@ def test_frequencies_are_the_networks_probabilities(sizes: tuple[int, ...], unit
             assert_frequencies(found, expected.flip(0), rows)
 
 
-def test_frequencies_of_pairs_are_those_of_their_formula() -> None:
-    machine, rows = random_machine((2, 1, 1), Pair()), 20_000
-    table = torch.tensor(list(itertools.product([-1.0, 0.0, 1.0], repeat=4))).double()
-    p = machine.generator.log_prob(list(table.split((2, 1, 1), dim=1))).exp().detach()
-    assert_close(p.sum(), torch.tensor(1.0))
-    assert_frequencies(counts(machine.dream(rows, seeded(1)).values, 3), p, rows)
-    x = torch.tensor([[0.5, 1.0]]).double()
-    states = [Pair().encode(2 * x).expand(9, -1), *table[:9, 2:].split(1, dim=1)]
-    q = machine.recognition.log_prob(states).exp().detach()
-    hidden = counts(machine.wake(x, rows, seeded(1)).values[:, 2:], 3)
-    assert_frequencies(hidden, q, rows)
-    with pytest.raises(AssertionError):  # the control
-        assert_frequencies(hidden, q.flip(0), rows)
-
-
 @PHASES
 def test_samples_of_one_data_point_and_successive_dreams_are_independent(phase: Any) -> None:
     """Both rows of a pair are on with the square of the probability, if they are drawn apart."""
@@ -255,18 +185,6 @@ def test_samples_of_one_data_point_and_successive_dreams_are_independent(phase: 
     assert_frequencies(observed, torch.tensor([p**2, 1 - p**2]), pairs)
     with pytest.raises(AssertionError):  # the control: rows that are copies of each other
         assert_frequencies(observed, torch.tensor([p, 1 - p]), pairs)
-
-
-@PHASES
-@each_case
-def test_a_trace_is_of_its_seed_and_the_callers_to_keep(case: Case, phase: Any) -> None:
-    machine = case.machine()
-    trace = phase(case, machine)
-    kept = content(trace)
-    assert same(content(phase(case, machine)), kept) and same(content(trace), kept)
-    large = Case((6, 5), 5, 5, case.units)
-    one, other = (phase(large, large.machine(), seed) for seed in (1, 2))
-    assert not same(content(one), content(other))
 
 
 @PHASES
