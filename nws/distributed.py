@@ -21,6 +21,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from nws.errors import UserError
 
+MEETING = 300.0  # seconds to meet the others at most; torch tries for up to twice as long
 TIMEOUT = 600.0  # seconds that a process waits for another one
 LOST = (
     "another process of this run has ended, or cannot be reached, so this one ends too; the run"
@@ -42,7 +43,7 @@ def start(timeout: float = TIMEOUT) -> None:
     by gloo, those on CUDA by nccl.
 
     Args:
-        timeout: Seconds to wait for others, to meet them and later.
+        timeout: Seconds to wait for the others later; and to meet them, there `MEETING` at most.
 
     Raises:
         UserError: Where the others cannot be met.
@@ -53,7 +54,7 @@ def start(timeout: float = TIMEOUT) -> None:
         return
     cuda = torch.cuda.is_available() and distributed.is_nccl_available()
     try:
-        _store = _meet(timeout)
+        _store = _meet(min(timeout, MEETING))
         distributed.init_process_group(
             "cpu:gloo,cuda:nccl" if cuda else "gloo", store=_store, rank=_number("RANK", 0),
             world_size=count, timeout=timedelta(seconds=timeout),

@@ -4,7 +4,6 @@ A sweep's directory holds a run directory for each job (0, 1, ...), and `sweep.y
 that make it this sweep, the command that started it, and the keys that it varies.
 """
 
-import io
 import logging
 import math
 import os
@@ -302,13 +301,10 @@ def meet_tasks() -> None:
 
 
 def meet_others() -> None:
-    """Meet the other processes of a run, if there are some. The first one alone speaks."""
+    """Meet the other processes of a run, if there are some."""
     global STARTED
     distributed.start()
     STARTED = distributed.send(datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f"))
-    if not distributed.is_first():
-        sys.stdout = io.StringIO()  # until the process ends
-        logging.disable()
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")

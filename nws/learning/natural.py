@@ -141,14 +141,20 @@ class NaturalMetric:
         weights, biases = self._gradients()
         gradients = [_join(*parts) for parts in zip(weights, biases, strict=True)]
         directions = self.metric.direction(gradients)
+        found, expected = ([tuple(each.shape) for each in part] for part in (directions, gradients))
+        if found != expected:
+            raise UserError(
+                f"{type(self.metric).__name__}.direction must return a tensor (m, d) for each layer"
+                f" of the {self.network.name}, {expected}; got {found}"
+            )
         if measures:
             self._measured = terms, gradients, self._parameters()
         scale = 1 + self._alpha
         if self.options.max_kl is not None:
             scale = scale * self._shorten(scale.square() * self._square_length(directions))
         for weight, bias, direction in zip(weights, biases, directions, strict=True):
-            weight.copy_(direction[:, :-1] * scale)
-            bias.copy_(direction[:, -1] * scale)
+            torch.mul(direction[:, :-1], scale, out=weight)
+            torch.mul(direction[:, -1], scale, out=bias)
 
     def _parameters(self) -> list[Tensor]:
         return [_join(layer.weight.detach(), layer.bias.detach()) for layer in self._layers]
