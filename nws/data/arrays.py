@@ -90,19 +90,17 @@ def _images(
 ) -> RawImages:
     """Return the images of one array or three, after a check that they go together."""
     kinds = {part: _kind(f"{where}: {part}", array) for part, array in arrays.items()}
-    sizes = {part: array.shape[1:] for part, array in arrays.items()}
-    if len(set(sizes.values())) > 1:
-        raise UserError(f"{where}: expected images of one size in all parts, got {sizes}")
-    found = set(kinds.values())
-    if found == {BITS, SHARES}:  # 0 and 1 are intensities too
-        found = {SHARES}
-    if len(found) > 1:  # bytes of 0 and 1 would pass for almost black images
-        got = ", ".join(f"{kind} in {part}" for part, kind in kinds.items())
-        raise UserError(f"{where}: expected one kind of numbers in all parts, got {got}")
-    (kind,) = found
+    if {*kinds.values()} == {BITS, SHARES}:  # 0 and 1 are intensities too
+        kinds = dict.fromkeys(kinds, SHARES)
+    sizes = {array.shape[1:] for array in arrays.values()}
+    if len(sizes) > 1 or len({*kinds.values()}) > 1:  # bytes of 0 and 1 would pass for black
+        got = "; ".join(f"{part} {arrays[part].shape} of {kinds[part]}" for part in arrays)
+        raise UserError(f"{where}: expected images of one size and kind in all parts, got {got}")
+    kind = kinds.popitem()[1]
     images = [_as_bytes(array, kind) for array in arrays.values()]
-    size = _image_shape(next(iter(sizes.values())), shape)
-    return in_parts(images, size, held_out, where, 1 if kind == BITS else 255)
+    return in_parts(
+        images, _image_shape(*sizes, shape), held_out, where, 1 if kind == BITS else 255
+    )
 
 
 def _kind(where: str, array: np.ndarray) -> str:

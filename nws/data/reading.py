@@ -56,8 +56,6 @@ def in_parts(
     """
     first, *others = (part.flatten(1) for part in images)
     held, count, order = 3 - len(images), len(first), None
-    if not held and held_out != HELD_OUT:
-        raise UserError(f"data.held_out has no effect: {where} has its parts; leave it out")
     if held:
         expected = "above 0 and below 0.5, a share of the images"
         number("data.held_out", held_out, expected, lambda value: 0 < value < 0.5)
