@@ -6,7 +6,6 @@ import json
 import math
 import re
 import shutil
-import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,9 +62,12 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 # --- figures --------------------------------------------------------------------------------------
 
 
-def test_figures_are_those_of_enumeration(command: Command, trained: Path) -> None:
+def test_figures_are_those_of_enumeration(
+    command: Command, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All those of a run of bihm, within standard errors that are exact to first order."""
     run, samples, dreams = trained / "bihm", 4_000, 20_000
+    monkeypatch.setattr(likelihood, "MAX_ELEMENTS", 9_000 * UNITS)  # several chunks
 
     def spread(state: dict[str, Any]) -> None:  # else q is nearly the posterior
         for name, parameter in state["machine"].items():
@@ -99,35 +101,8 @@ def test_figures_are_those_of_enumeration(command: Command, trained: Path) -> No
     assert log_z < -apart and (log_p - tilde).mean() > apart
 
 
-def test_log_p_star_is_that_of_enumeration_whatever_the_chunks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    machine = HelmholtzMachine([4, 3], rng=torch.Generator().manual_seed(1)).double()
-    x = torch.rand(5, 4, generator=torch.Generator().manual_seed(2)).round().double()
-
-    def star(limit: int, seed: int = 0) -> likelihood.LogPStar:
-        monkeypatch.setattr(likelihood, "MAX_ELEMENTS", limit)
-        roots = evaluation.sums_of_images(machine, x, 3_000, seed)[2]
-        z_sums = evaluation.sums_of_dreams(machine, 3_000, seed)
-        return likelihood.summarise_p_star(roots, 3_000, z_sums, 3_000)
-
-    few, many = star(7_000), star(2**23)
-    exact = reference.exact_log_p_tilde(machine, x).mean().item()
-    of_z = STANDARD_ERRORS * reference.z_error(machine, 3_000)
-    of_x = STANDARD_ERRORS * reference.root_error(machine, x, 3_000)
-    assert few.mean != many.mean  # other chunks, other draws
-    for found in (few, many):
-        assert abs(found.log_z - math.log(reference.exact_z(machine))) < of_z
-        assert abs(found.mean + found.log_z - exact) < of_x
-    # negative control: log p is not log p~*
-    assert reference.exact_log_prob(machine, x).mean().item() - exact > 2 * of_x
-    assert star(2**23) == many != star(2**23, seed=1)
-    with pytest.raises(UserError, match="at least one data point"):
-        evaluation.sums_of_images(machine, x[:0], 1, 0)
-
-
 def test_the_bootstrap_interval() -> None:
-    """Of normal values it is mean ± 1.96 standard errors; of skewed ones it is not symmetric."""
+    """Of normal values it is mean ± 1.96 standard errors."""
     values = np.random.default_rng(0).normal(-90, 5, 400)
     low, high = bootstrap_interval(values) or (0, 0)
     error = values.std(ddof=1) / 20
@@ -136,9 +111,6 @@ def test_the_bootstrap_interval() -> None:
         values.mean() + 1.96 * error * np.array([-1, 1]), abs=0.45 * error
     )
     assert bootstrap_interval(values) == [low, high] != bootstrap_interval(values, 1)
-    skewed = -(np.random.default_rng(0).exponential(1, 8) ** 3)
-    low, high = bootstrap_interval(skewed) or (0, 0)
-    assert skewed.mean() - low > 1.2 * (high - skewed.mean())
     assert bootstrap_interval(values[:1]) is None
 
 
@@ -254,20 +226,6 @@ def test_memory_is_bounded_for_ten_thousand_samples(
     monkeypatch.setattr(HelmholtzMachine, "wake", recording)
     outcome = command(EVALUATE, str(trained / "rws"), "--samples", "10000")
     assert outcome.code == 0 and max(seen) <= 3_000 and sum(seen) == TEST * 10_000
-
-
-def test_means_over_seeds(command: Command, trained: Path) -> None:
-    for seed in (1, 2):
-        run = trained / f"rws_{seed}"
-        shutil.copytree(trained / "rws", run)
-        file = run / ".hydra" / "config.yaml"
-        file.write_text(file.read_text().replace("seed: 0", f"seed: {seed}"))
-        change(run, "best.pt", lambda s, n=seed: s["machine"]["generator.layers.0.bias"].add_(n))
-    outcome = command(EVALUATE, str(trained), "--samples", "50", *NO_STAR)
-    values = [rows(trained / name)[0]["log_likelihood"] for name in ("rws", "rws_1", "rws_2")]
-    mean, deviation = statistics.mean(values), statistics.stdev(values)
-    assert re.search(rf"^rws +3 +{mean:.3f} ± {deviation:.3f}$", outcome.out, re.MULTILINE)
-    assert re.search(r"^bihm +1 +-\d+\.\d+$", outcome.out, re.MULTILINE)
 
 
 def test_a_broken_run_does_not_stop_the_others(command: Command, trained: Path) -> None:

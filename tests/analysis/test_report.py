@@ -181,7 +181,7 @@ def test_images_of_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium")
 def test_in_chromium(command: Command, reported: Path, tmp_path: Path) -> None:
-    """The curves are drawn, a table is sorted, images change, and no script fails."""
+    """The curves are drawn, a table is sorted, and no script fails."""
     path = tmp_path / "page.html"
     page = page_of(command, str(reported), "--output", str(path))
     probe = """
@@ -189,21 +189,11 @@ def test_in_chromium(command: Command, reported: Path, tmp_path: Path) -> None:
     const wait = setInterval(() => {
       if (!document.body.dataset.drawn) return;
       clearInterval(wait);
-      const lines = () => document.querySelectorAll("#plot .scatterlayer .trace").length;
-      const said = {drawn: document.body.dataset.drawn, methods: lines()};
-      byId("view").value = "each run";
-      draw();
-      said.runs = lines();
       const heading = [...document.querySelectorAll("#runs th")]
         .findLast((each) => each.textContent === "best valid, nats");
       heading.firstChild.click();
-      const rows = heading.closest("table").tBodies[0].rows;
-      said.order = [...rows].map((row) => row.cells[0].textContent);
-      const slider = document.querySelector(".gallery input");
-      slider.value = 0;
-      slider.oninput();
-      said.shown = [...document.querySelectorAll(".card:first-child figure")].map((f) => f.hidden);
-      document.body.dataset.said = JSON.stringify(said);
+      const rows = [...heading.closest("table").tBodies[0].rows];
+      document.body.dataset.order = rows.map((row) => row.cells[0].textContent).join("");
     }, 20);
     """
     path.write_text(page.replace("</body>", f"<script>{probe}</script></body>"))
@@ -213,9 +203,5 @@ def test_in_chromium(command: Command, reported: Path, tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=120, check=True,
     ).stdout  # fmt: skip
     assert "data-error" not in shown
-    match = re.search(r'data-said="([^"]*)"', shown)
-    assert match is not None, "the curves were not drawn"
-    said = json.loads(html.unescape(match[1]))
-    assert said["drawn"] == "valid/log_likelihood" and said["runs"] == 7 and said["methods"] >= 3
-    assert said["order"] == ["6", "0", "1", "2", "3", "4", "5", "7"]  # without a value last
-    assert said["shown"] == [False, True]
+    assert 'data-drawn="valid/log_likelihood"' in shown, "the curves were not drawn"
+    assert 'data-order="60123457"' in shown  # without a value last

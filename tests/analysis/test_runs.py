@@ -16,7 +16,7 @@ from conftest import Command
 from written import Make
 
 from nws.analysis.keys import differing_keys, find_key, label, short_names
-from nws.analysis.runs import Run, frame, read_run, read_runs
+from nws.analysis.runs import Run, read_run, read_runs
 from nws.analysis.summaries import means, means_table, print_sweep
 from nws.errors import UserError
 from nws.experiment.run import find_runs
@@ -57,9 +57,8 @@ def test_what_a_run_says_of_itself(make: Make) -> None:
         (path / "provenance.json").write_text(damaged)
         assert read_run(path).provenance == {}
     (path / "provenance.json").write_text('{"state": "stopped", "ms_per_step": 5, "steps": 34}')
-    line = frame([read_run(path)]).iloc[0]
-    assert (line["state"], line["ms"], line["steps"], line["best"]) == ("stopped", 5.0, 34, -7)
-    assert line["optimizer.lr"] == 0.1
+    run = read_run(path)
+    assert (run.state, run.ms_per_step, run.steps) == ("stopped", 5.0, 34)
 
 
 def test_what_cannot_be_read(make: Make) -> None:
@@ -70,15 +69,9 @@ def test_what_cannot_be_read(make: Make) -> None:
     (path / "metrics.csv").write_text("a,b\n1,2\n")
     with pytest.raises(UserError, match="columns epoch, step and seconds"):
         read_run(path)
-    for name in ("provenance.json", "metrics.csv"):
-        (path / name).unlink(missing_ok=True)
-        os.mkfifo(path / name)
-    with pytest.raises(UserError, match=r"metrics\.csv is no regular file"):
-        read_run(path)
     (path / "metrics.csv").unlink()
-    assert read_run(path).provenance == {}
-    (path / ".hydra" / "config.yaml").write_text("a: ${nosuch}")
-    with pytest.raises(UserError, match="cannot be read: .*nosuch"):
+    os.mkfifo(path / "metrics.csv")
+    with pytest.raises(UserError, match=r"metrics\.csv is no regular file"):
         read_run(path)
 
 
@@ -111,13 +104,8 @@ def test_names_of_keys_and_values() -> None:
     assert label(made(config=RWS), ["average._target_"]) == "average none"
     clash = ["trainer.lr", "optimizer.lr", "algorithm.name", "algorithm._target_"]
     assert list(short_names(clash).values()) == clash
-    known = [*NRWS, *SGD, "seed", "a.x", "b.x"]
-    for name, key in {"lr": "optimizer.lr", "algorithm": "algorithm.name", "seed": "seed"}.items():
-        assert find_key(name, known) == key
-    with pytest.raises(UserError, match=r"'x' is the end of several keys: a\.x, b\.x"):
-        find_key("x", known)
-    with pytest.raises(UserError, match=r"'optimizer\.l'; perhaps optimizer\.lr"):
-        find_key("optimizer.l", known)
+    with pytest.raises(UserError, match=r"'lr' is the end of several keys: trainer\.lr, opt"):
+        find_key("lr", clash)
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -139,7 +127,6 @@ def test_means_are_over_the_runs_that_share_all_but_the_seed(make: Make) -> None
     assert table is not None and list(table)[:2] == ["algorithm", "seeds"]
     assert table.values.tolist() == [["rws", "2", "-2.500 ± 2.121"], ["nrws", "1", "-2.000"]]
     assert means_table(runs[::3], [-1.0, -2.0], keys, "x") is None  # no seeds of one thing
-    assert means(runs[:2], [-1.0, -4.0], ["seed"])["mean"].tolist() == [-2.5]
 
 
 @pytest.fixture
