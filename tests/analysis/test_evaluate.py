@@ -23,7 +23,6 @@ from nws.analysis.evaluation import bootstrap_interval, read_rows
 from nws.errors import UserError
 from nws.experiment.loading import load_run
 from nws.models import likelihood
-from nws.models.helmholtz import HelmholtzMachine
 from nws.models.likelihood import TRUSTED_ESS, Z_INNER, Z_SAMPLES
 
 EVALUATE = "scripts/evaluate.py"
@@ -210,22 +209,6 @@ def test_several_numbers_of_samples(command: Command, trained: Path, tmp_path: P
     assert re.search(r"^ *rws +rws +20 +-", outcome.out, re.M)
     best = max(("bihm", "rws"), key=lambda name: rows(trained / name)[2]["log_likelihood"])
     assert outcome.run == trained / best
-
-
-def test_memory_is_bounded_for_ten_thousand_samples(
-    command: Command, trained: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(likelihood, "MAX_ELEMENTS", 3_000 * UNITS)
-    seen: list[int] = []
-    wake = HelmholtzMachine.wake
-
-    def recording(self: Any, x: torch.Tensor, samples: int = 1, *given: Any) -> Any:
-        seen.append(len(x) * samples)
-        return wake(self, x, samples, *given)
-
-    monkeypatch.setattr(HelmholtzMachine, "wake", recording)
-    outcome = command(EVALUATE, str(trained / "rws"), "--samples", "10000")
-    assert outcome.code == 0 and max(seen) <= 3_000 and sum(seen) == TEST * 10_000
 
 
 def test_a_broken_run_does_not_stop_the_others(command: Command, trained: Path) -> None:
