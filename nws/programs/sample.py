@@ -2,7 +2,6 @@
 
 import argparse
 import math
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from rich.progress import track
 from torch import Tensor
 
 from nws.analysis.runs import is_bidirectional
-from nws.analysis.tables import console
 from nws.data.reading import explained
 from nws.errors import UserError, number, positive_int
 from nws.experiment import pictures
@@ -210,10 +207,8 @@ class Task:
         samples = {} if self.gibbs else {"samples": self.given.samples}
         kind = sampling.GibbsChain if self.gibbs else sampling.ResamplingChain
         chain = kind(self.loaded.machine, start, self.rng, observed, **samples)
-        hidden = not sys.stdout.isatty()
-        steps = range(self.given.steps)
         frames, sizes = [], []
-        for _ in track(steps, "steps", console=console(), transient=True, disable=hidden):
+        for _ in range(self.given.steps):
             frames.append(chain.step())
             sizes.append(getattr(chain, "ess", math.nan))
         self.ess = sum(sizes) / len(sizes)
