@@ -98,8 +98,10 @@ def draw_bound(names: Sequence[str], rows: pd.DataFrame) -> dict[str, bytes]:
         axes = figure.subplots()
         for name, line in rows.groupby(list(names), sort=False):
             values, error = line["log_likelihood"], line["standard_error"].astype(float)
-            axes.errorbar(line["samples"], values, error, label=str(name), marker="o", capsize=2)
+            style: Any = {"marker": "o", "markersize": 2.5, "capsize": 2, "label": str(name)}
+            axes.errorbar(line["samples"], values, error, **style)
         axes.set(xlabel="importance samples", ylabel="bound on log p(x) (nats)", xscale="log")
+        decimal_ticks(axes.xaxis)
         _add_legend(figure)
         return render(figure)
 
