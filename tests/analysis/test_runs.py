@@ -186,7 +186,7 @@ def test_runs_side_by_side(command: Command, folder: Path) -> None:
     shown = {line.split()[0]: line.split()[1:] for line in outcome.out.splitlines()[1:-1]}
     assert shown["algorithm.name"] == ["rws", "nrws"] and shown["optimizer.lr"] == ["0.1", "0.3"]
     assert shown["state"] == ["unknown", "diverged"] and "seed" not in shown
-    assert outcome.out.splitlines()[-1] == "3 of 5 keys of the configuration are the same"
+    assert outcome.out.splitlines()[-1] == "4 of 6 keys of the configuration are the same"
     assert command(DIFF, str(folder / "0")).code == 2
     assert "does not exist" in command(DIFF, str(folder / "0"), "nowhere").message()
 
