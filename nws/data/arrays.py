@@ -88,7 +88,8 @@ def _images(where: object, arrays: dict[str, np.ndarray], shape: Sequence[int] |
         got = "; ".join(f"{part} {arrays[part].shape} of {kinds[part]}" for part in arrays)
         raise UserError(f"{where}: expected images of one size and kind in all parts, got {got}")
     (size,), kind = sizes, kinds.popitem()[1]
-    images, maximum = [_as_bytes(a, kind) for a in arrays.values()], 1 if kind == BITS else 255
+    images = [_as_bytes(array, kind) for array in arrays.values()]
+    maximum = 1 if kind == BITS else 255
     return in_parts(images, _image_shape(size, shape), where, maximum)
 
 
