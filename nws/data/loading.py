@@ -69,15 +69,16 @@ def load_dataset(
 
 def _call(source: Callable[..., RawImages], name: str, options: dict[str, Any]) -> RawImages:
     """Call a source with the options that it takes, after a check that they fit."""
-    signature = inspect.signature(source)
-    if "root" not in signature.parameters:
-        options = {key: value for key, value in options.items() if key != "root"}
+    known = ["binarize", "where"]
     try:
+        signature = inspect.signature(source)
+        known += signature.parameters
+        if "root" not in known:
+            options = {key: value for key, value in options.items() if key != "root"}
         signature.bind(**options)
-    except TypeError as error:
-        known = ", ".join(["binarize", "where", *signature.parameters])
-        message = f"data: the options of {name} do not fit: {error}; its options are {known}"
-        raise UserError(message) from error
+    except (TypeError, ValueError) as error:  # the latter of builtins
+        taken = f"its options are {', '.join(known)}"
+        raise UserError(f"data: the options of {name} do not fit: {error}; {taken}") from error
     if not isinstance(raw := source(**options), RawImages):
         expected = "data._target_ must be a function that returns nws.data.RawImages"
         raise UserError(f"{expected}, {name} returned {type(raw).__name__}")
