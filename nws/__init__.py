@@ -20,25 +20,10 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"  # pyproject.toml reads it here
 
 __all__ = [
-    "BeliefNetwork",
-    "Damping",
-    "HelmholtzMachine",
-    "Layer",
-    "LoadedRun",
-    "NaturalMetric",
-    "RowOptions",
-    "Rule",
-    "Trace",
-    "UnitFisher",
-    "WakeSleep",
-    "exact_log_likelihood",
-    "load_data",
-    "load_run",
-    "log_likelihood",
-    "named_rule",
-    "natural_direction",
-    "natural_metrics",
-]
+    "BeliefNetwork", "Damping", "HelmholtzMachine", "Layer", "LoadedRun", "NaturalMetric",
+    "RowOptions", "Rule", "Trace", "UnitFisher", "WakeSleep", "exact_log_likelihood", "load_data",
+    "load_run", "log_likelihood", "named_rule", "natural_direction", "natural_metrics",
+]  # fmt: skip
 
 # Imported when they are first used: torch takes a second, and `nws --help` needs none of it.
 _LATER = {

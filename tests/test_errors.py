@@ -25,15 +25,7 @@ def test_positive_int_accepts_whole_numbers() -> None:
     assert type(positive_int("n", 3.0)) is int and positive_int("n", 0, minimum=0) == 0
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        *(True, False, np.True_, None, "0.5", 1j, [0.5]),  # no real number
-        *(math.nan, math.inf, -math.inf, np.float32("nan"), 10**400),  # not finite as a float
-        *(-0.1, 1, 1.5),  # out of range
-    ],
-    ids=lambda value: str(value)[:9],
-)
+@pytest.mark.parametrize("value", [True, None, "0.5", 1j, math.nan, -math.inf, 10**400, -0.1, 1])
 def test_number_refuses(value: object) -> None:
     with pytest.raises(UserError) as refusal:
         number("solver.accuracy", value, "of at least 0 and below 1", lambda each: 0 <= each < 1)
@@ -41,15 +33,7 @@ def test_number_refuses(value: object) -> None:
     assert str(refusal.value) == message
 
 
-@pytest.mark.parametrize(
-    "value", [0, 3, -2.5, 1e300, np.int64(3), np.float32(0.5), np.float64(0.1), Fraction(1, 4)]
-)
+@pytest.mark.parametrize("value", [0, -2.5, 1e300, np.int64(3), np.float32(0.5), Fraction(1, 4)])
 def test_number_accepts_finite_numbers_as_floats(value: float) -> None:
     found = number("n", value, "of any size", lambda each: True)
     assert type(found) is float and found == value
-
-
-def test_what_is_not_finite_is_no_number_of_any_range() -> None:
-    for value in (math.nan, math.inf):
-        with pytest.raises(UserError, match="n must be a number of any size, got"):
-            number("n", value, "of any size", lambda each: True)

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from conftest import CONF, ROOT
 
@@ -28,17 +27,18 @@ IMPORTS: dict[str, tuple[set[str], set[str] | None]] = {
     "distributed": (set(), {"torch"}),
     "experiment": ({"models", "natural", "learning", "data", "distributed"}, None),
     "analysis": ({"models", "learning", "data", "experiment", "distributed"}, None),
+    "__main__": ({"programs"}, set()),
     "programs": ({"models", "learning", "data", "experiment", "analysis", "distributed"}, None),
 }
 BASE = ("allocator", "errors", "files", "schedules", "style")  # on the standard library alone
 
 #: Lines, at most.
 PACKAGES = {
-    "models": 1_700, "natural": 3_000, "learning": 1_200, "geometry": 900, "data": 900,
-    "experiment": 4_110, "analysis": 1_400, "programs": 1_050, "distributed": 220,
+    "models": 1_700, "natural": 3_000, "learning": 1_200, "geometry": 800, "data": 800,
+    "experiment": 4_110, "analysis": 1_300, "programs": 920, "distributed": 220,
 }  # fmt: skip
 MAX_NWS, MAX_TESTS = 14_400, 19_000
-MAX_FILE, MAX_FUNCTION, MAX_BRANCHES, MAX_COLUMNS = 350, 40, 10, 100
+MAX_FILE, MAX_FUNCTION = 350, 40
 MAX_TRAIN = 120  # of nws/programs/train.py
 MAX_CG = 45  # of the pure function cg, with its docstring
 
@@ -89,19 +89,17 @@ def imports(module: str, types: bool = True) -> set[str]:
 # --- who imports whom -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("module", [module for module in FILES if module.count(".")])
-def test_a_module_imports_what_its_package_may(module: str) -> None:
-    own = package(module)
-    within, libraries = IMPORTS.get(own, (set(), set()))
-    if own == "__main__":
-        within = {"experiment", "programs"}
-    for each in imports(module):
-        top = each.split(".")[0]
-        if top == "nws":
-            assert package(each) in {"", own, *within, *BASE}, f"{module} imports {each}"
-        elif libraries is not None:
-            allowed = top in sys.stdlib_module_names or top in libraries
-            assert allowed, f"{module} imports {each}"
+def test_a_module_imports_what_its_package_may() -> None:
+    for module in [module for module in FILES if module.count(".")]:
+        own = package(module)
+        within, libraries = IMPORTS.get(own, (set(), set()))
+        for each in imports(module):
+            top = each.split(".")[0]
+            if top == "nws":
+                assert package(each) in {"", own, *within, *BASE}, f"{module} imports {each}"
+            elif libraries is not None:
+                allowed = top in sys.stdlib_module_names or top in libraries
+                assert allowed, f"{module} imports {each}"
 
 
 def test_nothing_imports_in_a_circle() -> None:
@@ -122,11 +120,9 @@ def test_nothing_imports_in_a_circle() -> None:
 def test_every_way_to_import_is_seen() -> None:
     """The control."""
     for source, expected in {
-        "import nws.models.units": {"nws.models.units"},
         "from nws.models import units": {"nws.models.units"},
         "from nws.models import Units": {"nws.models"},
         "def f():\n    from nws.learning import rules": {"nws.learning.rules"},
-        "if TYPE_CHECKING:\n    import nws.learning as l": {"nws.learning"},
         "import torch.nn as nn, math": {"torch.nn", "math"},
     }.items():
         assert imported(source) == expected
@@ -136,9 +132,6 @@ def test_every_way_to_import_is_seen() -> None:
 # --- how long things are --------------------------------------------------------------------------
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-BRANCHES = (
-    ast.If, ast.For, ast.While, ast.ExceptHandler, ast.IfExp, ast.comprehension, ast.match_case,
-)  # fmt: skip
 
 
 def functions(tree: ast.AST) -> list[Function]:
@@ -154,50 +147,16 @@ def count_lines(function: Function) -> int:
     return lines
 
 
-def count_branches(function: Function) -> int:
-    """If, for, while, except, case, each `and` and `or`; inner functions count on their own."""
-    count, waiting = 0, list(ast.iter_child_nodes(function))
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, Function):
-            continue
-        count += isinstance(node, BRANCHES)
-        count += len(node.values) - 1 if isinstance(node, ast.BoolOp) else 0
-        waiting += ast.iter_child_nodes(node)
-    return count
-
-
-def test_the_counts_count() -> None:
-    source = '''
-def f(a, b):
-    """One.
-
-    Two.
-    """
-    if a and b or a:
-        return [c for c in a if c]
-    for d in b:
-        a = d if a else b
-
-    def g():
-        while True:
-            pass
-    return g
-'''
-    f, g = functions(ast.parse(source))
-    assert (count_lines(f), count_branches(f)) == (10, 6)  # if and or, for twice, if-else
-    assert (count_lines(g), count_branches(g)) == (3, 1)
-
-
-@pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))
-def test_files_functions_and_lines_are_short(path: Path) -> None:
-    text = path.read_text()
-    assert len(text.splitlines()) <= MAX_FILE
-    assert [line for line in text.splitlines() if len(line) > MAX_COLUMNS] == []
-    for each in functions(ast.parse(text)):
-        sizes = count_lines(each), count_branches(each)
-        assert sizes[0] <= MAX_FUNCTION and sizes[1] <= MAX_BRANCHES, (each.name, sizes)
-    assert not re.search(r"[\"'(= ]/(home|work|tmp|Users)/", text), "an absolute path"
+def test_files_and_functions_are_short() -> None:
+    """Ruff counts columns, and the branches of a function."""
+    for path in CODE:
+        text = path.read_text()
+        assert len(text.splitlines()) <= MAX_FILE, path
+        for each in functions(ast.parse(text)):
+            assert count_lines(each) <= MAX_FUNCTION, (path, each.name)
+        assert not re.search(r"[\"'(= ]/(home|work|tmp|Users)/", text), f"{path}: an absolute path"
+    (control,) = functions(ast.parse('def f():\n    """One.\n\n    Two.\n    """\n    return 1'))
+    assert count_lines(control) == 2
 
 
 def count(paths: list[Path]) -> int:
@@ -273,16 +232,14 @@ def test_conf_is_in_step_with_the_signatures() -> None:
     assert {name: " ".join(keys) for name, keys in other.items()} == OTHER
 
 
-@pytest.mark.parametrize("path", GROUPS, ids=lambda path: str(path.relative_to(CONF)))
-def test_every_key_of_conf_has_a_comment(path: Path) -> None:
+def test_every_key_of_conf_has_a_comment() -> None:
     """Beside it or above it; the file itself in its first line."""
-    lines = path.read_text().partition("\nhydra:")[0].splitlines()
-    assert lines[0].startswith("# ")
-    above = False
-    for line in lines:
-        key = line.strip().split(":")[0].lstrip("- ")
-        plain = key in ("_target_", "_partial_", "defaults", "_self_", "name") or "hydra" in line
-        section = line.rstrip().endswith(":")
-        explained = "#" in line or above or plain or section or line.startswith("  - ")
-        assert explained or not line.strip(), f"{path.name}: {line}"
-        above = line.strip().startswith("#")
+    plain = ("_target_", "_partial_", "defaults", "_self_", "name")
+    for path in GROUPS:
+        lines = path.read_text().partition("\nhydra:")[0].splitlines()
+        assert lines[0].startswith("# "), path
+        for above, line in zip(["#", *lines], lines, strict=False):
+            key = line.strip().split(":")[0].lstrip("- ")
+            explained = "#" in line or above.strip().startswith("#") or line.startswith("  - ")
+            needs_none = key in plain or "hydra" in line or line.rstrip().endswith(":")
+            assert explained or needs_none or not line.strip(), f"{path.name}: {line}"

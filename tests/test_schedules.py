@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 
 import pytest
 
@@ -20,7 +19,6 @@ Schedule = Callable[[int], float]
         (constant, {0: 1, 7: 1, 10**9: 1}),
         (partial(linear, total_steps=100), {0: 1, 25: 0.75, 50: 0.5, 100: 0, 101: 0, 10**9: 0}),
         (partial(linear, total_steps=100, final=0.2), {0: 1, 50: 0.6, 100: 0.2, 1000: 0.2}),
-        (partial(linear, total_steps=100, final=3.0), {0: 1, 50: 2, 100: 3, 1000: 3}),
         (
             partial(cosine, total_steps=100),
             {0: 1, 25: (1 + 0.5**0.5) / 2, 50: 0.5, 75: (1 - 0.5**0.5) / 2, 100: 0, 500: 0},
@@ -59,27 +57,6 @@ def test_warm_up_rises_in_equal_steps_to_the_schedule_without_it(
         assert schedule(step, warmup_steps=4) == pytest.approx((step + 1) / 5 * schedule(step))
     for step in (4, 5, 50, 100, 200):
         assert schedule(step, warmup_steps=4) == pytest.approx(schedule(step))
-
-
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        partial(linear, total_steps=50),
-        partial(cosine, total_steps=50),
-        partial(warmup_stable_decay, total_steps=50, decay=0.9),
-        partial(exponential, half_life=9),
-    ],
-)
-def test_factors_fall_from_one_and_stay_in_range(schedule: Schedule) -> None:
-    values = [schedule(step) for step in range(60)]
-    assert values[0] == 1 and min(values) >= 0
-    assert all(later <= earlier for earlier, later in pairwise(values))
-
-
-def test_a_decay_over_the_whole_run_is_a_straight_line() -> None:
-    for step in (0, 1, 33, 99, 100, 101):
-        whole = warmup_stable_decay(step, 100, decay=1.0, final=0.1, warmup_steps=5)
-        assert whole == pytest.approx(linear(step, 100, final=0.1, warmup_steps=5))
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def write_run(
     (path / ".hydra").mkdir(parents=True)
     config = {
         "seed": seed,
-        "algorithm": {"name": algorithm},
+        "algorithm": {"_target_": "nws.learning.Rule", "name": algorithm},
         "optimizer": {"_target_": "torch.optim.SGD", "lr": lr},
         "trainer": {"batch_size": batch_size},
     }

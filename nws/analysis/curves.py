@@ -13,7 +13,6 @@ from nws.errors import UserError
 #: parts of the names of columns that have a best value, and whether higher is better
 GRADED = {"log_likelihood": True, "loss": False, "kl": False}
 GAP = 5.0  # a curve so many times as far from the best point as the middle one is cut
-MAX_NAMED = 3  # keys in a group's name, where fewer tell the groups apart
 
 #: A curve: columns `mean` and `deviation` (the sample standard deviation over the runs, 0 of one
 #: run), by epochs or by seconds of training.
@@ -40,15 +39,14 @@ def group_runs(runs: Sequence[Run], by: str = "auto") -> dict[str, list[Run]]:
         UserError: No run has such a key.
     """
     if by == "run":
-        keys, places = _telling(runs, differing_keys(runs)), folder_names(runs)
+        keys, places = differing_keys(runs), folder_names(runs)
         names = [label(run, keys) or place for run, place in zip(runs, places, strict=True)]
         return {
             name if names.count(name) == 1 else f"{name} ({place})": [run]
             for name, place, run in zip(names, places, runs, strict=True)
         }
     if by == "auto":
-        keys = but_seed(differing_keys(runs))
-        return _by_name(runs, _telling(runs, keys) or ["algorithm.name"])
+        return _by_name(runs, but_seed(differing_keys(runs)) or ["algorithm.name"])
     names = by.split(",")
     known = dict.fromkeys(key for run in runs for key in run.config)
     keys = [find_key(name, known) for name in names if name != "argument"]
@@ -65,16 +63,6 @@ def _by_name(
     return groups
 
 
-def _telling(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
-    """The keys without some of the last, where others tell as many groups apart."""
-    kept = list(keys)
-    for key in reversed(keys):
-        fewer = [each for each in kept if each != key]
-        if len(kept) > MAX_NAMED and len(_by_name(runs, fewer)) == len(_by_name(runs, keys)):
-            kept = fewer
-    return kept
-
-
 def count(runs: Sequence[Run]) -> str:
     """`5 seeds` for runs that differ in nothing else, `5 runs` for others."""
     others = but_seed(differing_keys(runs))
@@ -82,18 +70,13 @@ def count(runs: Sequence[Run]) -> str:
     return f"{len(runs)} {'seed' if seeds else 'run'}{'s' * (len(runs) > 1)}"
 
 
-def with_column(runs: Sequence[Run], column: str, start: float = 0.0) -> list[Run]:
-    """The runs with numbers in a column from an epoch on, with these lines; `UserError` if none."""
-    tables = [run.metrics.reindex(columns=list({"epoch", column})).dropna() for run in runs]
-    if all(table.empty for table in tables):
+def with_column(runs: Sequence[Run], column: str) -> list[Run]:
+    """The runs with numbers in a column, with these lines; `UserError` if there are none."""
+    has = [run for run in runs if column in run.metrics and run.metrics[column].notna().any()]
+    if not has:
         columns = dict.fromkeys(name for run in runs for name in run.metrics)
         raise UserError(f"no run has numbers in column {column!r}; there are {', '.join(columns)}")
-    lines = [table.index[table["epoch"] >= start] for table in tables]
-    if not any(map(len, lines)):
-        last = max(table["epoch"].max() for table in tables if len(table))
-        raise UserError(f"no rows from epoch {start:g} on: the runs end at epoch {last:g}")
-    pairs = zip(runs, lines, strict=True)
-    return [replace(run, metrics=run.metrics.loc[kept]) for run, kept in pairs if len(kept)]
+    return [replace(run, metrics=run.metrics.dropna(subset=[column])) for run in has]
 
 
 def curve(runs: Sequence[Run], axis: str, column: str) -> Band:

@@ -36,9 +36,6 @@ RESAMPLES = 1000  # of the bootstrap
 FILE = "evaluation.json"
 
 Row = dict[str, Any]  # one entry of evaluation.json
-Show = Callable[[int], object]  # is called after each chunk, with the samples that it drew
-#: of each row of evaluation.json
-NUMBERS = ("log_likelihood", "bits_per_dimension", "ess", "samples", "data_points")
 
 
 @dataclass(frozen=True)
@@ -51,26 +48,21 @@ class Request:
     seed: int = 0
     checkpoint: str = "best"
     weights: str = "plain"  # or those that the run averaged: average
-    p_star: bool | None = None  # log p* too; None: where the run's rule is bidirectional
-    z_samples: int = likelihood.Z_SAMPLES  # M, dreams for log Z
+    z_samples: int | None = None  # M, dreams for log Z; 0: no log p*; None: as the rule needs
 
     def __post_init__(self) -> None:
-        for name in ("samples", "z_samples", "data_points"):
+        for name, least in {"samples": 1, "data_points": 1, "z_samples": 0}.items():
             if (value := getattr(self, name)) is not None:
-                positive_int(f"--{name.replace('_', '-')}", value)
+                positive_int(f"--{name.replace('_', '-')}", value, least)
         check_seed("--seed", self.seed)
 
 
-def evaluate(
-    run: LoadedRun, request: Request, again: bool = False, show: Show = lambda drawn: None
-) -> tuple[Row, bool]:
+def evaluate(run: LoadedRun, request: Request) -> tuple[Row, bool]:
     """Compute the figures of one run, unless its evaluation.json has them, and add them to it.
 
     Args:
         run: From `load_run`, with the checkpoint and the weights of the request.
         request: What to compute.
-        again: Compute also what is there.
-        show: Called after each chunk, with the number of samples that it drew.
 
     Returns:
         The row of evaluation.json, and whether it was there already.
@@ -78,48 +70,39 @@ def evaluate(
     Raises:
         UserError: evaluation.json is damaged or cannot be written, or the figures are not finite.
     """
-    rows = read_rows(run.directory.path)
     images = getattr(run.data, request.split).first(request.data_points)
-    p_star = is_bidirectional(run.config) if request.p_star is None else request.p_star
     asked = asdict(request) | {"data_points": len(images), "device": run.device.type}
-    del asked["p_star"], asked["z_samples"]  # a row with log p* answers a request without
+    if request.z_samples is None:
+        asked["z_samples"] = likelihood.Z_SAMPLES if is_bidirectional(run.config) else 0
     key = asked | {"step": run.state["step"], "fingerprint": fingerprint(run.machine, images)}
-    dreams = request.z_samples if p_star else 0
-    for row in rows:
-        if not again and row.items() >= key.items() and dreams in (0, row.get("z_samples")):
-            return row, True
     file = run.directory.path / FILE
+    for row in read_rows(file.parent):
+        if row.items() >= key.items():
+            return row, True
     if not os.access(file.parent, os.W_OK):
         raise UserError(f"{file} cannot be written; copy the run and try again")
-    row = figures(run.machine, images, request, dreams, show) | key
+    row = figures(run.machine, images, request, asked["z_samples"]) | key
     if not math.isfinite(row["log_likelihood"]):
         checkpoint = f"its {request.checkpoint} checkpoint"
         raise UserError(f"{file.parent}: the log-likelihood of {checkpoint} is not finite")
-    kept = [old for old in read_rows(file.parent) if not _replaces(row, old, asked)]
+    kept = [old for old in read_rows(file.parent) if not old.items() >= asked.items()]
     run.directory.write(FILE, json.dumps([*kept, row], indent=2).encode())
     return row, False
 
 
-def _replaces(row: Row, old: Row, asked: Row) -> bool:
-    """Whether a row says all that an old one of the same request says."""
-    return old.items() >= asked.items() and old.get("z_samples", 0) in (0, row.get("z_samples", 0))
-
-
-def figures(
-    machine: HelmholtzMachine, images: Tensor, request: Request, dreams: int, show: Show
-) -> Row:
+def figures(machine: HelmholtzMachine, images: Tensor, request: Request, dreams: int) -> Row:
     """The figures of images (N, n_0) as JSON has them: null for an error of one value.
 
     `dreams` is M for log Z; 0 leaves log p* out.
     """
-    sums = sums_of_images(machine, images, request.samples, request.seed, show)
+    sums = sums_of_images(machine, images, request.samples, request.seed)
     found = likelihood.summarise(sums[:2], request.samples)._asdict()
     row: Row = {"split": request.split, "log_likelihood": found.pop("mean"), **found}
     row["bits_per_dimension"] = -row["log_likelihood"] / (images.shape[1] * math.log(2))
     values = (sums[0] - math.log(request.samples)).numpy()
     row["interval_95"] = bootstrap_interval(values, request.seed)
     if dreams:
-        z_sums = sums_of_dreams(machine, dreams, request.seed, show)
+        z_sums = sums_of_dreams(machine, dreams, request.seed)
         star = likelihood.summarise_p_star(sums[2], request.samples, z_sums, dreams)._asdict()
         names = {"mean": "log_p_star", "standard_error": "log_p_star_standard_error"}
         row |= {names.get(name, name): value for name, value in star.items()}
@@ -144,10 +127,7 @@ def bootstrap_interval(values: "np.ndarray[Any, Any]", seed: int = 0) -> list[fl
 # --- sums -----------------------------------------------------------------------------------------
 
 
-def sums_of_images(
-    machine: HelmholtzMachine, images: Tensor, samples: int, seed: int,
-    show: Show = lambda drawn: None,
-) -> Tensor:  # fmt: skip
+def sums_of_images(machine: HelmholtzMachine, images: Tensor, samples: int, seed: int) -> Tensor:
     """log sum_k w_k^e of each image (N, n_0) and each of `EXPONENTS`: (3, N), float64.
 
     Raises:
@@ -158,25 +138,19 @@ def sums_of_images(
     chunks = images.split(min(max_rows, max(1, max_rows // samples)))
 
     def compute(number: int, rng: torch.Generator) -> Tensor:
-        sums = log_sums(machine, chunks[number], samples, rng, EXPONENTS, max_rows)
-        show(len(chunks[number]) * samples)
-        return sums
+        return log_sums(machine, chunks[number], samples, rng, EXPONENTS, max_rows)
 
     return _chunks(compute, len(chunks), (seed, 0), images.device)
 
 
-def sums_of_dreams(
-    machine: HelmholtzMachine, dreams: int, seed: int, show: Show = lambda drawn: None
-) -> Tensor:
+def sums_of_dreams(machine: HelmholtzMachine, dreams: int, seed: int) -> Tensor:
     """`nws.models.likelihood.log_z_sums` over all dreams: (2,), float64."""
     max_rows = rows_at_once(machine, likelihood.MAX_ELEMENTS)
     at_once = likelihood.dreams_at_once(max_rows)
     sizes = [min(at_once, left) for left in range(dreams, 0, -at_once)]
 
     def compute(number: int, rng: torch.Generator) -> Tensor:
-        sums = log_z_sums(machine, sizes[number], rng, max_rows)[:, None]
-        show(sizes[number] * likelihood.Z_INNER)
-        return sums
+        return log_z_sums(machine, sizes[number], rng, max_rows)[:, None]
 
     device = next(machine.parameters()).device
     return _chunks(compute, len(sizes), (seed, 1), device).logsumexp(1)
@@ -205,17 +179,13 @@ def read_rows(path: Path) -> list[Row]:
         return []
     try:
         rows = json.loads(read_text(file))
-        if not isinstance(rows, list) or not all(map(_is_row, rows)):
+        if not isinstance(rows, list) or not all("log_likelihood" in dict(row) for row in rows):
             raise ValueError("it holds something else")
-    except (ValueError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise UserError(
             f"{file} is not the list that evaluate.py writes ({error}); move it away and run again"
         ) from error
     return rows
-
-
-def _is_row(row: Any) -> bool:
-    return isinstance(row, dict) and all(isinstance(row.get(n), int | float) for n in NUMBERS)
 
 
 def fingerprint(machine: HelmholtzMachine, images: Tensor) -> str:

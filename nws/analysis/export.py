@@ -1,34 +1,20 @@
 """A small copy of a run: its configuration and the machine in half precision, to share."""
 
 from pathlib import Path
-from typing import NamedTuple
 
-import torch
 from omegaconf import OmegaConf
 
 from nws.errors import UserError
 from nws.experiment.checkpoints import save_checkpoint
-from nws.experiment.evaluation import EVALUATION_SEED
 from nws.experiment.loading import LoadedRun
 from nws.experiment.run import RunDirectory
 from nws.files import check_folder, write_atomically
-from nws.models import HelmholtzMachine, log_likelihood
 
 #: Of the checkpoint: what sampling and evaluating read.
 KEPT = ("step", "total_steps", "finished", "best", "shape", "choices")
-IMAGES, SAMPLES = 1000, 50  # of the check that half precision costs nothing
 
 
-class Exported(NamedTuple):
-    """What `export_run` made."""
-
-    directory: RunDirectory
-    size: int  # bytes
-    before: float  # validation log-likelihood of the run's machine, nats
-    after: float  # that of the copy, on the same draws, nats
-
-
-def export_run(run: LoadedRun, folder: Path) -> Exported:
+def export_run(run: LoadedRun, folder: Path) -> RunDirectory:
     """Write a small copy of a run, itself a run directory with a checkpoint `best`.
 
     Parameters are in float16. No path of this machine is in it: the root of the data is as by
@@ -49,7 +35,6 @@ def export_run(run: LoadedRun, folder: Path) -> Exported:
     half = {name: each.half() for name, each in run.machine.state_dict().items()}
     if not all(bool(each.isfinite().all()) for each in half.values()):
         raise UserError(f"{run.directory.path}: a parameter is not finite in half precision")
-    before = _log_likelihood(run, run.machine)
     config = run.config.copy()
     OmegaConf.set_struct(config, False)
     if "root" in config.data:
@@ -61,13 +46,4 @@ def export_run(run: LoadedRun, folder: Path) -> Exported:
     copy = RunDirectory(folder)
     save_checkpoint(copy.best, state | {"machine": {k: each.cpu() for k, each in half.items()}})
     write_atomically(copy.config, text.encode())
-    run.machine.load_state_dict(half)
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    return Exported(copy, size, before, _log_likelihood(run, run.machine))
-
-
-def _log_likelihood(run: LoadedRun, machine: HelmholtzMachine) -> float:
-    """Return the mean over the first validation images, in nats, always from the same draws."""
-    images = run.data.valid.first(IMAGES)
-    rng = torch.Generator(images.device).manual_seed(EVALUATION_SEED)
-    return log_likelihood(machine, images, SAMPLES, rng).mean
+    return copy

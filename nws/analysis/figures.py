@@ -12,7 +12,6 @@ import pandas as pd
 from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -25,8 +24,8 @@ from nws.style import COLOURS, STYLE
 DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 LINES = cycler(linestyle=DASHES) * cycler(color=COLOURS)  # all colours first
 WIDTH, HEIGHT = 6.8, 2.9  # inches, with a legend of one line
-ONE_LINE = 0.2  # inches, of the legend
-FAR = 1e30  # beyond it an axis has no room for its ticks
+LINE = 0.16  # inches, of the legend
+LETTERS = 16  # of the legend in an inch, about
 MAX_COLUMNS, MAX_LABEL = 4, 100  # columns of the legend, letters in a line of it
 
 #: what a column is called on the y axis; others go by their own names
@@ -43,7 +42,7 @@ LABELS = {
 
 
 def draw(
-    groups: dict[str, list[Run]], column: str, *, title: str | None = None, log: bool = False,
+    groups: dict[str, list[Run]], column: str, *, log: bool = False,
     ymin: float | None = None, ymax: float | None = None,
 ) -> dict[str, bytes]:  # fmt: skip
     """Draw a column by epochs and by seconds, with a line and a band for each group.
@@ -51,7 +50,6 @@ def draw(
     Args:
         groups: The runs of each group, from `with_column`.
         column: A column of metrics.csv.
-        title: Above the figure.
         log: Whether the y axis is logarithmic.
         ymin: The lower end of the y axis; by default as the curves need.
         ymax: The upper one.
@@ -60,11 +58,10 @@ def draw(
         The content of the files: {"png": ..., "svg": ...}, the same bytes each time.
 
     Raises:
-        UserError: A logarithmic axis with values of at most 0, or wrong ends of the y axis.
+        UserError: A logarithmic axis with values of at most 0.
     """
     runs = [run for group in groups.values() for run in group]
     floor = _floor(runs, column) if log else -np.inf
-    _check_ends(log, ymin, ymax)
     bands = {name: curve(group, "epoch", column) for name, group in groups.items()}
     found = Scale(None, None, {})
     if not log and ymin is None and ymax is None:
@@ -82,8 +79,29 @@ def draw(
             left.set(yscale="log")
             decimal_ticks(left.yaxis)
         left.set_ylim(ymin, ymax)
-        if title:
-            figure.suptitle(textwrap.fill(title, MAX_LABEL), fontsize=8.5, parse_math=False)
+        _add_legend(figure)
+        return render(figure)
+
+
+def draw_bound(names: Sequence[str], rows: pd.DataFrame) -> dict[str, bytes]:
+    """Draw log-likelihoods against importance samples, with bars of one standard error.
+
+    Args:
+        names: The run of each row.
+        rows: Rows of evaluation.json.
+
+    Returns:
+        The content of the files, as of `draw`.
+    """
+    with matplotlib.rc_context(STYLE | {"axes.prop_cycle": LINES}):  # type: ignore[arg-type]
+        figure = Figure(figsize=(0.6 * WIDTH, HEIGHT), layout="constrained")
+        axes = figure.subplots()
+        for name, line in rows.groupby(list(names), sort=False):
+            values, error = line["log_likelihood"], line["standard_error"].astype(float)
+            style: Any = {"marker": "o", "markersize": 2.5, "capsize": 2, "label": str(name)}
+            axes.errorbar(line["samples"], values, error, **style)
+        axes.set(xlabel="importance samples", ylabel="bound on log p(x) (nats)", xscale="log")
+        decimal_ticks(axes.xaxis)
         _add_legend(figure)
         return render(figure)
 
@@ -110,18 +128,16 @@ def labels(groups: dict[str, list[Run]], found: Scale | None = None) -> dict[str
 
 def _add_legend(figure: Figure) -> None:
     """Put a legend below the panels, of as many columns as fit, and make room for its lines."""
-    _, names = figure.axes[0].get_legend_handles_labels()
-    renderer = FigureCanvasAgg(figure).get_renderer()
-    for columns in range(min(len(names), MAX_COLUMNS), 0, -1):
-        legend = figure.legend(loc="outside lower center", ncols=columns, handlelength=2.6)
-        for text in legend.get_texts():  # a name with dollar signs is no formula
-            text.set_parse_math(False)
-        extent = legend.get_window_extent(renderer)  # type: ignore[arg-type]
-        if extent.width <= 0.95 * figure.bbox.width or columns == 1:
-            break
-        legend.remove()
-    width, height = figure.get_size_inches()
-    figure.set_size_inches(width, height + max(0.0, extent.height / figure.dpi - ONE_LINE))
+    lines, names = figure.axes[0].get_legend_handles_labels()
+    letters = 8 + max(len(line) for name in names for line in name.splitlines())  # 8: the handle
+    columns = max(1, min(len(names), MAX_COLUMNS, int(LETTERS * figure.get_figwidth() / letters)))
+    legend = figure.legend(
+        lines, names, loc="outside lower center", ncols=columns, handlelength=2.6
+    )
+    for text in legend.get_texts():  # a name with dollar signs is no formula
+        text.set_parse_math(False)
+    rows = sum(name.count("\n") + 1 for name in names) / columns
+    figure.set_size_inches(figure.get_size_inches() + np.array([0, LINE * (np.ceil(rows) - 1)]))
 
 
 def _floor(runs: Sequence[Run], column: str) -> float:
@@ -131,17 +147,6 @@ def _floor(runs: Sequence[Run], column: str) -> float:
         found = f"{column} goes down to {lowest:g}"
         raise UserError(f"a logarithmic axis needs values above 0, {found}; leave --log out")
     return lowest
-
-
-def _check_ends(log: bool, ymin: float | None, ymax: float | None) -> None:
-    """Raise `UserError` for ends of the y axis that cannot be drawn."""
-    for name, end in {"--ymin": ymin, "--ymax": ymax}.items():
-        if end is not None and not abs(end) < FAR:
-            raise UserError(f"{name} must be a number that can be drawn, got {end:g}")
-    if ymin is not None and ymax is not None and ymin >= ymax:
-        raise UserError(f"--ymin must be below --ymax, got {ymin:g} and {ymax:g}")
-    if log and ymin is not None and ymin <= 0:
-        raise UserError(f"--ymin must be above 0 on a logarithmic axis, got {ymin:g}")
 
 
 def _line(axes: Axes, band: pd.DataFrame, floor: float, label: str | None = None) -> None:

@@ -134,11 +134,11 @@ def label(run: Run, keys: Sequence[str]) -> str:
 
 def columns_of(runs: Sequence[Run], keys: Sequence[str]) -> pd.DataFrame:
     """Return the values of keys as texts, a line for each run, under short names."""
-    names = short_names(keys)
-    lines = [
-        {name: value_text(key, run.config.get(key)) for key, name in names.items()} for run in runs
-    ]
-    return pd.DataFrame(lines, columns=list(names.values()), index=range(len(runs)), dtype=object)
+    columns = {
+        name: [value_text(key, run.config.get(key)) for run in runs]
+        for key, name in short_names(keys).items()
+    }
+    return pd.DataFrame(columns, index=range(len(runs)), dtype=object)
 
 
 def find_key(name: str, keys: Iterable[str]) -> str:
@@ -160,8 +160,6 @@ def find_key(name: str, keys: Iterable[str]) -> str:
         return named[0]
     if named:
         raise UserError(f"{name!r} is the end of several keys: {', '.join(named)}")
-    near = [key for key in keys if key.startswith(f"{name}.")] or difflib.get_close_matches(
-        name, keys
-    )
+    near = [key for key in keys if name in key] or difflib.get_close_matches(name, keys)
     hint = f"; perhaps {', '.join(near[:6])}" if near else ""
     raise UserError(f"no run's .hydra/config.yaml has the configuration key {name!r}{hint}")

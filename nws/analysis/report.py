@@ -35,7 +35,7 @@ from nws.style import COLOURS
 
 IMAGES = 6  # of each kind and run, at most
 WIDTH = 640  # pixels; wider images are made smaller
-MAX_DIFF = 100_000  # letters of a diff that are shown
+MAX_DIFF = 100_000  # letters of a diff, of which the rest is left out
 HIDDEN = ("command", "overrides", "pid", "best", "last", "git")  # of provenance.json
 DASHES = ("solid", "dash", "dot", "dashdot")
 STEP = re.compile(r"(.+)_step_(\d+)$")
@@ -54,9 +54,7 @@ class Entry:
     images: dict[str, list[tuple[str, str]]]  # by their kinds: address and caption of each
 
 
-def write_report(
-    runs: Sequence[Run], path: Path, *, title: str, command: str, images: int = IMAGES
-) -> str:
+def write_report(runs: Sequence[Run], path: Path, *, title: str, command: str) -> str:
     """Write a page on runs: tables, curves, images, provenance.
 
     Args:
@@ -64,7 +62,6 @@ def write_report(
         path: The file, .html.
         title: The heading.
         command: The command that makes the page.
-        images: How many of each kind and run it shows at most; 0: none.
 
     Returns:
         How many runs it shows, and the size of the file, for people.
@@ -78,7 +75,7 @@ def write_report(
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
-    keys, found = differing_keys(runs), entries(runs, images)
+    keys, found = differing_keys(runs), entries(runs)
     kinds = dict.fromkeys(kind for entry in found for kind in entry.images)
     lengths = {kind: max(len(entry.images.get(kind, ())) for entry in found) for kind in kinds}
     content = environment.get_template("page.html").render(
@@ -111,19 +108,20 @@ def _evaluations(run: Run) -> dict[str, str]:
             asked += f", {checkpoint}" + f", {weights}" * (weights != "plain")
             found[f"log p ({asked})"] = with_error(row["log_likelihood"], row["standard_error"], 2)
             if "log_p_star" in row:
-                errors = row["log_p_star"], row["log_p_star_standard_error"]
-                found[f"log p* ({asked})"] = with_error(*errors, 2)
+                found[f"log p* ({asked})"] = with_error(
+                    row["log_p_star"], row["log_p_star_standard_error"], 2
+                )
     return found
 
 
-def entries(runs: Sequence[Run], images: int) -> list[Entry]:
+def entries(runs: Sequence[Run]) -> list[Entry]:
     """An entry for each run."""
     names, unlike = group_runs(runs, "run"), set(all_differences(runs))
     return [
         Entry(
             name, place, shlex.join(map(str, run.provenance.get("command") or ())), _facts(run),
             _diff(run), [(key, value_text(key, v), key in unlike) for key, v in run.config.items()],
-            _images(run, images),
+            _images(run),
         )
         for run, name, place in zip(runs, names, folder_names(runs), strict=True)
     ]  # fmt: skip
@@ -142,16 +140,15 @@ def _diff(run: Run) -> str:
     """What was changed in the code since its commit."""
     path = run.path / Path(str((run.provenance.get("git") or {}).get("diff"))).name
     try:
-        text = read_text(path)
+        return read_text(path)[:MAX_DIFF]
     except UserError:  # there was none, or it is gone
         return ""
-    return text if len(text) <= MAX_DIFF else text[:MAX_DIFF] + "\n(the rest is in the file)"
 
 
 # --- images ---------------------------------------------------------------------------------------
 
 
-def _images(run: Run, most: int) -> dict[str, list[tuple[str, str]]]:
+def _images(run: Run) -> dict[str, list[tuple[str, str]]]:
     """The PNGs of a run, at most so many of each kind: the first, the last, and between."""
     kinds: dict[str, list[Path]] = {}
     for path in sorted(RunDirectory(run.path).images.glob("*.png")):
@@ -159,8 +156,8 @@ def _images(run: Run, most: int) -> dict[str, list[tuple[str, str]]]:
         kinds.setdefault(match[1] if match else path.stem, []).append(path)
     found = {}
     for kind, files in kinds.items():
-        places = np.linspace(len(files) - 1, 0, min(most, len(files))).round().astype(int)
-        if shown := [each for place in places[::-1] if (each := data_uri(files[place]))]:
+        places = np.linspace(0, len(files) - 1, min(IMAGES, len(files))).round().astype(int)
+        if shown := [each for place in places if (each := data_uri(files[place]))]:
             found[kind.replace("_", " ")] = shown
     return found
 

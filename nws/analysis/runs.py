@@ -28,13 +28,7 @@ POSITION = ["epoch", "step", "seconds"]  # the columns that every metrics.csv ha
 
 @dataclass(frozen=True)
 class Run:
-    """What a run directory says about its run.
-
-    Examples:
-        >>> import pandas as pd
-        >>> Run(Path("a/b"), "a", {"seed": 3}, pd.DataFrame({"step": [0, 7]})).steps
-        7
-    """
+    """What a run directory says about its run."""
 
     path: Path
     argument: str  # the path of the command line that led to it
@@ -138,12 +132,6 @@ def frame(runs: Sequence[Run]) -> pd.DataFrame:
 
     The columns `run`, `state`, `best`, `error`, `last` (nats), `epochs`, `steps`, `ms` (a step),
     `seconds`, `started` and `host` say what became of it.
-
-    Examples:
-        >>> import pandas as pd
-        >>> runs = [Run(Path("a"), "a", {"seed": s}, pd.DataFrame({"step": []})) for s in (0, 1)]
-        >>> frame(runs)[["run", "state", "seed"]].values.tolist()
-        [['a', 'unknown', 0], ['a', 'unknown', 1]]
     """
     lines = [
         {

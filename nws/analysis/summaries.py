@@ -9,9 +9,9 @@ from nws.analysis.keys import but_seed, columns_of, differing_keys, label, short
 from nws.analysis.runs import Run, folder_names, frame, read_run
 from nws.analysis.tables import show, with_error
 from nws.errors import UserError
+from nws.experiment.config import override_key
 from nws.experiment.invocation import command_line
 from nws.experiment.run import find_runs
-from nws.experiment.terminal import short_path
 
 #: the columns that say what became of a run
 OUTCOME = ("state", "best valid, nats", "ms/step", "epochs", "seconds")
@@ -26,22 +26,10 @@ def runs_table(runs: Sequence[Run], keys: Sequence[str]) -> pd.DataFrame:
     table.insert(0, "run", folder_names(runs))
     table["state"] = numbers["state"]
     table["best valid, nats"] = list(map(with_error, numbers["best"], numbers["error"]))
-    table["ms/step"] = numbers["ms"].map(milliseconds)
+    table["ms/step"] = numbers["ms"].map("{:,.2f}".format)
     table["epochs"] = numbers["epochs"].map("{:.4g}".format)
-    table["seconds"] = numbers["seconds"].map("{:,.1f}".format).replace("nan", "")
-    return table
-
-
-def milliseconds(value: float) -> str:
-    """A time in milliseconds with about three digits; empty for nan.
-
-    Examples:
-        >>> milliseconds(1.234), milliseconds(40), milliseconds(1234.5)
-        ('1.23', '40.0', '1,234')
-    """
-    if pd.isna(value):
-        return ""
-    return f"{value:,.{2 if value < 10 else 1 if value < 100 else 0}f}"
+    table["seconds"] = numbers["seconds"].map("{:,.1f}".format)
+    return table.replace("nan", "")
 
 
 def means(runs: Sequence[Run], values: Sequence[float], keys: Sequence[str]) -> pd.DataFrame:
@@ -86,9 +74,6 @@ def print_sweep(directory: Path) -> None:
         runs = [read_run(path) for path in find_runs(directory)]
     except UserError:  # no job came to a run of its own
         return
-    if (directory / "optimization_results.yaml").is_file():  # Optuna's: best trial first
-        order = frame(runs)["best"].sort_values(ascending=False).index
-        runs = [runs[place] for place in order]
     keys, numbers = differing_keys(runs), frame(runs)
     print()
     show(runs_table(runs, keys))
@@ -102,18 +87,7 @@ def print_sweep(directory: Path) -> None:
     name = f" {label(runs[place], keys)}:" if keys else ""
     value = with_error(numbers["best"][place], numbers["error"][place])
     print(f"\nbest of {len(runs)} runs:{name} {value} nats")
-    if command := repeating(runs[place]):
-        print(f"repeat it with\n  {command}")
-    print("next:")
-    for program in ("evaluate", "plot", "report"):
-        print(f"  {command_line(program, short_path(directory))}")
+    if (overrides := runs[place].provenance.get("overrides")) is not None:
+        kept = [text for text in overrides if override_key(text) not in ("resume", "hydra")]
+        print(f"repeat it with\n  {command_line('train', *kept)}")
     print(runs[place].path)
-
-
-def repeating(run: Run) -> str:
-    """The command that repeats a run by itself; empty where its overrides are unknown."""
-    overrides = run.provenance.get("overrides")
-    if overrides is None:
-        return ""
-    kept = [text for text in overrides if not text.lstrip("+~").startswith(("resume", "hydra"))]
-    return command_line("train", *kept)

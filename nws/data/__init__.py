@@ -6,10 +6,10 @@ from nws.data.embedded import load_digits, load_three_by_three
 from nws.data.folder import load_folder, load_torchvision
 from nws.data.loading import BINARIZATIONS, load_dataset
 from nws.data.mnist import load_fashion_mnist, load_mnist
-from nws.data.tfd import TFD_MD5, load_tfd
+from nws.data.tfd import load_tfd
 
 __all__ = [
-    "BINARIZATIONS", "TFD_MD5", "Dataset", "RawImages", "Split", "load_arrays", "load_dataset",
+    "BINARIZATIONS", "Dataset", "RawImages", "Split", "load_arrays", "load_dataset",
     "load_digits", "load_fashion_mnist", "load_folder", "load_mnist", "load_npz", "load_tfd",
     "load_three_by_three", "load_torchvision",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from nws.data.dataset import PARTS, RawImages
-from nws.data.reading import HELD_OUT, explained, find_path, height_and_width, in_parts
+from nws.data.reading import explained, find_path, height_and_width, in_parts
 from nws.errors import UserError
 from nws.files import check_file
 
@@ -20,9 +20,7 @@ BITS, BYTES, SHARES = "0 and 1", "bytes 0..255", "floats in [0, 1]"  # what an a
 
 
 def load_npz(
-    path: str | os.PathLike[str] | None = None,
-    shape: Sequence[int] | None = None,
-    held_out: float = HELD_OUT,
+    path: str | os.PathLike[str] | None = None, shape: Sequence[int] | None = None
 ) -> RawImages:
     """Return images from a user's .npz or .npy file, of which no code is run.
 
@@ -30,8 +28,6 @@ def load_npz(
         path: A .npz file with arrays `train`, `valid` and `test`; or a .npy file, one array, which
             is split at random. They hold what `load_arrays` takes. A .npy file of bytes is mapped.
         shape: (H, W) of an image; None: as the arrays say, else a square, else one row.
-        held_out: Of a .npy file, the share of images that become the validation part; as many
-            become the test part.
 
     Raises:
         UserError: The file is missing or damaged, or as `load_arrays`.
@@ -45,7 +41,7 @@ def load_npz(
             arrays = {"the array": loaded}
         else:
             arrays = {part: np.asarray(loaded[part]) for part in PARTS}
-    return _images(file, arrays, shape, held_out)
+    return _images(file, arrays, shape)
 
 
 def load_arrays(
@@ -53,7 +49,6 @@ def load_arrays(
     valid: ArrayLike | None = None,
     test: ArrayLike | None = None,
     shape: Sequence[int] | None = None,
-    held_out: float = HELD_OUT,
 ) -> RawImages:
     """Return images from arrays, tensors or data frames in memory.
 
@@ -66,8 +61,6 @@ def load_arrays(
         valid: The images that choose a checkpoint, likewise; None to split `train`.
         test: The images to report, likewise; None to split `train`.
         shape: (H, W) of an image; None: as the arrays say, else a square, else one row.
-        held_out: Of `train` alone, the share of images that become the validation part; as many
-            become the test part.
 
     Raises:
         UserError: One part is missing, or they are not images of one size and kind.
@@ -82,27 +75,22 @@ def load_arrays(
     arrays = {part: np.asarray(each) for part, each in given.items() if each is not None}
     if [*arrays] not in (["train"], [*PARTS]):
         raise UserError(f"data: expected train, valid and test, or train alone, got {[*arrays]}")
-    return _images("data", arrays, shape, held_out)
+    return _images("data", arrays, shape)
 
 
-def _images(
-    where: object, arrays: dict[str, np.ndarray], shape: Sequence[int] | None, held_out: float
-) -> RawImages:
+def _images(where: object, arrays: dict[str, np.ndarray], shape: Sequence[int] | None) -> RawImages:
     """Return the images of one array or three, after a check that they go together."""
     kinds = {part: _kind(f"{where}: {part}", array) for part, array in arrays.items()}
-    sizes = {part: array.shape[1:] for part, array in arrays.items()}
-    if len(set(sizes.values())) > 1:
-        raise UserError(f"{where}: expected images of one size in all parts, got {sizes}")
-    found = set(kinds.values())
-    if found == {BITS, SHARES}:  # 0 and 1 are intensities too
-        found = {SHARES}
-    if len(found) > 1:  # bytes of 0 and 1 would pass for almost black images
-        got = ", ".join(f"{kind} in {part}" for part, kind in kinds.items())
-        raise UserError(f"{where}: expected one kind of numbers in all parts, got {got}")
-    (kind,) = found
+    if {*kinds.values()} == {BITS, SHARES}:  # 0 and 1 are intensities too
+        kinds = dict.fromkeys(kinds, SHARES)
+    sizes = {array.shape[1:] for array in arrays.values()}
+    if len(sizes) > 1 or len({*kinds.values()}) > 1:  # bytes of 0 and 1 would pass for black
+        got = "; ".join(f"{part} {arrays[part].shape} of {kinds[part]}" for part in arrays)
+        raise UserError(f"{where}: expected images of one size and kind in all parts, got {got}")
+    (size,), kind = sizes, kinds.popitem()[1]
     images = [_as_bytes(array, kind) for array in arrays.values()]
-    size = _image_shape(next(iter(sizes.values())), shape)
-    return in_parts(images, size, held_out, where, 1 if kind == BITS else 255)
+    maximum = 1 if kind == BITS else 255
+    return in_parts(images, _image_shape(size, shape), where, maximum)
 
 
 def _kind(where: str, array: np.ndarray) -> str:

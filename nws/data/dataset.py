@@ -50,9 +50,7 @@ class RawImages:
         pixels = self.shape[0] * self.shape[1]
         expected = f"bytes (torch.uint8) of shape (N, {pixels}) for images of {tuple(self.shape)}"
         for part, images in self.parts().items():
-            if not isinstance(images, Tensor):
-                got = f"a {type(images).__name__}"
-            elif images.dtype != torch.uint8 or images.shape != (max(1, len(images)), pixels):
+            if images.dtype != torch.uint8 or images.shape != (max(1, len(images)), pixels):
                 got = f"{images.dtype} of shape {tuple(images.shape)}"
             elif (white := int(images.max())) > self.maximum:
                 got = f"a byte of {white}, where {self.maximum} means intensity 1"

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from nws.data.dataset import PARTS, RawImages
-from nws.data.reading import HELD_OUT, explained, find_path, height_and_width, in_parts, resize
+from nws.data.reading import explained, find_path, height_and_width, in_parts, resize
 from nws.errors import UserError, positive_int
 from nws.files import check_file
 
@@ -23,9 +23,7 @@ ENDINGS = (".png", ".jpg", ".jpeg")
 
 
 def load_folder(
-    path: str | os.PathLike[str] | None = None,
-    size: int | Sequence[int] | None = None,
-    held_out: float = HELD_OUT,
+    path: str | os.PathLike[str] | None = None, size: int | Sequence[int] | None = None
 ) -> RawImages:
     """Return the images of a folder and the folders in it, as grey bytes.
 
@@ -36,8 +34,6 @@ def load_folder(
         path: The folder.
         size: (H, W), or the side of a square, that every image is brought to; None where all of
             them have one size.
-        held_out: Without those folders, the share of images that become the validation part; as
-            many become the test part.
 
     Raises:
         UserError: There are no images, a file cannot be read, or the sizes differ.
@@ -48,15 +44,13 @@ def load_folder(
         expected = "expected the folders train, valid and test, or none of them for a random split"
         raise UserError(f"{top}: {expected}, got {', '.join(there)}")
     parts = [_files(top / part) for part in there] or [_files(top)]
-    images = (((str(file), _read(file)) for file in files) for files in parts)
-    return _images(images, size, held_out, top)
+    return _images((map(_read, files) for files in parts), size, top)
 
 
 def load_torchvision(
     dataset: str,
     root: str | os.PathLike[str] = "data",
     size: int | Sequence[int] | None = None,
-    held_out: float = HELD_OUT,
     options: Mapping[str, Any] | None = None,
 ) -> RawImages:
     """Return an image data set of torchvision as grey bytes, downloaded where it is missing.
@@ -68,7 +62,6 @@ def load_torchvision(
         dataset: The name in `torchvision.datasets`, for instance `KMNIST` or `SVHN`.
         root: The folder of downloads.
         size: (H, W), or the side of a square, that every image is brought to; None: as they are.
-        held_out: The share of images that become the validation part.
         options: What else the data set takes, for instance `{"split": "letters"}` for `EMNIST`.
 
     Raises:
@@ -77,8 +70,8 @@ def load_torchvision(
     where, folder = f"torchvision's {dataset}", find_path("data.root", root)
     with explained(f"data.dataset: {where} cannot be had", "see torchvision.datasets"):
         parts = _official(dataset, folder, dict(options or {}))
-    images = (((where, _grey(image)) for image, *_ in part) for part in parts)
-    return _images(images, size, held_out, where)
+    images = ((_grey(image) for image, *_ in part) for part in parts)
+    return _images(images, size, where)
 
 
 def _official(dataset: str, root: Path, options: dict[str, Any]) -> list[Any]:
@@ -97,38 +90,27 @@ def _official(dataset: str, root: Path, options: dict[str, Any]) -> list[Any]:
 
 
 def _images(
-    parts: Iterable[Iterable[tuple[str, Tensor]]],
-    size: int | Sequence[int] | None,
-    held_out: float,
-    where: object,
+    parts: Iterable[Iterable[Tensor]], size: int | Sequence[int] | None, where: object
 ) -> RawImages:
-    """Return parts of named images (H, W) uint8, brought to `data.size` if it is given."""
+    """Return parts of images (H, W) uint8, brought to `data.size` if it is given."""
     if isinstance(size, int | float):
         size = (positive_int("data.size", size),) * 2
     target = None if size is None else height_and_width("data.size", size)
-    sizes: dict[tuple[int, ...], str] = {}  # and the first image of each
-
-    def brought(name: str, image: Tensor) -> Tensor:
-        image = image if target is None else resize(image[None], target)[0]
-        sizes.setdefault(tuple(image.shape), name)
-        if len(sizes) > 1:
-            got = " and ".join(f"{h}x{w} pixels in {first}" for (h, w), first in sizes.items())
-            advice = "data.size=[H,W] brings all of them to one size"
-            raise UserError(f"expected images of one size, got {got}; {advice}")
-        return image
-
-    stacked = [torch.stack([brought(*each) for each in part]) for part in parts]
-    return in_parts(stacked, (stacked[0].shape[1], stacked[0].shape[2]), held_out, where)
+    found = [[i if target is None else resize(i[None], target)[0] for i in part] for part in parts]
+    sizes = {tuple(image.shape) for part in found for image in part}
+    if len(sizes) > 1:
+        got = ", ".join(f"{height}x{width}" for height, width in sorted(sizes))
+        advice = "data.size=[H,W] brings all of them to one size"
+        raise UserError(f"{where}: expected images of one size, got {got}; {advice}")
+    return in_parts([torch.stack(part) for part in found], sizes.pop(), where)
 
 
 def _files(folder: Path) -> list[Path]:
     """Return the image files at or below a folder, by name; `UserError` if there are none."""
-    found = sorted(path for path in folder.rglob("*") if not path.name.startswith("."))
-    images = [path for path in found if path.suffix.lower() in ENDINGS and not path.is_dir()]
-    if not images:
-        others = ", ".join(path.name for path in found[:3]) or "nothing"
-        raise UserError(f"{folder}: expected images ending in {', '.join(ENDINGS)}, found {others}")
-    return images
+    found = sorted(path for path in folder.rglob("[!.]*") if path.suffix.lower() in ENDINGS)
+    if not found:
+        raise UserError(f"{folder}: expected images ending in {', '.join(ENDINGS)}, found none")
+    return found
 
 
 def _read(file: Path) -> Tensor:

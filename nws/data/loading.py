@@ -1,11 +1,9 @@
 """From the images of a source to a data set: how grey becomes binary, and where bytes are held."""
 
 import inspect
-import math
-import re
+import os
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +14,7 @@ from nws.errors import UserError
 
 BINARIZATIONS = ("resample", "static", "threshold", "none")
 WHERE = ("device", "host", "auto")
-SHARE = 0.5  # of a device's free memory, that the bytes of a data set take at most with `auto`
+SHARE = 0.5  # of a device's memory, that the bytes of a data set take at most with `auto`
 # Seeds of the draw that makes a part binary, constants: every run sees the same images.
 DRAW_SEEDS = {"train": 101, "valid": 202, "test": 303, "unlabeled": 404}
 
@@ -58,7 +56,7 @@ def load_dataset(
     device = torch.device(device)
     raw = _call(source, name, options)
     size = sum(map(torch.numel, raw.parts().values()))
-    host = where == "host" or (where == "auto" and size > SHARE * free_memory(device))
+    host = where == "host" or (where == "auto" and size > SHARE * memory(device))
     parts: dict[str, Any] = {
         part: _hold(_binarize(part, images, raw, binarize), device, host)
         for part, images in raw.parts().items()
@@ -71,12 +69,12 @@ def load_dataset(
 
 def _call(source: Callable[..., RawImages], name: str, options: dict[str, Any]) -> RawImages:
     """Call a source with the options that it takes, after a check that they fit."""
-    known = ["root", "binarize", "where"]
+    known = ["binarize", "where"]
     try:
         signature = inspect.signature(source)
-        if "root" not in signature.parameters:
+        known += signature.parameters
+        if "root" not in known:
             options = {key: value for key, value in options.items() if key != "root"}
-        known += [key for key in signature.parameters if key != "root"]
         signature.bind(**options)
     except (TypeError, ValueError) as error:  # the latter of builtins
         taken = f"its options are {', '.join(known)}"
@@ -87,13 +85,11 @@ def _call(source: Callable[..., RawImages], name: str, options: dict[str, Any]) 
     return raw
 
 
-def free_memory(device: torch.device) -> float:
-    """Return the bytes of memory that are free on a device; infinity where nothing says."""
+def memory(device: torch.device) -> int:
+    """Return the bytes that are free on a GPU; those of the whole machine for the CPU."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    meminfo = Path("/proc/meminfo")
-    found = re.search(r"MemAvailable: +(\d+)", meminfo.read_text()) if meminfo.exists() else None
-    return 1024 * int(found[1]) if found else math.inf
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _binarize(part: str, images: Tensor, raw: RawImages, how: str) -> Split:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from nws.data.dataset import CHUNK, RawImages
-from nws.errors import UserError, number, positive_int
+from nws.errors import UserError, positive_int
 
 log = logging.getLogger(__name__)
 
@@ -37,40 +37,31 @@ def explained(problem: str, advice: str) -> Iterator[None]:
         yield
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        if "pickle" in reason:  # numpy advises to run what is in the file
-            reason = "it holds something else, such as text or objects"
         raise UserError(f"{problem}: {reason}; {advice}") from error
 
 
 def in_parts(
-    images: Sequence[Tensor],
-    shape: tuple[int, int],
-    held_out: float,
-    where: object,
-    maximum: int = 255,
+    images: Sequence[Tensor], shape: tuple[int, ...], where: object, maximum: int = 255
 ) -> RawImages:
     """Return images, (N, H, W) or (N, D) uint8, as parts; messages name `where` they are from.
 
     They are train, valid and test; or train and test; or one. What is missing is split off the
-    first at random, a share `held_out` for each part.
+    first at random, a share `HELD_OUT` for each part.
     """
     first, *others = (part.flatten(1) for part in images)
     held, count, order = 3 - len(images), len(first), None
-    if not held and held_out != HELD_OUT:
-        raise UserError(f"data.held_out has no effect: {where} has its parts; leave it out")
     if held:
-        expected = "above 0 and below 0.5, a share of the images"
-        number("data.held_out", held_out, expected, lambda value: 0 < value < 0.5)
         if count <= held:
             raise UserError(f"{where}: expected at least {held + 1} images to split, got {count}")
-        size = min(max(1, round(held_out * count)), (count - 1) // held)
+        size = min(max(1, round(HELD_OUT * count)), (count - 1) // held)
         mixed = torch.randperm(count, generator=torch.Generator().manual_seed(SPLIT_SEED))
         *places, order = mixed.split([size] * held + [count - held * size])
         others = [*(first[each] for each in places), *others]
         parts = f"{len(order)} to train on, {size} to validate" + f", {size} to test" * (held - 1)
         log.info("%s: %d images, split at random, the same for all runs: %s", where, count, parts)
     valid, test = others
-    return RawImages(first, valid, test, shape, maximum, order=order)
+    height, width = shape
+    return RawImages(first, valid, test, (height, width), maximum, order=order)
 
 
 def resize(images: Tensor, size: tuple[int, int]) -> Tensor:

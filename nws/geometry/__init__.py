@@ -17,24 +17,8 @@ from nws.geometry.geodesics import (
 from nws.geometry.metrics import euclidean, fisher, hessian, mahalanobis, pullback
 
 __all__ = [
-    "Categorical",
-    "ExponentialFamily",
-    "IndependentUnits",
-    "Moments",
-    "MultivariateGaussian",
-    "bregman",
-    "christoffel",
-    "descend",
-    "euclidean",
-    "fisher",
-    "fisher_rao_distance",
-    "fisher_rao_geodesic",
-    "flow",
-    "gaussian_curvature",
-    "geodesics",
-    "gradient_in",
-    "hessian",
-    "mahalanobis",
-    "proximal_step",
-    "pullback",
-]
+    "Categorical", "ExponentialFamily", "IndependentUnits", "Moments", "MultivariateGaussian",
+    "bregman", "christoffel", "descend", "euclidean", "fisher", "fisher_rao_distance",
+    "fisher_rao_geodesic", "flow", "gaussian_curvature", "geodesics", "gradient_in", "hessian",
+    "mahalanobis", "proximal_step", "pullback",
+]  # fmt: skip

@@ -1,25 +1,23 @@
 """Log-likelihoods of runs on held-out images: `python scripts/evaluate.py RUN...`."""
 
 import argparse
-import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
 from omegaconf.errors import OmegaConfBaseException
-from rich.progress import Progress
 
 from nws.analysis.evaluation import Request, Row, evaluate
-from nws.analysis.keys import columns_of, differing_keys, label
+from nws.analysis.figures import draw_bound, figure_paths, save
+from nws.analysis.keys import columns_of, differing_keys
 from nws.analysis.runs import Run, folder_names, read_run
 from nws.analysis.summaries import means_table
-from nws.analysis.tables import console, show, with_error
+from nws.analysis.tables import show, with_error
 from nws.errors import UserError
 from nws.experiment.launch import meet_others
 from nws.experiment.run import find_runs
 from nws.models.likelihood import TRUSTED_ESS, Z_SAMPLES, resolves
-from nws.programs.options import machine_options, open_machine, warn
+from nws.programs.options import machine_options, open_machine
 
 LOW = "(low)"  # beside an effective sample size that is
 
@@ -37,10 +35,9 @@ def read_arguments() -> argparse.Namespace:
     add("--split", choices=["test", "valid"], default="test")
     add("--data-points", type=int, help="only the first so many images (default: all)")
     add("--seed", type=int, default=0, help="of the samples, the same for every run (default 0)")
-    star = "also log p* and log Z of the bidirectional machine (default: for runs of such rules)"
-    add("--p-star", action=argparse.BooleanOptionalAction, help=star)
-    add("--z-samples", type=int, default=Z_SAMPLES, help=f"dreams for log Z (default {Z_SAMPLES})")
-    add("--again", action="store_true", help="also compute what evaluation.json has already")
+    dreams = f"dreams for log Z and log p* (default {Z_SAMPLES} for bidirectional rules, else 0)"
+    add("--z-samples", type=int, help=dreams)
+    add("--plot", type=Path, metavar="FILE", help="PNG or SVG: the bound against its samples")
     return parser.parse_args()
 
 
@@ -50,13 +47,18 @@ def run() -> None:
 
 
 def main(given: argparse.Namespace) -> None:
-    options = ("split", "data_points", "seed", "checkpoint", "weights", "p_star", "z_samples")
+    options = ("split", "data_points", "seed", "checkpoint", "weights", "z_samples")
     common = {name: getattr(given, name) for name in options}
     requests = [Request(samples=samples, **common) for samples in sorted({*given.samples})]
-    runs, rows, failures = evaluate_all(given, requests)
+    paths = figure_paths(given.plot) if given.plot else []
+    runs, found, failures = evaluate_all(given, requests)
     if runs:
-        report(runs, pd.DataFrame(rows), given)
-        print(runs[best_place(pd.DataFrame(rows))].path)
+        rows = pd.DataFrame(found)
+        report(runs, rows, given)
+        if paths:
+            save(draw_bound(folder_names(runs), rows), paths)
+        most = rows["samples"] == requests[-1].samples
+        print(runs[int(rows["log_likelihood"][most].idxmax())].path)  # the best
     elif len(failures) == 1:
         raise next(iter(failures.values()))
     if failures:
@@ -73,19 +75,15 @@ def evaluate_all(
     runs: list[Run] = []
     rows: list[Row] = []
     failures: dict[Path, Exception] = {}
-    silent = not sys.stdout.isatty()
-    with Progress(console=console(), transient=True, disable=silent) as bar:
-        for number, path in enumerate(paths, 1):
-            task = bar.add_task(f"{path.name}, {number} of {len(paths)}", total=None)
-            try:
-                loaded, run = open_machine(path, given), read_run(path)
-                for request in requests:
-                    row, there = evaluate(loaded, request, given.again, partial(bar.advance, task))
-                    runs.append(run)
-                    rows.append(row | {"there": there})
-            except (UserError, OmegaConfBaseException) as error:
-                failures[path] = error
-            bar.remove_task(task)
+    for path in paths:
+        try:
+            loaded, run = open_machine(path, given), read_run(path)
+            for request in requests:
+                row, there = evaluate(loaded, request)
+                runs.append(run)
+                rows.append(row | {"there": there})
+        except (UserError, OmegaConfBaseException) as error:
+            failures[path] = error
     return runs, rows, failures
 
 
@@ -104,29 +102,13 @@ def report(runs: Sequence[Run], rows: pd.DataFrame, given: argparse.Namespace) -
         f"{span(rows['data_points'])} data points, seed {given.seed}, {given.checkpoint} "
         f"checkpoint{', averaged weights' * (given.weights == 'average')}"
     )
-    if given.data_points and rows["data_points"].min() < given.data_points:
-        few = f"{rows['data_points'].min():,} images"
-        warn(f"--data-points is {given.data_points:,}, and the {given.split} part has {few}")
     print_doubts(runs, rows)
-    if there := int(rows["there"].sum()):
-        print(f"{there} of {len(rows)} were in evaluation.json already; --again computes them")
-    if there < len(rows):
-        print("written to evaluation.json of each run")
-    if len({run.path for run in runs}) > 1:
-        place = best_place(rows)
-        name = label(runs[place], keys) or runs[place].path.name
-        value = with_error(*rows.loc[place, ["log_likelihood", "standard_error"]])
-        print(f"best: {name}: {value} nats")
+    print(f"{rows['there'].sum()} of {len(rows)} were in evaluation.json already; it has all now")
 
 
 def span(values: "pd.Series[int]") -> str:
     """A number that all share, or the least and the largest."""
     return " to ".join(f"{each:,}" for each in sorted({values.min(), values.max()}))
-
-
-def best_place(rows: pd.DataFrame) -> int:
-    """Where the best log-likelihood stands, of those of the most samples."""
-    return int(rows["log_likelihood"][rows["samples"] == rows["samples"].max()].idxmax())
 
 
 def table(runs: Sequence[Run], keys: Sequence[str], rows: pd.DataFrame) -> pd.DataFrame:
@@ -157,10 +139,10 @@ def print_doubts(runs: Sequence[Run], rows: pd.DataFrame) -> None:
             f"{len(rows)} rows, so their log p is likely too low, beyond the errors "
             "shown; take more with --samples"
         )
-    for place, row in rows.iterrows() if "log_z" in rows else ():
-        if row["log_z"] == row["log_z"] and not resolves(row["log_z"], int(row["z_samples"])):
+    for run, row in zip(runs, rows.to_dict("records"), strict=True):
+        if row["z_samples"] and not resolves(row["log_z"], row["z_samples"]):
             print(
-                f"{runs[place].path}: log Z is too small for {row['z_samples']:.0f} dreams, so it "
+                f"{run.path}: log Z is too small for {row['z_samples']} dreams, so it "
                 "is likely too low and log p* too high, beyond the errors shown; take more with "
                 "--z-samples"
             )

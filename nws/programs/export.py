@@ -24,7 +24,6 @@ def read_arguments() -> argparse.Namespace:
 def run() -> None:
     given = read_arguments()
     made = export_run(open_machine(given.run, given), given.folder)
-    print(f"{made.size:,} bytes; the machine is in half precision")
-    print(f"validation log-likelihood {made.before:.4f} nats before, {made.after:.4f} after")
-    print(f"look at it with\n  {command_line('sample', made.directory.path)}")
-    print(made.directory.path)
+    print(f"{made.best.stat().st_size:,} bytes; the machine is in half precision")
+    print(f"look at it with\n  {command_line('sample', made.path)}")
+    print(made.path)

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from nws.analysis.curves import Band, Scale, curve, group_runs, scale, with_column
+from nws.analysis.curves import curve, group_runs, with_column
 from nws.analysis.figures import draw, figure_paths, labels, save
 from nws.analysis.keys import but_seed, differing_keys
 from nws.analysis.runs import LOG_LIKELIHOOD, Run, read_runs
@@ -27,12 +27,9 @@ def read_arguments() -> argparse.Namespace:
     add("--output", type=Path, help=written)
     called = "what the legend calls a group; once for each, in their order (default: by its keys)"
     add("--label", action="append", default=[], metavar="TEXT", help=called)
-    before = "leave out what is before"
-    add("--from", dest="start", type=float, default=0.0, metavar="EPOCH", help=before)
     add("--log", action="store_true", help="logarithmic y axis")
     add("--ymin", type=float, help="lower end of the y axis (default: as the curves need)")
     add("--ymax", type=float, help="upper end of the y axis (default: as the curves need)")
-    add("--title", help="above the figure (default: none)")
     return parser.parse_args()
 
 
@@ -41,7 +38,7 @@ def run() -> None:
     column: str = given.column
     paths = figure_paths(given.output, f"curves_{column.replace('/', '_')}")
     every = read_runs(given.runs)
-    runs = with_column(every, column, given.start)
+    runs = with_column(every, column)
     groups = relabel(group_runs(runs, given.group), given.label)
     bands = {name: curve(group, "epoch", column) for name, group in groups.items()}
     if apart := [name for name, band in bands.items() if band.empty]:
@@ -50,26 +47,17 @@ def run() -> None:
             "separate them with --group, or give fewer"
         )
     for name, group in groups.items():
-        warn_of_unlike(name, group)
+        if unlike := but_seed(differing_keys(group)):
+            warn(f"{name} is a mean over runs that differ in {', '.join(unlike[:4])}")
     if len(runs) < len(every):
         warn(f"{len(every) - len(runs)} of {len(every)} runs have no such rows, left out")
-    options = {name: getattr(given, name) for name in ("title", "log", "ymin", "ymax")}
-    files = draw(groups, column, **options)
-    own_scale = given.log or given.ymin is not None or given.ymax is not None
-    print_ends(groups, bands, Scale(None, None, {}) if own_scale else scale(bands, column))
-    say_replaced(paths)
-    save(files, paths)
-
-
-def print_ends(groups: dict[str, list[Run]], bands: dict[str, Band], found: Scale) -> None:
-    """Print where each curve ends, and which leave the figure."""
+    files = draw(groups, column, log=given.log, ymin=given.ymin, ymax=given.ymax)
     for name, text in labels(groups).items():
         end = bands[name].iloc[-1]
         spread = f" ± {end['deviation']:.3f}" if len(groups[name]) > 1 else ""
         print(f"{text}: {end['mean']:.3f}{spread} after {end.name:g} epochs")
-    for name, value in found.cut.items():
-        end = f"--y{'min' if value < (found.low or 0) else 'max'}={value:.4f}"
-        print(f"cut, for it would flatten the others: {name}, to {value:,.1f}; {end} shows it")
+    say_replaced(paths)
+    save(files, paths)
 
 
 def relabel(groups: dict[str, list[Run]], labels: list[str]) -> dict[str, list[Run]]:
@@ -81,18 +69,3 @@ def relabel(groups: dict[str, list[Run]], labels: list[str]) -> dict[str, list[R
             f"({'; '.join(groups)}), each time another text, got {'; '.join(map(repr, labels))}"
         )
     return dict(zip(labels, groups.values(), strict=True))
-
-
-def warn_of_unlike(name: str, group: list[Run]) -> None:
-    """Warn of a group whose runs differ in more than the seed, or end at different epochs."""
-    if unlike := but_seed(differing_keys(group)):
-        warn(
-            f"{name} is a mean over runs that differ in {', '.join(unlike[:4])}; "
-            "--group auto would separate them"
-        )
-    ends = sorted({round(float(run.metrics["epoch"].iloc[-1]), 3) for run in group})
-    if len(ends) > 1:
-        warn(
-            f"the runs of {name} end at epochs {ends[0]:g} to {ends[-1]:g}; "
-            "its mean ends at the first"
-        )

@@ -4,9 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from nws.analysis.report import IMAGES, write_report
+from nws.analysis.report import write_report
 from nws.analysis.runs import read_runs
-from nws.errors import UserError, positive_int
+from nws.errors import UserError
 from nws.experiment.invocation import command_line
 from nws.files import check_writable
 from nws.programs.options import say_replaced
@@ -20,11 +20,7 @@ def read_arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("runs", metavar="RUN_OR_SWEEP", nargs="+", help="a run, or a folder with runs below it")
     add("--output", type=Path, default=Path("report.html"), help="file (default: report.html)")
-    add("--title", help="the heading (default: the folders of the command line)")
-    most = f"images of each kind and run, at most (default {IMAGES}; 0: none)"
-    add("--images", type=int, default=IMAGES, metavar="N", help=most)
     given = parser.parse_args()
-    positive_int("--images", given.images, 0)
     if given.output.suffix != ".html":
         raise UserError(f"--output must name an .html file, got {given.output}")
     check_writable(given.output)
@@ -35,8 +31,8 @@ def run() -> None:
     given = read_arguments()
     runs = read_runs(given.runs, evaluated=False)
     names = [Path(*Path(folder).resolve().parts[-2:]) for folder in given.runs]
-    title = given.title or f"Report on {', '.join(map(str, names))}"
+    title = f"Report on {', '.join(map(str, names))}"
     command = command_line("report", *sys.argv[1:])
     say_replaced([given.output])
-    shown = write_report(runs, given.output, title=title, command=command, images=given.images)
+    shown = write_report(runs, given.output, title=title, command=command)
     print(f"{shown}; open it in a browser:\n{given.output.resolve()}")

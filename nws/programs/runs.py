@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from nws.analysis.keys import but_seed, differing_keys, find_key, short_names, value_text
+from nws.analysis.keys import differing_keys, find_key, value_text
 from nws.analysis.runs import Run, frame, read_run
 from nws.analysis.summaries import runs_table
 from nws.analysis.tables import show
@@ -17,7 +17,6 @@ from nws.experiment.run import find_runs
 from nws.programs.options import warn
 
 FOLDERS = ("outputs", "multirun")  # where train.py writes
-MAX_KEYS = 5  # columns for what differs beside the seed, unless --keys asks for others
 FIELDS = "run, state, best, error, last, epochs, steps, ms, seconds, started, host"
 
 
@@ -35,8 +34,6 @@ def read_arguments() -> argparse.Namespace:
         f"-26', 'lr <= 0.1', '`damping.value` < 1'; names: {FIELDS}, and keys of the configuration",
     )  # fmt: skip
     add("--sort", metavar="KEY", help="best first for best and last (default: run)")
-    shown = f"columns of the configuration (default: {MAX_KEYS} that differ, and the seed)"
-    add("--keys", metavar="KEY[,KEY]", help=shown)
     return parser.parse_args()
 
 
@@ -47,8 +44,7 @@ def run() -> None:
         raise UserError(f"there is no folder {' or '.join(FOLDERS)} here; name one with runs in it")
     every, failures = read_all(folders)
     if every:
-        runs = in_order(every, given.where, given.sort)
-        print_runs(runs, given.keys)
+        print_runs(in_order(every, given.where, given.sort))
     for message in failures:
         warn(message)
     if not every:
@@ -105,16 +101,9 @@ def true_of(table: pd.DataFrame, where: str) -> "pd.Series[bool]":
     return found
 
 
-def print_runs(runs: Sequence[Run], asked: str | None) -> None:
-    """Print the table, and what it leaves out."""
-    differing = differing_keys(runs)
-    keys = but_seed(differing)[:MAX_KEYS] + ["seed"] * ("seed" in differing)
-    if asked is not None:
-        known = dict.fromkeys(key for run in runs for key in run.config)
-        keys = [find_key(name, known) for name in asked.split(",")]
-    show(runs_table(runs, keys))
+def print_runs(runs: Sequence[Run]) -> None:
+    """Print the table, and how many runs are in which state."""
+    show(runs_table(runs, differing_keys(runs)))
     counts = frame(runs)["state"].value_counts(sort=False)
     states = ", ".join(f"{number} {state}" for state, number in counts.items())
     print(f"{len(runs)} run{'s' * (len(runs) > 1)}: {states}")
-    if left := [key for key in differing if key not in keys]:
-        print(f"they differ in {', '.join(short_names(left).values())} too; --keys shows them")

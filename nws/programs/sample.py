@@ -2,18 +2,16 @@
 
 import argparse
 import math
-import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
-from rich.progress import track
 from torch import Tensor
 
-from nws.analysis.runs import is_bidirectional, read_run
-from nws.analysis.tables import console, with_error
+from nws.analysis.runs import is_bidirectional
 from nws.data.reading import explained
 from nws.errors import UserError, number, positive_int
 from nws.experiment import pictures
@@ -22,21 +20,24 @@ from nws.experiment.loading import LoadedRun
 from nws.files import check_file, check_writable
 from nws.models import sampling
 from nws.models.likelihood import TRUSTED_ESS
-from nws.programs.options import machine_options, open_machine, say_replaced, warn
+from nws.programs.options import machine_options, open_machine, say_replaced
 
 View = tuple[list[Tensor], str]  # the frames of a picture, and what it shows
-COUNTS = {
-    "generate": 64, "reconstruct": 32, "inpaint": 24, "denoise": 24, "chain": 16, "walk": 8,
-}  # fmt: skip
-STEPS = {"inpaint": 50, "chain": 50, "walk": 16}
-SAMPLES, NOISE = 50, 0.1  # importance samples; share of the pixels that `denoise` turns
-OF_IMAGES = ("reconstruct", "inpaint", "denoise")
-CHAINS = ("generate", "inpaint", "chain")
-TAKEN_BY = {  # options that only some take
-    "mask": ("inpaint",), "noise": ("denoise",), "split": OF_IMAGES, "image": OF_IMAGES,
-    "steps": (*CHAINS, "walk"), "chain": CHAINS, "samples": (*CHAINS, "denoise"),
-}  # fmt: skip
+IMAGES = {"split": "test", "image": None}
+CHAIN = {"chain": None, "samples": 50}
+#: The options of each WHAT that not all of them take, and their defaults.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "generate": {"count": 64, "steps": 0, **CHAIN},
+    "reconstruct": {"count": 32, **IMAGES},
+    "inpaint": {"count": 24, **IMAGES, "mask": "bottom", "steps": 50, **CHAIN},
+    "denoise": {"count": 24, **IMAGES, "noise": None, "samples": 50},
+    "chain": {"count": 16, "steps": 50, **CHAIN},
+    "walk": {"count": 8, "steps": 16},
+}
+TAKEN_BY_SOME = {name for options in OPTIONS.values() for name in options}
+NOISE = 0.1  # share of the pixels that `denoise` turns
 MISSING = 0.25  # grey level of pixels that were taken away
+GREY = "grey is a pixel's probability"
 DESCRIPTION = """Draw images from a run, finished or not.
 
 generate     images drawn from the generator; --steps refines them by a Markov chain
@@ -57,12 +58,12 @@ def read_arguments() -> argparse.Namespace:
     )  # fmt: skip
     add = parser.add_argument
     add("run", metavar="RUN", help="a run directory, as training prints it; or pretrained/digits")
-    add("what", nargs="?", choices=list(COUNTS), default="generate", help="default: generate")
+    add("what", nargs="?", choices=list(OPTIONS), default="generate", help="default: generate")
     add("--count", type=int, help="images, or walks (default: 8 walks, 16 to 64 images)")
     add("--steps", type=int, help="of the chain (default 50) or of the walk (default 16)")
     kinds = "gibbs: exact for p*, the default for runs of bihm and nbihm; resampling: for p"
     add("--chain", choices=["gibbs", "resampling"], help=kinds)
-    add("--samples", type=int, help=f"importance samples (default {SAMPLES})")
+    add("--samples", type=int, help="importance samples (default 50)")
     taken = "what inpaint takes away: left, right, top, bottom (default), or a PNG, white there"
     add("--mask", help=taken)
     turned = f"share of the pixels that denoise turns (default {NOISE}; 0 for images of your own)"
@@ -71,56 +72,41 @@ def read_arguments() -> argparse.Namespace:
     add("--image", type=Path, nargs="+", metavar="FILE", help=own)
     add("--split", choices=["test", "valid"], help="of the held-out images (default: test)")
     add("--seed", type=int, default=0, help="of the draws (default 0)")
-    add("--binary", action="store_true", help="binary draws instead of the pixels' probabilities")
     add("--columns", type=int, help="of the grid (default: as square as can be)")
     written = "file to write (default: RUN/images/, named after WHAT, the seed and these options)"
     add("--output", type=Path, help=written)
-    return parser.parse_args()
-
-
-def file_name(given: argparse.Namespace) -> str:
-    """The name of the file, with the options that differ from the usual ones."""
-    what = given.what
-    usual = {"count": COUNTS[what], "split": "test", "checkpoint": "best", "weights": "plain"}
-    words = {"count": "_walks" if what == "walk" else "_images", "steps": "_steps"}
-    words |= dict.fromkeys(("noise", "chain", "split", "checkpoint", "weights"), "")
-    parts = ["binary_" * given.binary + ("samples" if what == "generate" else what)]
-    parts += [Path(given.mask or "bottom").stem] * (what == "inpaint")
-    parts += [path.stem for path in (given.image or [])[:1]]
-    for name, word in words.items():
-        if (value := getattr(given, name)) not in (None, usual.get(name)):
-            parts.append(f"{value}{word}")
-    return f"{'_'.join(parts)}_seed_{given.seed}{'.gif' if what == 'chain' else '.png'}"
-
-
-def check_taken(given: argparse.Namespace) -> None:
-    """Refuse options that WHAT does not take."""
-    for name, takers in TAKEN_BY.items():
-        idle = given.what == "generate" and not given.steps and name in ("chain", "samples")
-        if getattr(given, name) is not None and (given.what not in takers or idle):
-            reason = f"--{name} is for {', '.join(takers)}, and {given.what} does not take it"
-            without = " without --steps" * idle
-            raise UserError(f"{reason}{without}; leave it out, or name {takers[-1]} after the run")
+    given = parser.parse_args()
+    fill_in(given)
+    return given
 
 
 def fill_in(given: argparse.Namespace) -> None:
-    """Fill in the defaults of WHAT, and check the numbers and the file."""
-    what, output = given.what, given.output
-    suffix = ".gif" if what == "chain" else ".png"
-    if output is not None and output.suffix.lower() != suffix:
-        raise UserError(f"--output must name a {suffix} file for {what}, got {output}")
-    defaults = {
-        "mask": "bottom", "split": "test", "samples": SAMPLES, "count": COUNTS[what],
-        "steps": STEPS.get(what, 0), "noise": NOISE * (given.image is None),
-    }  # fmt: skip
-    for name, value in defaults.items():
+    """Fill in the defaults of WHAT; refuse what it does not take, and numbers out of range."""
+    own = OPTIONS[given.what]
+    for name in TAKEN_BY_SOME:
         if getattr(given, name) is None:
-            setattr(given, name, value)
+            setattr(given, name, own.get(name))
+        elif name not in own:
+            takers = ", ".join(what for what, options in OPTIONS.items() if name in options)
+            raise UserError(f"--{name} is for {takers}; {given.what} does not take it")
     for name in ("count", "steps", "samples", "columns"):
         if getattr(given, name) is not None:
-            positive_int(f"--{name}", getattr(given, name), int(name != "steps" or what in STEPS))
+            positive_int(f"--{name}", getattr(given, name), int(own.get(name) != 0))
     check_seed("--seed", given.seed)
-    number("--noise", given.noise, "from 0 to 1", lambda share: 0 <= share <= 1)
+    if given.noise is not None:
+        number("--noise", given.noise, "from 0 to 1", lambda share: 0 <= share <= 1)
+
+
+def file_name(given: argparse.Namespace) -> str:
+    """The name of the file, with the options that differ from their defaults."""
+    usual = {"checkpoint": "best", "weights": "plain", **OPTIONS[given.what]}
+    parts = [given.what]
+    for name, default in usual.items():
+        value = getattr(given, name)
+        if value != default:
+            first = value[0] if isinstance(value, list) else value
+            parts.append(f"{name}_{Path(str(first)).name}")
+    return f"{'_'.join(parts)}_seed_{given.seed}{'.gif' if given.what == 'chain' else '.png'}"
 
 
 @dataclass
@@ -135,17 +121,15 @@ class Task:
 
     def generate(self) -> View:
         if self.given.steps:
-            images = self.drawn(self.run_chain(self.dreams())[-1])
-            return [self.grid(images)], f"from p, then {self.kernel}; {self.grey}"
-        images = self.dreams(probabilities=not self.given.binary)
-        return [self.grid(images)], f"drawn from the generator p; {self.grey}"
+            images = self.run_chain(self.dreams())[-1]
+            return [self.grid(images)], f"from p, then {self.kernel}; {GREY}"
+        return [self.grid(self.dreams(probabilities=True))], pictures.GENERATED
 
     def reconstruct(self) -> View:
         parts, names = self.originals()
-        images = self.drawn(sampling.reconstruct(self.loaded.machine, parts[-1], self.rng))
-        drawn = "binary draws of p(x | h), h ~ q(h | x)"
-        name = drawn if self.given.binary else pictures.RECONSTRUCTION
-        return [self.stacked(*parts, images)], pictures.rows([*names, name])
+        images = sampling.reconstruct(self.loaded.machine, parts[-1], self.rng)
+        shown = pictures.rows([*names, pictures.RECONSTRUCTION])
+        return [self.stacked(*parts, images)], shown
 
     def inpaint(self) -> View:
         """The missing pixels at the end of a chain that starts from a generated image."""
@@ -153,7 +137,7 @@ class Task:
         originals = parts[-1]
         missing = read_mask(self.given.mask, self.loaded.shape).to(originals.device)
         start = torch.where(missing, self.dreams(len(originals)), originals)
-        filled = self.drawn(self.run_chain(start, observed=~missing)[-1])
+        filled = self.run_chain(start, observed=~missing)[-1]
         left = torch.where(missing, MISSING, originals)
         names += ["what is left", f"filled in by {self.kernel}"]
         return [self.stacked(*parts, left, filled)], pictures.rows(names)
@@ -166,10 +150,11 @@ class Task:
         """
         parts, names = self.originals()
         machine, noisy, samples = self.loaded.machine, parts[-1], self.given.samples
-        if self.given.noise:
+        share = NOISE if self.given.noise is None and not self.given.image else self.given.noise
+        if share:
             turned = torch.rand(noisy.shape, generator=self.rng, device=noisy.device)
-            noisy = torch.where(turned < self.given.noise, 1 - noisy, noisy)
-            parts, names = [*parts, noisy], [*names, f"{self.given.noise:.0%} of the pixels turned"]
+            noisy = torch.where(turned < share, 1 - noisy, noisy)
+            parts, names = [*parts, noisy], [*names, f"{share:.0%} of the pixels turned"]
         with torch.no_grad():
             trace = machine.wake(noisy, samples, self.rng)
             weights = torch.softmax(machine.log_weights(trace), dim=1)
@@ -177,36 +162,29 @@ class Task:
             images = (weights[:, :, None] * images).sum(1)
         self.ess = float(weights.square().sum(1).reciprocal().mean())
         names = [*names, "expected pixels under p"]
-        return [self.stacked(*parts, self.drawn(images))], pictures.rows(names)
+        return [self.stacked(*parts, images)], pictures.rows(names)
 
     def chain(self) -> View:
-        frames = [self.grid(self.drawn(frame)) for frame in self.run_chain(self.dreams())]
-        return frames, f"one chain an image, one step a frame, {self.kernel}; {self.grey}"
+        frames = [self.grid(frame) for frame in self.run_chain(self.dreams())]
+        return frames, f"one chain an image, one step a frame, {self.kernel}; {GREY}"
 
     def walk(self) -> View:
         count, steps = self.given.count, self.given.steps
-        images = self.drawn(sampling.walk(self.loaded.machine, count, steps, self.rng))
+        images = sampling.walk(self.loaded.machine, count, steps, self.rng)
         text = "each row a walk: from image to image one unit of the deepest layer flips"
-        return [self.grid(images.flatten(0, 1), columns=steps)], f"{text}; {self.grey}"
+        return [self.grid(images.flatten(0, 1), columns=steps)], f"{text}; {GREY}"
 
     @property
     def kernel(self) -> str:
         kind = "Gibbs sampling" if self.gibbs else "importance resampling"
         return f"{self.given.steps} steps of {kind}"
 
-    @property
-    def grey(self) -> str:
-        return "binary draws" if self.given.binary else "grey is a pixel's probability"
-
     def originals(self) -> tuple[list[Tensor], list[str]]:
         """Images, (C, n_0), below their grey sources where they have them; and their names."""
         if self.given.image:
             return self.own_images()
-        part = self.given.split
-        data, kind = self.loaded.data, {"test": "test", "valid": "validation"}[part]
-        split = data.test if part == "test" else data.valid
-        if self.given.count > len(split) and self.given.count != COUNTS[self.given.what]:
-            warn(f"--count is {self.given.count:,}, and there are {len(split):,} {kind} images")
+        kind = {"test": "test", "valid": "validation"}[self.given.split]
+        split = getattr(self.loaded.data, self.given.split)
         return pictures.with_source(split, split.first(self.given.count), f"{kind} images")
 
     def own_images(self) -> tuple[list[Tensor], list[str]]:
@@ -229,10 +207,8 @@ class Task:
         samples = {} if self.gibbs else {"samples": self.given.samples}
         kind = sampling.GibbsChain if self.gibbs else sampling.ResamplingChain
         chain = kind(self.loaded.machine, start, self.rng, observed, **samples)
-        hidden = not sys.stdout.isatty()
-        steps = range(self.given.steps)
         frames, sizes = [], []
-        for _ in track(steps, "steps", console=console(), transient=True, disable=hidden):
+        for _ in range(self.given.steps):
             frames.append(chain.step())
             sizes.append(getattr(chain, "ess", math.nan))
         self.ess = sum(sizes) / len(sizes)
@@ -243,10 +219,6 @@ class Task:
         size = f"effective sample size {self.ess:.1f} of {self.given.samples}"
         text = f"{size}: too few to follow p; take more with --samples"
         return [text] * (self.ess < TRUSTED_ESS)  # nan: no importance samples
-
-    def drawn(self, images: Tensor) -> Tensor:
-        """Pixels' probabilities, or binary draws of them where these are asked for."""
-        return torch.bernoulli(images, generator=self.rng) if self.given.binary else images
 
     def grid(self, images: Tensor, columns: int | None = None) -> Tensor:
         return pictures.image_grid(images, self.loaded.shape, self.given.columns or columns)
@@ -267,38 +239,25 @@ def read_mask(mask: str, shape: tuple[int, int]) -> Tensor:
     """Which pixels are missing, (H W,) booleans: a half, or the white of a PNG of the same size."""
     if not mask.lower().endswith(".png"):
         return sampling.half_mask(shape, mask)
-    missing = read_image(Path(mask), shape) > 0.5
-    if not missing.any():
-        raise UserError(f"--mask: {mask} has no white pixel, so nothing would be missing")
-    return missing
+    return read_image(Path(mask), shape) > 0.5
 
 
 def origin(loaded: LoadedRun, given: argparse.Namespace) -> str:
-    """The first line of the caption: what, which run, its step and its likelihood there."""
-    run, step = loaded.directory, loaded.state["step"]
+    """The first line of the caption: what, and which machine."""
+    path = loaded.directory.path
     kind = f"{given.checkpoint} checkpoint" + ", averaged weights" * (given.weights == "average")
-    text = f"{given.what}, {run.path.parent.name}/{run.path.name}, step {step:,} ({kind})"
-    part = {"plain": "valid"}.get(given.weights, given.weights)
-    metrics = read_run(run.path).metrics  # none of an exported run
-    columns = [f"{part}/log_likelihood", f"{part}/standard_error"]
-    table = metrics[metrics["step"] == step].reindex(columns=columns).dropna()
-    if table.empty:
-        return text
-    value, error = table.iloc[-1]
-    return f"{text}, validation log p {with_error(value, error, 2)} nats"
+    return f"{given.what}, {path.parent.name}/{path.name}, step {loaded.state['step']:,} ({kind})"
 
 
 def run() -> None:
     given = read_arguments()
-    name = file_name(given)
-    check_taken(given)
-    fill_in(given)
     loaded = open_machine(given.run, given)
-    path = given.output or loaded.directory.images / name
+    usual = loaded.directory.images / file_name(given)
+    path = given.output or usual
     check_writable(path)
+    if path.suffix.lower() != usual.suffix:
+        raise UserError(f"--output must name a {usual.suffix} file for {given.what}, got {path}")
     gibbs = given.chain == "gibbs" or (given.chain is None and is_bidirectional(loaded.config))
-    if given.binary and loaded.machine.units[0].support is None:
-        raise UserError("--binary needs units that are binary, those of this run's pixels are not")
     task = Task(given, loaded, torch.Generator(loaded.device).manual_seed(given.seed), gibbs)
     frames, shown = getattr(task, given.what)()
     caption = "\n".join([origin(loaded, given), shown, *task.doubt()])

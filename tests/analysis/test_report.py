@@ -127,7 +127,7 @@ def test_nothing_is_loaded_and_hostile_names_are_text(command: Command, reported
     facts = {"command": ["python", HOSTILE], "host": HOSTILE}
     (reported / "0" / "provenance.json").write_text(json.dumps(facts))
     write_image(reported / "0", "a'b<i>")
-    page = page_of(command, str(reported), "--title", HOSTILE)
+    page = page_of(command, str(reported))
     assert "default-src 'none'" in page
     own = re.sub(r"<script>.*?</script>", "", page, flags=re.S)  # without plotly, and the code
     sources = re.findall(r'\s(?:src|href|srcset|action|data)="([^"]*)"', own)
@@ -136,7 +136,7 @@ def test_nothing_is_loaded_and_hostile_names_are_text(command: Command, reported
     assert "<img src=x" not in page and "<i>" not in page
     # The scripts of the page are its own: figures, labels, plotly, and the code.
     assert page.count("</script>") == 4 == len(re.findall(r"<script[ >]", own)) + 2
-    assert words(page).count(HOSTILE) >= 4 and "{{7*7}}" in json.dumps(figures_of(page))
+    assert words(page).count(HOSTILE) >= 3 and "{{7*7}}" in json.dumps(figures_of(page))
 
 
 def test_what_is_no_report(command: Command, reported: Path, tmp_path: Path) -> None:
@@ -144,7 +144,6 @@ def test_what_is_no_report(command: Command, reported: Path, tmp_path: Path) -> 
     for arguments, expected in {
         (str(reported), "--output", "report.txt"): "--output must name an .html file",
         (str(reported), "--output", "file/a.html"): "is a file, expected a folder there",
-        (str(reported), "--images", "-1"): "--images must be a whole number of at least 0",
         (str(reported / "7"),): "has a metrics.csv",
         (str(tmp_path / "none"),): "does not exist",
     }.items():
@@ -160,18 +159,15 @@ def test_one_run_without_provenance(command: Command, tmp_path: Path) -> None:
     os.mkfifo(run / "images" / "pipe.png")
     shown = words(page_of(command, "old"))
     assert "1 run," in shown and "Its command is unknown" in shown and "samples seed 0" in shown
-    page = words(page_of(command, "old", "--images", "0", "--output", "other.html"))
-    assert "samples seed 0" not in page
 
 
 def test_images_of_a_run(tmp_path: Path) -> None:
     run = write_run(tmp_path, "run", [(1, 1.0, -3.0)])
-    for step in range(10, 110, 10):
+    for step in range(10, 120, 10):
         write_image(run, f"generated_step_{step:07d}", step)
-    for most, steps in ((4, [10, 40, 70, 100]), (1, [100]), (99, [*range(10, 110, 10)])):
-        (entry,) = entries([read_run(run)], most)  # the first, the last, and between
-        shown = [picture(uri) for uri, _ in entry.images["generated"]]
-        assert [image.convert("L").getpixel((0, 0)) for image in shown] == steps
+    (entry,) = entries([read_run(run)])  # six: the first, the last, and between
+    shown = [picture(uri) for uri, _ in entry.images["generated"]]
+    assert [image.convert("L").getpixel((0, 0)) for image in shown] == [*range(10, 120, 20)]
     large = data_uri(write_image(run, "large", side=1500))
     assert large is not None and picture(large[0]).size == (640, 640)
     plain = run / "images" / "plain_one.png"  # as another program writes it
@@ -185,7 +181,7 @@ def test_images_of_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium")
 def test_in_chromium(command: Command, reported: Path, tmp_path: Path) -> None:
-    """The curves are drawn, a table is sorted, images change, and no script fails."""
+    """The curves are drawn, a table is sorted, and no script fails."""
     path = tmp_path / "page.html"
     page = page_of(command, str(reported), "--output", str(path))
     probe = """
@@ -193,21 +189,11 @@ def test_in_chromium(command: Command, reported: Path, tmp_path: Path) -> None:
     const wait = setInterval(() => {
       if (!document.body.dataset.drawn) return;
       clearInterval(wait);
-      const lines = () => document.querySelectorAll("#plot .scatterlayer .trace").length;
-      const said = {drawn: document.body.dataset.drawn, methods: lines()};
-      byId("view").value = "each run";
-      draw();
-      said.runs = lines();
       const heading = [...document.querySelectorAll("#runs th")]
         .findLast((each) => each.textContent === "best valid, nats");
       heading.firstChild.click();
-      const rows = heading.closest("table").tBodies[0].rows;
-      said.order = [...rows].map((row) => row.cells[0].textContent);
-      const slider = document.querySelector(".gallery input");
-      slider.value = 0;
-      slider.oninput();
-      said.shown = [...document.querySelectorAll(".card:first-child figure")].map((f) => f.hidden);
-      document.body.dataset.said = JSON.stringify(said);
+      const rows = [...heading.closest("table").tBodies[0].rows];
+      document.body.dataset.order = rows.map((row) => row.cells[0].textContent).join("");
     }, 20);
     """
     path.write_text(page.replace("</body>", f"<script>{probe}</script></body>"))
@@ -217,9 +203,5 @@ def test_in_chromium(command: Command, reported: Path, tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=120, check=True,
     ).stdout  # fmt: skip
     assert "data-error" not in shown
-    match = re.search(r'data-said="([^"]*)"', shown)
-    assert match is not None, "the curves were not drawn"
-    said = json.loads(html.unescape(match[1]))
-    assert said["drawn"] == "valid/log_likelihood" and said["runs"] == 7 and said["methods"] >= 3
-    assert said["order"] == ["6", "0", "1", "2", "3", "4", "5", "7"]  # without a value last
-    assert said["shown"] == [False, True]
+    assert 'data-drawn="valid/log_likelihood"' in shown, "the curves were not drawn"
+    assert 'data-order="60123457"' in shown  # without a value last

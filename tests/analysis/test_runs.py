@@ -11,16 +11,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import yaml
 from conftest import Command
 from written import Make
 
 from nws.analysis.keys import differing_keys, find_key, label, short_names
-from nws.analysis.runs import Run, frame, read_run, read_runs
-from nws.analysis.summaries import means, means_table, print_sweep, repeating
+from nws.analysis.runs import Run, read_run, read_runs
+from nws.analysis.summaries import means, means_table, print_sweep
 from nws.errors import UserError
 from nws.experiment.run import find_runs
-from nws.files import read_bytes
 
 RUNS, DIFF = "scripts/runs.py", "scripts/diff.py"
 ADAM = {"optimizer._target_": "torch.optim.Adam", "optimizer.lr": 0.01, "optimizer.betas": [0.9]}
@@ -58,33 +56,19 @@ def test_what_a_run_says_of_itself(make: Make) -> None:
         (path / "provenance.json").write_text(damaged)
         assert read_run(path).provenance == {}
     (path / "provenance.json").write_text('{"state": "stopped", "ms_per_step": 5, "steps": 34}')
-    line = frame([read_run(path)]).iloc[0]
-    assert (line["state"], line["ms"], line["steps"], line["best"]) == ("stopped", 5.0, 34, -7)
-    assert line["optimizer.lr"] == 0.1
+    run = read_run(path)
+    assert (run.state, run.ms_per_step, run.steps) == ("stopped", 5.0, 34)
 
 
-def test_what_cannot_be_read(make: Make, tmp_path: Path) -> None:
+def test_what_cannot_be_read(make: Make) -> None:
     """Pipes and files without end are refused at once: no program waits for them."""
     path = make("damaged", [(1, 1, "five")])
     with pytest.raises(UserError, match=r"metrics\.csv cannot be read.*five"):
         read_run(path)
-    (path / "metrics.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(UserError, match="columns epoch, step and seconds"):
-        read_run(path)
-    for name in ("provenance.json", "metrics.csv"):
-        (path / name).unlink(missing_ok=True)
-        os.mkfifo(path / name)
+    (path / "metrics.csv").unlink()
+    os.mkfifo(path / "metrics.csv")
     with pytest.raises(UserError, match=r"metrics\.csv is no regular file"):
         read_run(path)
-    (path / "metrics.csv").unlink()
-    assert read_run(path).provenance == {}
-    (path / ".hydra" / "config.yaml").write_text("a: ${nosuch}")
-    with pytest.raises(UserError, match="cannot be read: .*nosuch"):
-        read_run(path)
-    (tmp_path / "large").write_text("12345")
-    assert read_bytes(tmp_path / "large", 5) == b"12345"
-    with pytest.raises(UserError, match="expected at most 4"):
-        read_bytes(tmp_path / "large", 4)
 
 
 # --- in what they differ --------------------------------------------------------------------------
@@ -113,16 +97,10 @@ def test_names_of_keys_and_values() -> None:
         "nrws, Fisher, lr 0.3, damping.value 0.3282, layers 5-3, seed 3"
     )
     assert label(made(config=RWS), ["metric._target_"]) == "euclidean"
-    assert label(made(config=RWS), ["average._target_"]) == "average none"
     clash = ["trainer.lr", "optimizer.lr", "algorithm.name", "algorithm._target_"]
     assert list(short_names(clash).values()) == clash
-    known = [*NRWS, *SGD, "seed", "a.x", "b.x"]
-    for name, key in {"lr": "optimizer.lr", "algorithm": "algorithm.name", "seed": "seed"}.items():
-        assert find_key(name, known) == key
-    with pytest.raises(UserError, match=r"'x' is the end of several keys: a\.x, b\.x"):
-        find_key("x", known)
-    with pytest.raises(UserError, match=r"'optimizer\.l'; perhaps optimizer\.lr"):
-        find_key("optimizer.l", known)
+    with pytest.raises(UserError, match=r"'lr' is the end of several keys: trainer\.lr, opt"):
+        find_key("lr", clash)
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -144,7 +122,6 @@ def test_means_are_over_the_runs_that_share_all_but_the_seed(make: Make) -> None
     assert table is not None and list(table)[:2] == ["algorithm", "seeds"]
     assert table.values.tolist() == [["rws", "2", "-2.500 ± 2.121"], ["nrws", "1", "-2.000"]]
     assert means_table(runs[::3], [-1.0, -2.0], keys, "x") is None  # no seeds of one thing
-    assert means(runs[:2], [-1.0, -4.0], ["seed"])["mean"].tolist() == [-2.5]
 
 
 @pytest.fixture
@@ -170,40 +147,21 @@ def test_the_table_of_runs(command: Command, folder: Path) -> None:
     assert cells(head) == [
         "run", "algorithm", "lr", "state", "best valid, nats", "ms/step", "epochs", "seconds",
     ]  # fmt: skip
-    assert cells(lines[0]) == ["0", "rws", "0.1", "unknown", "-8.000", "200", "2", "4.0"]
-    assert cells(lines[2])[3:6] == ["diverged", "-6.000", "12.5"]
-    assert cells(lines[3])[:4] == ["10", "nrws", "0.1", "unknown"]
+    assert cells(lines[0]) == ["0", "rws", "0.1", "unknown", "-8.000", "200.00", "2", "4.0"]
+    assert cells(lines[2])[3:6] == ["diverged", "-6.000", "12.50"]
+    assert cells(lines[3])[:3] == ["10", "nrws", "0.1"]
     assert lines[4] == "4 runs: 3 unknown, 1 diverged"
-    for number in range(2):  # an option is not mistaken for what came out
-        file = folder / str(number) / ".hydra" / "config.yaml"
-        config = yaml.safe_load(file.read_text())
-        config["trainer"] |= {"epochs": 2 + number} | {f"k{n}": number for n in range(7)}
-        file.write_text(yaml.safe_dump(config))
-    head = command(RUNS, str(folder), "--keys", "trainer.epochs,k6").out.splitlines()[0].split()
-    assert head[1:4] == ["trainer.epochs", "k6", "state"] and head.count("epochs") == 1
-    last = command(RUNS, str(folder)).out.splitlines()[-1]
-    assert last == "they differ in k2, k3, k4, k5, k6 too; --keys shows them"
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (["--sort", "best"], "2 1 0 10"),
-        (["--sort", "lr"], "0 10 1 2"),
-        (["--sort", "algorithm"], "2 10 0 1"),
-        (["--where", "algorithm == 'rws'"], "0 1"),
-        (["--where", "`optimizer.lr` > 0.1"], "1 2"),
-        (["--where", "lr <= 0.1 and algorithm != 'rws'"], "all/10"),
-        (["--where", "best >= -7 or state == 'running'"], "1 2"),
-    ],
-)
-def test_runs_are_sorted_and_chosen(
-    command: Command, folder: Path, options: list[str], expected: str
-) -> None:
-    outcome = command(RUNS, str(folder), *options)
-    assert outcome.code == 0, outcome.err
-    names = [line.split()[0] for line in outcome.out.splitlines()[1:] if "run" not in line]
-    assert " ".join(names) == expected
+def test_runs_are_sorted_and_chosen(command: Command, folder: Path) -> None:
+    for option, value, expected in (
+        ("--sort", "best", "2 1 0 10"),
+        ("--sort", "algorithm", "2 10 0 1"),
+        ("--where", "lr <= 0.1 and algorithm != 'rws'", "all/10"),
+        ("--where", "best >= -7 or state == 'running'", "1 2"),
+    ):
+        lines = command(RUNS, str(folder), option, value).out.splitlines()
+        assert " ".join(line.split()[0] for line in lines[1:] if "run" not in line) == expected
 
 
 def test_what_cannot_be_listed(command: Command, folder: Path) -> None:
@@ -211,7 +169,6 @@ def test_what_cannot_be_listed(command: Command, folder: Path) -> None:
     for option, value, expected in (
         ("--where", "lr > 3", "none of 4 runs has lr > 3"),
         ("--where", "lr", "'lr': it is neither true nor false"),
-        ("--where", "nosuch > 3", "name 'nosuch' is not defined"),
         ("--where", "lr = ", "--where takes a query of pandas"),
         ("--where", "__import__('os').mkdir('x')", "--where takes a query of pandas"),
         ("--sort", "nothing", "configuration key 'nothing'"),
@@ -229,10 +186,8 @@ def test_runs_side_by_side(command: Command, folder: Path) -> None:
     shown = {line.split()[0]: line.split()[1:] for line in outcome.out.splitlines()[1:-1]}
     assert shown["algorithm.name"] == ["rws", "nrws"] and shown["optimizer.lr"] == ["0.1", "0.3"]
     assert shown["state"] == ["unknown", "diverged"] and "seed" not in shown
-    assert outcome.out.splitlines()[-1] == "3 of 5 keys of the configuration are the same"
-    everything = command(DIFF, str(folder / "0"), str(folder / "2"), "--all").out
-    assert re.search(r"^optimizer._target_ +torch.optim.SGD +torch.optim.SGD *$", everything, re.M)
-    assert "two or more run directories" in command(DIFF, str(folder / "0")).message()
+    assert outcome.out.splitlines()[-1] == "4 of 6 keys of the configuration are the same"
+    assert command(DIFF, str(folder / "0")).code == 2
     assert "does not exist" in command(DIFF, str(folder / "0"), "nowhere").message()
 
 
@@ -241,22 +196,17 @@ def test_the_end_of_a_search(
 ) -> None:
     for job, (lr, value) in enumerate([(0.1, -9), (0.3, -7), (0.2, -8)]):
         path = make(f"search/{job}", [(1, 1, value)], lr=lr)
-        overrides = [f"optimizer.lr={lr}", "name=my own", "resume=auto", "hydra.x=1"]
+        overrides = [f"optimizer.lr={lr}", "name=my own", "resume=auto"]
         (path / "provenance.json").write_text(json.dumps({"overrides": overrides}))
     (make("search/3", [], lr=0.4) / "metrics.csv").unlink()
-    (tmp_path / "search" / "optimization_results.yaml").touch()
     print_sweep(tmp_path / "search")
     out = capsys.readouterr().out
-    assert re.findall(r"^ *(\d) +0\.", out, re.MULTILINE) == ["1", "2", "0", "3"]
-    best = ["best of 4 runs: lr 0.3: -7.000 nats", str(tmp_path / "search" / "1")]
-    assert out.splitlines()[-8:] == [
-        best[0],
+    assert re.findall(r"^ *(\d) +0\.", out, re.MULTILINE) == ["0", "1", "2", "3"]
+    assert out.splitlines()[-4:] == [
+        "best of 4 runs: lr 0.3: -7.000 nats",
         "repeat it with",
         "  nws train optimizer.lr=0.3 'name=my own'",  # pytest is none of the scripts
-        "next:",
-        *(f"  nws {program} {tmp_path / 'search'}" for program in ("evaluate", "plot", "report")),
-        best[1],
+        str(tmp_path / "search" / "1"),
     ]
-    assert repeating(read_run(make("copy", [(1, 1, -5)]))) == ""
     print_sweep(tmp_path / "search" / "3" / "nothing")  # no run: nothing to print
     assert capsys.readouterr().out == ""

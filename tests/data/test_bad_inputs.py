@@ -13,7 +13,6 @@ from typing import Any
 from urllib.error import URLError
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from conftest import idx
@@ -32,43 +31,30 @@ def refused(source: Callable[..., nd.RawImages], message: str, **options: Any) -
     """Loading ends in one line for a person."""
     with pytest.raises(UserError, match=message) as caught:
         nd.load_dataset(source, **options)
-    assert "\n" not in str(caught.value) and "pickle" not in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def no_images() -> Any:
     return {}
 
 
-HELD_OUT = "data.held_out must be a number above 0 and below 0.5"
-FOLD = "data.fold must be one of 0, 1, 2, 3, 4, got"
 OPTIONS: list[tuple[Any, dict[str, Any], str]] = [
     ("digits", {"binarize": "round"}, "data.binarize must be one of resample, .*'round'"),
     ("digits", {"where": "disk"}, "data.where must be one of device, host, auto, got 'disk'"),
-    ("digits", {"path": "x"}, "digits do not fit: .*'path'; its .* root, binarize, where$"),
-    ("npz", {"size": 3}, "npz do not fit: .*'size'; its .* root, .*, path, shape, held_out$"),
+    ("digits", {"path": "x"}, "digits do not fit: .*'path'; its options are binarize, where$"),
+    ("npz", {"size": 3}, "npz do not fit: .*'size'; its options .*, path, shape$"),
     ("npz", {}, "data.path must name a file or folder, got null: add data.path=PATH"),
-    ("npz", {"path": 3}, "data.path must name a file or folder, got 3"),
     ("npz", {"path": "~nosuch/x.npz"}, "nosuch/x.npz cannot be read: No such file"),
-    ("folder", {}, "data.path must name a file or folder, got null"),
-    ("folder", {"path": "nosuch"}, "nosuch: expected images ending in .*, found nothing"),
+    ("folder", {"path": "nosuch"}, "nosuch: expected images ending in .*, found none"),
     ("mnist", {"root": None}, "data.root must name a file or folder, got null"),
     ("torchvision", {"dataset": "Nosuch"}, "data.dataset: torchvision's Nosuch cannot be had"),
-    ("torchvision", {"dataset": "KMNIST", "options": {"a": 1}}, "cannot be had: .*argument 'a'"),
-    ("tfd", {"fold": 5}, f"{FOLD} 5"),
-    ("tfd", {"fold": True}, f"{FOLD} True"),
-    ("tfd", {"split": "valid"}, "data.split must be one of unlabeled, train, both, got 'valid'"),
-    ("tfd", {"size": 28}, "data.size must be one of 24, 48, 96, got 28"),
+    ("tfd", {"fold": 5}, "data.fold must be one of 0, 1, 2, 3, 4, got 5"),
     ("tfd", {}, "expected the file .*TFD_48x48.mat, found none.* requested from.*data.root"),
-    *(("arrays", {"train": BITS, "held_out": bad}, HELD_OUT) for bad in (0, 0.5, -1, "0.1", True)),
-    ("arrays", {**PARTS, "held_out": 0.2}, "data.held_out has no effect: data has its parts"),
     ("arrays", {"train": BITS[:2]}, "data: expected at least 3 images to split, got 2"),
     ("arrays", {"train": BITS, "test": BITS}, r"train alone, got \['train', 'test'\]"),
-    ("arrays", {"train": pd.DataFrame({"a": ["x"]})}, "expected booleans, .* got dtype"),
     ("arrays", {"train": BITS, "shape": [5, 5]}, r"train must be .* of \(5, 5\), got"),
     ("arrays", {"train": BITS, "shape": "34"}, r"data.shape must be \[H, W\] or null, got '34'"),
-    ("arrays", {"train": BITS, "shape": [-3, -4]}, "data.shape must be a whole .* least 1, got -3"),
     (no_images, {}, "a function that returns nws.data.RawImages, .*no_images returned dict"),
-    (dict, {}, "the options of dict do not fit: no signature"),
     (lambda count: None, {"name": "mine"}, "options of mine do not fit: missing .* 'count'"),
 ]  # fmt: skip
 
@@ -83,17 +69,13 @@ def test_options(tmp_path: Path, source: Any, options: dict[str, Any], message: 
     ("changed", "message"),
     [
         ({"test": np.zeros(12)}, r"test: expected images \(N, D\) or .*, got shape \(12,\)"),
-        ({"train": np.zeros((2, 3, 4, 1))}, r"train: expected images .* got shape \(2, 3, 4, 1\)"),
-        ({"valid": BITS[:, :3]}, r"images of one size .*'valid': \(3, 3\)"),
-        ({"valid": BITS.reshape(60, 12)}, r"images of one size .*'valid': \(12,\)"),
+        ({"valid": BITS[:, :3]}, r"images of one size .*valid \(60, 3, 3\)"),
         ({"valid": BITS[:0]}, r"valid: expected images .*, got shape \(0, 4, 3\)"),
         ({"valid": BITS * 2.5}, "valid: expected 0 and 1, or .*, got float64 from 0.0 to 2.5"),
         ({"test": np.full((2, 4, 3), np.nan)}, "test: expected .*, got float64 from nan to nan"),
-        ({"train": -BITS.astype(int)}, "train: expected 0 and 1, .* int64 from -1 to 0"),
         ({"train": BITS.astype(str)}, "train: expected booleans, integers or floats, .* <U"),
-        ({"train": BITS.astype(object)}, "expected booleans, .*dtype object|something else"),
-        ({"train": GREY}, "one kind .*, got bytes 0..255 in train, 0 and 1 in valid, 0 and 1"),
-        ({"train": GREY, "test": BITS / 2}, r"bytes 0..255 in train, .*floats in \[0, 1\] in test"),
+        ({"train": BITS.astype(object)}, "expected booleans, .*dtype object|allow_pickle=False"),
+        ({"train": GREY}, r"and kind .*, got train \(60, 4, 3\) of bytes 0..255; .* of 0 and 1"),
     ],
 )
 def test_arrays(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
@@ -111,11 +93,7 @@ GOOD = torch.zeros(4, 12, dtype=torch.uint8)
     ("part", "images", "message"),
     [
         ("train", GOOD.float(), r"train must be bytes .* of shape \(N, 12\) .*got torch.float32"),
-        ("valid", GOOD[:, :9], r"valid must be bytes .*got torch.uint8 of shape \(4, 9\)"),
-        ("test", GOOD.reshape(4, 3, 4), r"test must be .*got torch.uint8 of shape \(4, 3, 4\)"),
-        ("unlabeled", GOOD[0], r"unlabeled must be bytes .*got torch.uint8 of shape \(12,\)"),
-        ("train", GOOD[:0], r"train must be bytes .*got torch.uint8 of shape \(0, 12\)"),
-        ("test", GOOD.numpy(), "test must be bytes .*got a ndarray"),
+        ("unlabeled", GOOD[:0], r"unlabeled must be bytes .* of shape \(0, 12\)"),
         ("valid", GOOD + 2, "valid must be bytes .*got a byte of 2, where 1 means intensity 1"),
     ],
 )
@@ -129,10 +107,10 @@ def test_raw_images(part: str, images: Any, message: str) -> None:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def header(shape: str, dtype: str = "'|u1'", pad: int = 117) -> bytes:
+def header(shape: str, dtype: str = "'|u1'") -> bytes:
     """The header of a .npy file."""
     text = f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}, }}".encode()
-    text = text.ljust(pad) + b"\n"
+    text = text.ljust(117) + b"\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
 
 
@@ -149,33 +127,25 @@ def pack(content: bytes) -> bytes:
     return gzip.compress(content, mtime=0)
 
 
-TEN, FIVE = idx(marked(10, 160, 240)), idx(marked(5, 0, 9, (5, 5)))
+TEN = idx(marked(10, 160, 240))
 TERABYTES = struct.pack(">4I", 2051, *[2**32 - 1] * 3) + bytes(45)
 V73 = b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM" + bytes(384) + b"\x89HDF\r\n\x1a\n"
 NPY, IDX = "reading|expected one array, or the arrays", "is damaged, or no idx .* delete it"
 ZEROS = {"compression": zipfile.ZIP_DEFLATED}
 FILES: list[tuple[str, bytes | None, str]] = [  # None: a named pipe, which is never opened
     ("my.npy", None, "my.npy is no regular file"),
-    ("my.npy", b"", NPY),
-    ("my.npy", b"train", f"({NPY}).* it holds something else"),
     ("my.npy", header("(10000000000000, 1000)") + bytes(90), NPY),
     ("my.npy", header("(10, 9)", "'|O'") + bytes(90), f"({NPY}).*Python objects"),
-    ("my.npy", header("(10, 9)", pad=20_000) + bytes(90), f"({NPY}).* it holds something else"),
-    ("my.npy", header("(10, 9)", "[('a', '<u4')]") + bytes(360), "got dtype"),
     ("my.npy", header("()") + bytes(1), r"got shape \(\)"),
     ("my.npz", npz(names=("train",)), f"({NPY}).*valid is not a file in the archive"),
     ("my.npz", npz()[:200] + bytes(60) + npz()[260:], NPY),
     ("my.npz", npz(header("(1000000, 1000)") + bytes(100), **ZEROS), NPY),
     (TEST_GZ, None, "ubyte.gz is no regular file"),
     (TEST_GZ, pack(TEN[:-13]), IDX),
-    (TEST_GZ, pack(TEN + b"x"), IDX),
     (TEST_GZ, pack(TEN)[:-8] + bytes(8), IDX),
     (TEST_GZ, pack(TERABYTES), IDX),
     (TEST_GZ, b"<html>not found</html>", IDX),
-    (TEST_GZ, pack(FIVE), r"train must be .* of \(5, 5\), got torch.uint8 of shape \(20, 12\)"),
     (TEST_GZ[:-3], TEN[:-13], IDX),
-    (TEST_GZ[:-3], idx(marked(7, 0, 9), magic=2049), IDX),
-    (TEST_GZ[:-3], TERABYTES, IDX),
     ("MNIST/raw/train-images-idx3-ubyte", TEN, r"train must be .*shape \(0, 12\)"),
     ("TFD/TFD_48x48.mat", None, "expected the file .*TFD_48x48.mat, found none"),
     ("TFD/TFD_48x48.mat", b"<html>not found</html>" * 20, "expected a MATLAB file"),
@@ -207,16 +177,9 @@ def test_files(tmp_path: Path, name: str, content: bytes | None, message: str) -
     ("changed", "message"),
     [
         ({"folds": None}, "'folds'"),
-        ({"images": None, "folds": None}, "'images'"),
         ({"images": faces(96)}, r"images are uint8 of shape \(7, 96, 96\)"),
-        ({"images": np.zeros((7, 48, 48))}, r"images are float64 of shape \(7, 48, 48\)"),
-        ({"images": np.zeros((0, 48, 48), np.uint8)}, "expected a MATLAB file"),
         ({"folds": FOLDS[:, :3]}, r"folds are uint8 of shape \(7, 3\)"),
-        ({"folds": np.array(["a"] * 7)}, "folds are <U1"),
-        ({"folds": FOLDS + 1}, r"folds are uint8 of shape \(7, 5\) with \[\[1, 2, 3, 4"),
-        ({"folds": FOLDS / 2}, "folds are float64 .* with"),
-        ({"folds": np.full((7, 5), np.nan)}, "folds are float64 .* with"),
-        ({"folds": np.minimum(FOLDS, 2)}, r"folds are uint8 .* with \[\[0, 1, 2\]"),
+        ({"folds": FOLDS + 1}, r"folds are uint8 of shape \(7, 5\)"),
     ],
 )
 def test_arrays_of_tfd(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
@@ -233,19 +196,13 @@ def png(promised: tuple[int, int] = (3, 4)) -> bytes:
 
 UNLIKE = {"a.png": GREY[0], "b.png": GREY[0][:3]}
 FOLDERS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({"a.gif": b""}, {}, r"expected images ending in \.png, \.jpg, \.jpeg, found a\.gif"),
-    (
-        UNLIKE,
-        {},
-        r"got 4x3 pixels in .*a\.png and 3x3 pixels in .*b\.png; data\.size=\[H,W\] brings",
-    ),
+    ({"a.gif": b""}, {}, r"expected images ending in \.png, \.jpg, \.jpeg, found none"),
+    (UNLIKE, {}, r"expected images of one size, got 3x3, 4x3; data\.size=\[H,W\] brings"),
     ({"b.png": png()[:40]}, {}, r"b\.png cannot be read as an image: .*; replace it"),
     ({"a.png": png((2**30, 2**30))}, {}, r"a\.png cannot be read as an image: .*; replace it"),
-    ({"a.png": b"%!PS-Adobe-3.0 EPSF-3.0"}, {}, r"a\.png cannot be read as an image"),
     ({"a.png": None}, {}, "a.png is no regular file"),
     ({"train/a.png": GREY[0], "test/a.png": GREY[0]}, {}, "or none of them .*, got train, test"),
     (UNLIKE, {"size": 0}, "data.size must be a whole number of at least 1, got 0"),
-    (UNLIKE, {"size": 4}, "expected at least 3 images to split, got 2"),
 ]
 
 
@@ -261,16 +218,14 @@ def test_folders(
     refused(nd.load_folder, message, path=tmp_path, **options)
 
 
-@pytest.mark.parametrize("failure", [URLError("no route\nto host"), PermissionError("read-only")])
 def test_a_failed_download_says_what_is_missing_and_where(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_args: object, **_options: object) -> None:
-        raise failure
+        raise URLError("no route\nto host")
 
     monkeypatch.setattr("torchvision.datasets.mnist.download_and_extract_archive", fail)
     raw = write_mnist(tmp_path)
     (raw / TEST_FILE).unlink()
-    reason = str(failure.args[0]).replace("\n", " ")
-    found = f"in {raw}, and the download failed.*{reason}"
+    found = f"in {raw}, and the download failed.*no route to host"
     refused(nd.load_mnist, f"{TEST_FILE} .*{found}.*data.root .*NWS_DATA_ROOT", root=tmp_path)
