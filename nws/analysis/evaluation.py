@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from rich.progress import track
 from scipy.stats import bootstrap
 from torch import Tensor
 
@@ -166,7 +168,8 @@ def _chunks(
         rng = torch.Generator(device).manual_seed(derive_seed(*stream, number))
         return compute(number, rng)
 
-    return torch.cat(list(results(seeded, range(count))), dim=1)
+    found, silent = results(seeded, range(count)), not sys.stdout.isatty()
+    return torch.cat([*track(found, "evaluating", count, transient=True, disable=silent)], dim=1)
 
 
 # --- evaluation.json ------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """What a row of metrics.csv says of a machine: how good is it?"""
 
-from collections.abc import Callable
-
 import torch
 
 from nws.data import Dataset
@@ -13,10 +11,7 @@ from nws.models.likelihood import kl_divergence, log_likelihood
 EVALUATION_SEED = 0  # of validation and images: the same draws for every run, none of training's
 
 
-def validate(
-    machine: HelmholtzMachine, data: Dataset, samples: int, points: int | None,
-    show: Callable[[int, int], object] = lambda done, total: None,
-) -> Row:  # fmt: skip
+def validate(machine: HelmholtzMachine, data: Dataset, samples: int, points: int | None) -> Row:
     """Return the columns of an evaluation, in nats an image; with the exact KL if p_D is known.
 
     Args:
@@ -24,11 +19,10 @@ def validate(
         data: Its validation part is used.
         samples: Importance samples an image, K.
         points: How many validation images, the first ones; None for all.
-        show: Called with the images done, and how many there are, from time to time.
     """
     images = data.valid.first(points)
     rng = torch.Generator(images.device).manual_seed(EVALUATION_SEED)
-    valid = log_likelihood(machine, images, samples, rng, show=show, sums=log_sums)
+    valid = log_likelihood(machine, images, samples, rng, sums=log_sums)
     row: Row = {"valid/log_likelihood": valid.mean, "valid/standard_error": valid.standard_error}
     row["valid/samples"] = valid.samples
     if data.distribution is not None:

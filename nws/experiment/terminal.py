@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -131,15 +131,3 @@ class Terminal:
         if now - self._looked > LOOK_EVERY:
             self.bars.update(self._bar, note=f"bound {trainer.bound():.2f} nats")
             self._looked = now
-
-    @contextmanager
-    def evaluation(self, what: str) -> Iterator[Callable[[int, int], None]]:
-        """Show a bar of an evaluation; the function takes the images done, and how many."""
-        bar = self.bars.add_task(what, total=None, note="")
-
-        def show(done: int, total: int) -> None:
-            note = f"{done:,} of {total:,} images"
-            self.bars.update(bar, completed=done, total=total, note=note)
-
-        yield show
-        self.bars.remove_task(bar)

@@ -209,7 +209,7 @@ class Trainer:
         At step 0 nothing of training is in it.
         """
         own: Row = {key: each for found in self.call("row", self) for key, each in found.items()}
-        valid = self.validate(self.machine, "evaluation")
+        valid = self.validate(self.machine)
         train = self._train_means() if self.count else {}
         row: Row = {"epoch": self.epoch, "step": self.step, "seconds": round(self.seconds, 3)}
         ess = {"train/ess": train.pop("train/ess")} if train else {}
@@ -220,11 +220,11 @@ class Trainer:
         row |= own
         return row | (self.learner.report() if self.step else {})
 
-    def validate(self, machine: HelmholtzMachine, what: str) -> Row:
-        """Return the columns of an evaluation of a machine, with a bar."""
-        samples, points = self.settings.evaluation_samples, self.settings.evaluation_points
-        with self.terminal.evaluation(what) as show:
-            return validate(machine, self.data, samples, points, show)
+    def validate(self, machine: HelmholtzMachine) -> Row:
+        """Return the columns of an evaluation of a machine."""
+        settings = self.settings
+        points = settings.evaluation_points
+        return validate(machine, self.data, settings.evaluation_samples, points)
 
     def _train_means(self) -> Row:
         """Return the training columns: means since the last row. Start the sums of the next."""

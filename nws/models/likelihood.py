@@ -96,7 +96,6 @@ def log_likelihood(
     samples: int,
     rng: torch.Generator | None = None,
     max_elements: int = MAX_ELEMENTS,
-    show: Callable[[int, int], object] = lambda done, total: None,
     sums: Callable[..., Tensor] = log_sums,
 ) -> LogLikelihood:
     """log p(x) ~ log (1/K) sum_k p(x, h_k) / q(h_k | x), averaged: a lower bound in expectation.
@@ -109,7 +108,6 @@ def log_likelihood(
         samples: K, importance samples of each data point.
         rng: Generator of the draws.
         max_elements: Unit states in flight at once.
-        show: Called with the data points done, and N, after each part of them.
         sums: Computes the sums of a part: `log_sums`, or `nws.learning.together.log_sums`, which
             shares the data points among processes.
 
@@ -124,11 +122,8 @@ def log_likelihood(
     samples = positive_int("evaluation.samples", samples, maximum=MAX_SAMPLES)
     max_rows = rows_at_once(machine, max_elements)
     check_data(machine, x)
-    found, done = [], 0
-    for rows in x.split(max(1, max_rows // samples)):
-        found.append(sums(machine, rows, samples, rng, (1, 2), max_rows))
-        done += len(rows)
-        show(done, len(x))
+    parts = x.split(max(1, max_rows // samples))
+    found = [sums(machine, rows, samples, rng, (1, 2), max_rows) for rows in parts]
     return summarise(torch.cat(found, dim=1), samples)
 
 

@@ -69,7 +69,7 @@ class Average(Callback):
         """The evaluation of the average, once there is one."""
         if not self.count or self.machine is None:
             return {}
-        found = trainer.validate(self.machine, "evaluation of the average")
+        found = trainer.validate(self.machine)
         del found["valid/samples"]
         return {f"average/{key.split('/')[1]}": value for key, value in found.items()}
 
