@@ -10,9 +10,11 @@ import logging
 import os
 import shutil
 import socket
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,7 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path, self.writes = path, distributed.is_first()
-        self._log: logging.Handler = logging.NullHandler()
+        self._log = MemoryHandler(sys.maxsize, sys.maxsize)  # until the run is known to start
         self.config = path / ".hydra" / "config.yaml"
         self.metrics = path / "metrics.csv"
         self.last = path / "checkpoints" / "last.pt"
@@ -92,9 +94,11 @@ class RunDirectory:
         """Let all that is logged go to train.log as well. A full disk costs lines of it alone."""
         if self.writes:
             logging.raiseExceptions = False
-            self._log = logging.FileHandler(self.path / "train.log")
-            self._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-            logging.getLogger().addHandler(self._log)
+            file = logging.FileHandler(self.path / "train.log")
+            file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+            self._log.setTarget(file)
+            self._log.flushLevel = logging.NOTSET  # what came before, and all that comes
+            self._log.flush()
 
     @contextmanager
     def owned(self, patience: float = 0.0) -> Iterator[None]:
@@ -126,10 +130,12 @@ class RunDirectory:
             ) from error
         try:
             remove_temporary(self.path)
+            logging.getLogger().addHandler(self._log)
             yield
         finally:
             logging.getLogger().removeHandler(self._log)
-            self._log.close()
+            if self._log.target is not None:
+                self._log.target.close()
             if os.listdir(self.path) == [place.name]:  # a start that came to nothing
                 place.unlink()
             lock.release()
