@@ -145,8 +145,7 @@ def test_rates_may_part_and_join_again(train: Command, monkeypatch: pytest.Monke
     other = ("optimizer.lr=7", "optimizer.generator_lr=0.02", "optimizer.recognition_lr=0.02")
     same = checkpoint(train("hydra.run.dir=both", *other).run)["machine"]
     assert flatten(same) == flatten(checkpoint(plain)["machine"])
-    options = ("scheduler=constant", "trainer.epochs=1")
-    train("hydra.run.dir=run", *options)
+    train("hydra.run.dir=run", "scheduler=constant", "trainer.epochs=1")
     before, start = checkpoint(Path("run"))["optimizer"]["state"], networks(Path("run"))
     assert train("resume=run", "trainer.epochs=2", "optimizer.generator_lr=0").code == 0
     after = checkpoint(Path("run"))["optimizer"]
