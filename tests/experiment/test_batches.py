@@ -4,7 +4,6 @@ seed.
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from nws.data import Dataset, Split
@@ -47,28 +46,3 @@ def test_metrics_may_take_rows_from_elsewhere() -> None:
     assert first == batch(2)[0] and min(unlabeled) >= 100
     pass_over = [number for step in range(2) for number in batch(step, source="unlabeled")[1]]
     assert len(set(pass_over)) == 6  # an epoch of its own, of 7 // 3 batches
-
-
-# --- data in host memory --------------------------------------------------------------------------
-
-
-def grey(count: int, first: int, onto: torch.device | None) -> Split:
-    order = torch.arange(count).flip(0) if onto is not None else None
-    numbers = torch.arange(first, first + count, dtype=torch.uint8)
-    held = numbers.flip(0) if onto is not None else numbers  # the same images by their order
-    return Split(held[:, None].expand(-1, 4).contiguous(), 255, True, onto=onto, order=order)
-
-
-@pytest.mark.parametrize("source", ["same", "other", "unlabeled"])
-def test_batches_and_draws_do_not_depend_on_where_bytes_are(source: str) -> None:
-    made = []
-    for onto in (None, torch.device("cpu")):
-        parts = [grey(count, first, onto) for count, first in ((10, 90), (3, 0), (3, 0), (7, 200))]
-        data = Dataset("grey", (2, 2), *parts[:3], unlabeled=parts[3])
-        made.append(Batches(data, 3, {source}, 1))
-    device, host = made
-    rngs = [torch.Generator().manual_seed(0) for _ in made]
-    for step in (0, 1, 2, 3, 4, 9, 2, 7, 8):  # across epochs, and back as after a back-off
-        for a, b in zip(device.at(step, rngs[0]), host.at(step, rngs[1]), strict=True):
-            assert torch.equal(a, b)
-    assert torch.equal(rngs[0].get_state(), rngs[1].get_state())

@@ -7,7 +7,6 @@ scheduler of torch, or named by the user now. A command that is refused changes 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -237,15 +236,6 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing(
     assert snapshot(tmp_path) == before
 
 
-def test_both_checkpoints_gone(finished: Path, command: Command, tmp_path: Path) -> None:
-    shutil.rmtree(finished / "checkpoints")
-    before = snapshot(tmp_path)
-    for arguments in (("resume=run",), (*SAME, "resume=auto"), SAME):
-        message = command("train.py", *arguments).message()
-        assert "checkpoint" in message or "move it away" in message, message
-        assert snapshot(tmp_path) == before
-
-
 def test_a_folder_of_the_users_own_is_let_be(train: Command, tmp_path: Path) -> None:
     for number, name in enumerate(("metrics.csv", "images/mine.png")):
         file = tmp_path / f"mine_{number}" / name
@@ -260,15 +250,3 @@ def test_a_folder_of_the_users_own_is_let_be(train: Command, tmp_path: Path) -> 
     (tmp_path / "notes" / "ideas.txt").write_text("mine")
     assert train("hydra.run.dir=notes").code == 0  # which none of its files is in the way of
     assert (tmp_path / "notes" / "ideas.txt").read_text() == "mine" and complete(tmp_path / "notes")
-
-
-@pytest.mark.parametrize("name", ["../../etc", "/etc", "~/x"])
-def test_a_name_stays_below_the_working_folder(train: Command, tmp_path: Path, name: str) -> None:
-    (tmp_path / "here").mkdir()
-    os.chdir(tmp_path / "here")
-    before = snapshot(tmp_path.parent)
-    outcome = train(f"name='{name}'", "trainer.epochs=1")
-    if outcome.code == 0:
-        assert outcome.run.is_relative_to(tmp_path / "here")
-    else:
-        assert "name" in outcome.message() and snapshot(tmp_path.parent) == before

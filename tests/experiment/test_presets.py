@@ -55,24 +55,6 @@ def test_a_preset_has_the_settings_that_were_searched(options: tuple[str, ...]) 
     assert tuple(found.get(key) for key in keys) == SETTINGS[options]
 
 
-@pytest.mark.parametrize("name", names("experiment"))
-def test_what_a_preset_trains(name: str) -> None:
-    """Who chooses no rule gets nrws, of the published ones rws, and of a search its method."""
-    found = resolved(f"experiment={name}")
-    short, published = name.rpartition("/")[2], name.startswith("published/")
-    rule = "rws" if published or "_rws" in name or "/adam" in name or "/sgd" in name else "nrws"
-    prefix = "published_" if published else ""
-    title = name.replace("/", "_") if "sweep/" in name else f"{prefix}{short}_{rule}"
-    if name.startswith("fashion_mnist_") and "sweep" not in name:
-        title = f"fashion_mnist_{rule}"
-    assert (found["algorithm.name"], found["name"]) == (rule, title)
-    exact = "exact" in name
-    kind = None if rule == "rws" else "Fisher" if exact else "Kronecker"
-    assert found["metric._target_"] == (kind and f"nws.natural.metrics.{kind}")
-    adam = rule == "rws" and not published and "sgd" not in name and short != "three_by_three"
-    assert found["optimizer._target_"] == f"torch.optim.{'Adam' if adam else 'SGD'}"
-
-
 PRESETS = [(f"experiment={name}",) for name in names("experiment")]
 PRESETS += [("debug=short",)]
 PRESETS += [

@@ -10,17 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from conftest import composed
 from simulated_cuda import Device, simulated_cuda
 
-from nws.errors import UserError
 from nws.experiment.build import build_parts
 from nws.experiment.hardware import pick_device
 from nws.experiment.run import RunDirectory
 from nws.experiment.trainer import Trainer
-from nws.natural import UnitFisher
-from nws.natural.solvers import Cholesky, Woodbury
 
 STEPS = 24
 REFRESH = {"_eigenpairs", "check_rows", "check_system", "finite"}  # every 20th step
@@ -102,26 +98,3 @@ def test_no_step_waits_after_a_resume(optimizer: str, tmp_path: Path, device: De
     first._step()
     second.load_state_dict(first.state_dict(), set())
     assert waits(second, device, 3) == [Counter()] * 3
-
-
-@pytest.mark.parametrize("solver", [Cholesky, Woodbury])
-def test_a_singular_block_is_found_later_on_a_device(
-    solver: type[Cholesky], device: Device
-) -> None:
-    """Its solution is nan, and the next look at the device says what the CPU says at once."""
-    fisher = UnitFisher(torch.ones(6, 4) * 1e4, torch.full((6, 3), 1.0), "layer 0")
-    alpha = torch.tensor(1e-7)
-    with pytest.raises(UserError) as on_cpu:
-        solver().factor(fisher, alpha)
-    found = solver()
-    found.factor(
-        UnitFisher(fisher.inputs.to("cuda"), fisher.curvature.to("cuda"), "layer 0"),
-        alpha.to("cuda"),
-    )
-    device.waits.clear()
-    solution = found.solve(torch.ones(3, 4, device="cuda"))
-    assert device.waits == []
-    with pytest.raises(UserError) as later:
-        found.check()
-    assert str(later.value) == str(on_cpu.value) and "raise damping.value" in str(later.value)
-    assert not solution.isfinite().any()

@@ -140,6 +140,7 @@ def stopped_for_a_while(case: Case) -> tuple[str, ...]:
 
 def a_killed_sweep(case: Case) -> tuple[str, ...]:
     """Of two processes; the next start comes at once, where workers may be living yet."""
+    assert "[1] digits_rws, job 1: " in case.whole.ending.out  # whose line it is
     process, said = begin(case.folder, *SWEEP)
     time.sleep(case.part * case.whole.seconds)
     os.kill(process, signal.SIGKILL)
@@ -147,11 +148,21 @@ def a_killed_sweep(case: Case) -> tuple[str, ...]:
     return SWEEP
 
 
+def a_stopped_sweep(case: Case) -> tuple[str, ...]:
+    """Ctrl-C ends all processes of a terminal."""
+    process, said = begin(case.folder, *SWEEP)
+    time.sleep(case.part * case.whole.seconds)
+    os.killpg(process, signal.SIGINT)
+    ending = end(process, said)
+    assert ending.code in (0, 130) and "Traceback" not in ending.out + ending.err, ending
+    return SWEEP
+
+
 #: Each with how often it is tried; with --faults-long 0 stands for every change to files.
 FAULTS: dict[Callable[[Case], tuple[str, ...]], tuple[int, int]] = {
     killed: (8, 0), without_a_disk: (6, 0), killed_again_and_again: (1, 60),
     killed_at_a_moment: (3, 150), killed_with_new_options: (3, 0), started_twice: (2, 20),
-    stopped_for_a_while: (1, 10), a_killed_sweep: (1, 10),
+    stopped_for_a_while: (1, 10), a_killed_sweep: (1, 10), a_stopped_sweep: (1, 10),
 }  # fmt: skip
 
 
@@ -161,6 +172,7 @@ def test_a_disturbed_run_ends_as_if_nothing_had_been(
 ) -> None:
     long = bool(pytestconfig.getoption("faults_long"))
     commands = {killed_with_new_options: (RUN, LONGER), a_killed_sweep: (SWEEP,)}
+    commands[a_stopped_sweep] = (SWEEP,)
     whole = undisturbed(tmp_path / "whole", *commands.get(disturb, (RUN,)))
     seed, found = Trial(long).seed, []
     tried = FAULTS[disturb][long] or whole.ending.changes
