@@ -171,26 +171,6 @@ def finished(command: Command, home: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(home / "run", tmp_path / "run"))
 
 
-def on_step(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], object]) -> None:
-    """Call act(n) before the n-th training step from now on."""
-    from nws.learning import WakeSleep
-
-    original, number = WakeSleep.step, itertools.count(1)
-
-    def step(self: WakeSleep, *batches: Any) -> Any:
-        act(next(number))
-        return original(self, *batches)
-
-    monkeypatch.setattr(WakeSleep, "step", step)
-
-
-def count_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A list that grows by one with each training step from now on."""
-    steps: list[int] = []
-    on_step(monkeypatch, steps.append)
-    return steps
-
-
 @pytest.fixture
 def interrupt(monkeypatch: pytest.MonkeyPatch) -> Interrupt:
     """interrupt(n, what): in the n-th training step from now a signal arrives (a number), or an
@@ -198,13 +178,19 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Interrupt:
     """
 
     def arm(steps: int, what: int | BaseException) -> None:
-        def act(number: int) -> None:
-            if number == steps and isinstance(what, BaseException):
-                raise what
-            if number == steps:
-                os.kill(os.getpid(), what)
+        from nws.learning import WakeSleep
 
-        on_step(monkeypatch, act)
+        original, number = WakeSleep.step, itertools.count(1)
+
+        def step(self: WakeSleep, *batches: Any) -> Any:
+            due = next(number) == steps
+            if due and isinstance(what, BaseException):
+                raise what
+            if due:
+                os.kill(os.getpid(), what)
+            return original(self, *batches)
+
+        monkeypatch.setattr(WakeSleep, "step", step)
 
     return arm
 
@@ -229,7 +215,6 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def load_script(name: str) -> ModuleType:
     """A program of scripts/ as a module."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where its dataclasses look for their module
     spec.loader.exec_module(module)
@@ -292,11 +277,6 @@ def assert_same_run(one: Path, other: Path) -> None:
         assert first.keys() == second.keys(), name
         assert {key for key in first if first[key] != second[key]} <= may_differ, name
     assert metrics(one, start=True) == metrics(other, start=True)
-
-
-def only(folder: Path) -> Path:
-    (found,) = folder.iterdir()
-    return found
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:

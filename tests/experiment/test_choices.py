@@ -124,13 +124,12 @@ def test_rates_may_part_and_join_again(train: Command) -> None:
 
 def test_samples_and_places_of_bytes(train: Command) -> None:
     """All of K samples is the run without a schedule, and host memory is the run on the device."""
-    short = ("trainer.epochs=0.5", "hydra.run.dir=")
-    whole = train(short[0], f"{short[1]}whole").run
     constant = "algorithm.samples_schedule={_target_:nws.schedules.constant,_partial_:true}"
-    for name, option in (("all", constant), ("host", "data.where=host")):
-        run = train(short[0], f"{short[1]}{name}", option).run
-        assert flatten(checkpoint(run)["machine"]) == flatten(checkpoint(whole)["machine"])
-    fewer = train(short[0], f"{short[1]}fewer", "algorithm.samples=3").run
-    assert not torch.equal(networks(fewer)["generator"], networks(whole)["generator"])
-    again = train("resume=auto", short[0], f"{short[1]}host", "data.where=device")
+    options = ("trainer.epochs=0.5", constant, "data.where=host", "algorithm.samples=3")
+    whole, constant, host, fewer = (
+        flatten(checkpoint(train(options[0], option, f"hydra.run.dir=run{number}").run)["machine"])
+        for number, option in enumerate(options)
+    )
+    assert constant == whole == host != fewer
+    again = train("resume=auto", options[0], "hydra.run.dir=run2", "data.where=device")
     assert again.code == 0 and "finished already" in again.out

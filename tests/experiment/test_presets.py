@@ -18,29 +18,18 @@ SETTINGS: dict[tuple[str, ...], tuple[float, float, float | None, int | None]] =
     ("digits", "algorithm=rws"): (0.02, 0.2, None, 3),
     ("digits",): (0.2, 0.05, 10, 3),
     ("three_by_three",): (0.3, 0.05, None, None),
-    ("tfd", "algorithm=rws"): (0.01, 0.2, None, 3),
-    ("tfd",): (0.3, 0.1, 30, 3),
     ("tfd", EXACT): (0.6, 0.2, None, 3),
-    ("mnist",): (0.3, 0.1, None, 3),
-    ("mnist_static", "algorithm=rws"): (0.008, 0.2, None, 3),
     ("mnist_static",): (0.2, 0.1, 10, 3),
     ("fashion_mnist", "algorithm=rws"): (0.022, 0.2, None, 3),
-    ("fashion_mnist", "algorithm=rws", "trainer.batch_size=128"): (0.09, 0.2, None, 3),
     ("fashion_mnist", "algorithm=rws", "trainer.batch_size=512"): (0.09, 0.2, None, 3),
-    ("fashion_mnist",): (0.3, 0.1, None, 3),
     ("fashion_mnist", "trainer.batch_size=64"): (0.3, 0.1, None, 3),  # as 32
-    ("fashion_mnist", "trainer.batch_size=128"): (0.9, 0.1, 30, 3),
     ("fashion_mnist", "trainer.batch_size=512"): (1.4, 0.2, 10, 3),
-    ("fashion_mnist", EXACT): (0.3, 0.2, None, None),
-    ("fashion_mnist", EXACT, "trainer.batch_size=128"): (0.6, 0.2, None, None),
     ("fashion_mnist", EXACT, "trainer.batch_size=512"): (1.4, 0.2, 10, None),
-    ("fashion_mnist", "algorithm=ws"): (0.003, 0.2, None, None),
     ("fashion_mnist_exact", "trainer.batch_size=512"): (1.4, 0.2, 10, None),
     ("fashion_mnist", "optimizer.lr=0.02", "damping.value=0.3", "metric.max_kl=2"): (
         0.02, 0.3, 2, 3,
     ),
     ("published/mnist",): (0.002, 0.2, None, None),
-    ("published/three_by_three",): (0.01, 0.1, None, None),
 }  # fmt: skip
 
 

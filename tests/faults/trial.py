@@ -32,7 +32,6 @@ WRONG = (
 TENSORS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
     lambda tensor: tensor.flatten()[:-1],
     lambda tensor: torch.zeros(*tensor.shape, 2, dtype=tensor.dtype),
-    lambda tensor: torch.zeros((), dtype=tensor.dtype),
     lambda tensor: torch.zeros(tensor.shape, dtype=torch.complex64),
     lambda tensor: torch.zeros(tensor.shape, dtype=torch.int64),
     lambda tensor: torch.full(tensor.shape, float("nan")),
