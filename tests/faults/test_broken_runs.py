@@ -88,15 +88,8 @@ def test_views(trial: Trial, finished: Path, command: Command, name: str) -> Non
         trial.read("deep", lambda: READERS[name](finished))
 
 
-def test_what_a_user_sees(command: Command, finished: Path) -> None:
-    """One line, which says what to do; and no file is lost."""
+def test_numbers_that_are_not_finite(command: Command, finished: Path) -> None:
     best, last = finished / "checkpoints" / "best.pt", finished / "checkpoints" / "last.pt"
-    content = best.read_bytes()
-    best.write_bytes(content[:-100])
-    message = command("scripts/sample.py", str(finished)).message()
-    assert message.count("\n") == 1 and "best.pt is damaged" in message
-    assert f"last.pt beside it is good (step 12): cp {last} {best}" in message
-    assert command("scripts/sample.py", str(finished), "--checkpoint", "last").code == 0
     state = torch.load(last, weights_only=True)
     state["machine"]["generator.layers.0.bias"][:3] = float("nan")
     torch.save(state, best)
