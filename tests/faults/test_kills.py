@@ -56,6 +56,7 @@ class Case:
     whole: Whole
     part: float
     rng: Random
+    group: int = 0  # of processes, which outlive nothing
 
     def breaks(self, how: str, *arguments: str) -> Ending:
         """A start that breaks at the change to files that the part stands for."""
@@ -144,6 +145,7 @@ def a_sweep(case: Case) -> tuple[str, ...]:
     """
     assert "[1] digits_rws, job 1: " in case.whole.ending.out  # whose line it is
     process, said = begin(case.folder, *SWEEP)
+    case.group = process
     time.sleep(case.rng.uniform(0.2, 1) * case.whole.seconds)
     how = signal.SIGKILL if case.part < 0.5 else signal.SIGINT
     os.kill(process, how) if case.part < 0.5 else os.killpg(process, how)
@@ -186,6 +188,9 @@ def check(case: Case, ending: Ending) -> None:
     """The run is complete, and bit for bit the undisturbed one, with the same files."""
     assert ending.code == 0 and "Traceback" not in ending.out + ending.err, ending
     assert names(case.folder) == names(case.whole.folder)
+    if case.group:
+        with pytest.raises(ProcessLookupError):  # no worker is left
+            os.killpg(case.group, 0)
     for last in (case.whole.folder / "run").rglob("last.pt"):
         run = last.parent.parent.relative_to(case.whole.folder)
         assert_same_run(case.whole.folder / run, case.folder / run)
