@@ -5,12 +5,13 @@ runs by.
 from __future__ import annotations
 
 import csv
-import gzip
 import importlib.util
+import itertools
 import logging
 import os
 import re
 import runpy
+import shutil
 import signal
 import struct
 import sys
@@ -26,7 +27,6 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
-from scipy.io import savemat
 
 # the mark cuda; fixtures of faults, and of runs that tests write themselves
 pytest_plugins = ["simulated_cuda", "faults.trial", "written"]
@@ -50,16 +50,12 @@ SMALL = (
     "trainer.evaluation_points=20",
     "logger=none",
 )
-
-
 TWO_STEPS = (
-    "trainer.epochs=1e-6",
-    "trainer.batch_size=2",
-    "trainer.evaluation_samples=2",
-    "trainer.evaluation_points=4",
-    "logger=none",
-    "device=cpu",
-)
+    "trainer.epochs=1e-6", "trainer.batch_size=2", "trainer.evaluation_samples=2",
+    "trainer.evaluation_points=4", "logger=none", "device=cpu",
+)  # fmt: skip
+#: Of the run `finished`.
+FINISHED = ("algorithm=nrws", "optimizer=adam", "average=exponential", "device=cpu")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -130,16 +126,11 @@ def command(
         code: Any = 0
         try:
             if installed:
-                from nws.programs.command import run as run_command
-
-                run_command()
+                runpy.run_module("nws", run_name="__main__")
             else:
                 runpy.run_path(str(ROOT / script), run_name="__main__")
         except SystemExit as stop:
             code = stop.code
-            if isinstance(code, str):
-                print(code, file=sys.stderr)
-                code = 1
         captured = capfd.readouterr()
         for number, handler in handlers.items():  # SIGTERM ends a program as Ctrl-C does
             left = signal.signal(number, handler)
@@ -160,25 +151,28 @@ def train(command: Command) -> Command:
 
     def run(*arguments: str) -> Outcome:
         resumed = any(re.match("resume=(?!auto)", text) for text in arguments)
-        flags = [text for text in arguments if text == "-m"]
-        rest = [text for text in arguments if text != "-m"]
-        return command("train.py", *flags, *(() if resumed else SMALL), *rest)
+        return command("train.py", *(() if resumed else SMALL), *arguments)
 
     return run
 
 
 @pytest.fixture
-def sweep(command: Command) -> Command:
+def sweep(train: Command) -> Command:
     """sweep("seed=0,1", ...): train.py -m on the digits with the SMALL settings."""
-
-    def run(*arguments: str) -> Outcome:
-        return command("train.py", "-m", *SMALL, *arguments)
-
-    return run
+    return lambda *arguments: train("-m", *arguments)
 
 
 @pytest.fixture
-def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int | BaseException], None]:
+def finished(command: Command, home: Path, tmp_path: Path) -> Path:
+    """A finished run of 12 steps of a natural rule with Adam and an average: run, a copy."""
+    if not (home / "run").is_dir():
+        outcome = command("train.py", *SMALL, *FINISHED, f"hydra.run.dir={home / 'run'}")
+        assert outcome.code == 0, outcome.err
+    return Path(shutil.copytree(home / "run", tmp_path / "run"))
+
+
+@pytest.fixture
+def interrupt(monkeypatch: pytest.MonkeyPatch) -> Interrupt:
     """interrupt(n, what): in the n-th training step from now a signal arrives (a number), or an
     exception breaks the run.
     """
@@ -186,15 +180,14 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int | BaseExcep
     def arm(steps: int, what: int | BaseException) -> None:
         from nws.learning import WakeSleep
 
-        original, count = WakeSleep.step, 0
+        original, number = WakeSleep.step, itertools.count(1)
 
         def step(self: WakeSleep, *batches: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count == steps and isinstance(what, BaseException):
+            due = next(number) == steps
+            if due and isinstance(what, BaseException):
                 raise what
-            if count == steps:
-                os.kill(os.getpid(), what)  # type: ignore[arg-type]
+            if due:
+                os.kill(os.getpid(), what)
             return original(self, *batches)
 
         monkeypatch.setattr(WakeSleep, "step", step)
@@ -209,46 +202,19 @@ def idx(images: np.ndarray, magic: int = 2051) -> bytes:
 
 @pytest.fixture(scope="session")
 def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in the layout of the real ones, of a few images instead of MNIST, Fashion-MNIST and
-    TFD.
-    """
+    """A folder in the layout of the real ones, of a few small images of each source."""
+    from data.data_files import write_mnist, write_tfd
+
     root = tmp_path_factory.mktemp("data")
-    grey = np.random.default_rng(0).integers(0, 256, (10_100, 28, 28), dtype=np.uint8)
-    files = {
-        "train-images-idx3-ubyte.gz": gzip.compress(idx(grey), 1),
-        "t10k-images-idx3-ubyte.gz": gzip.compress(idx(grey[:50]), 1),
-    }
     for kind in ("MNIST", "FashionMNIST"):
-        (root / kind / "raw").mkdir(parents=True)
-        for name, content in files.items():
-            (root / kind / "raw" / name).write_bytes(content)
-    faces = np.random.default_rng(0).integers(0, 256, (80, 48, 48), dtype=np.uint8)
-    (root / "TFD").mkdir()
-    folds = np.repeat(
-        np.arange(80, dtype=np.uint8)[:, None] % 4, 5, axis=1
-    )  # unlabelled, train, valid, test
-    savemat(root / "TFD" / "TFD_48x48.mat", {"images": faces, "folds": folds})
+        write_mnist(root, packed=True, kind=kind)
+    write_tfd(root)
     return root
-
-
-def count_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A list that grows by one with each training step from now on."""
-    from nws.learning import WakeSleep
-
-    original, steps = WakeSleep.step, []
-
-    def step(self: WakeSleep, *batches: Any) -> Any:
-        steps.append(1)
-        return original(self, *batches)
-
-    monkeypatch.setattr(WakeSleep, "step", step)
-    return steps
 
 
 def load_script(name: str) -> ModuleType:
     """A program of scripts/ as a module."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where its dataclasses look for their module
     spec.loader.exec_module(module)
@@ -311,11 +277,6 @@ def assert_same_run(one: Path, other: Path) -> None:
         assert first.keys() == second.keys(), name
         assert {key for key in first if first[key] != second[key]} <= may_differ, name
     assert metrics(one, start=True) == metrics(other, start=True)
-
-
-def only(folder: Path) -> Path:
-    (found,) = folder.iterdir()
-    return found
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:

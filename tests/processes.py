@@ -36,26 +36,24 @@ def together(
 
     Where a process `may_die`, its signal stands in place of what it did not return.
     """
-    port, context = free_port(), multiprocessing.get_context("fork")
-    started = []
+    port, context, started = free_port(), multiprocessing.get_context("fork"), []
     for rank in range(size):
         here, there = context.Pipe(duplex=False)
-        values = environment(rank, size, port)
-        target = (values, there, function, arguments)
+        target = (environment(rank, size, port), there, function, arguments)
         process = context.Process(target=_run, args=target, daemon=True)
         process.start()
         there.close()
         started.append((process, here))
     results = []
     for process, here in started:
+        assert here.poll(600), "no answer"
         try:
-            answer = here.recv_bytes() if here.poll(600) else pickle.dumps((False, "no answer"))
+            good, result = pickle.loads(here.recv_bytes())
         except EOFError:
-            answer = pickle.dumps((may_die, "it died"))
-        process.join(10)
-        good, result = pickle.loads(answer)
-        results.append(result if result != "it died" else process.exitcode)
+            process.join(10)
+            good, result = may_die, process.exitcode
         assert good, result
+        results.append(result)
     return results
 
 

@@ -20,39 +20,27 @@ for task in $(seq 0 $((SLURM_NTASKS - 1))); do
 done
 wait $tasks
 """
-JOB = {
-    "SLURM_JOB_ID": "7",
-    "SLURM_NTASKS": "1",
-    "SLURM_PROCID": "0",
-    "SLURM_LOCALID": "0",
-    "SLURM_NODEID": "0",
-    "SLURM_JOB_NUM_NODES": "1",
-    "SLURM_JOB_NODELIST": "localhost",
-    "SLURM_CPUS_PER_TASK": "1",
-}
+JOB = "JOB_ID=7 PROCID=0 LOCALID=0 NODEID=0 JOB_NUM_NODES=1 JOB_NODELIST=localhost CPUS_PER_TASK=1"
 
 
-def put_commands(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
-    """Put the commands into a new folder and on PATH; return where sbatch keeps its script."""
+def put_commands(monkeypatch: pytest.MonkeyPatch, folder: Path, tasks: int) -> Path:
+    """Put the commands on PATH, and let a job's result be that of its script, run here with so many
+    tasks. Return where the script is kept.
+    """
     folder.mkdir()
     for name, text in {"sbatch": SBATCH, "srun": SRUN}.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setenv("RECORD", str(folder / "script"))
-    return folder / "script"
-
-
-def run_scripts(monkeypatch: pytest.MonkeyPatch, script: Path, tasks: int = 1) -> None:
-    """Let the result of a job be that of its script, run here with so many tasks."""
     import submitit
 
     def results(job: Any) -> list[Any]:
-        text = script.read_text().replace("%j", "7").replace("%t", "0")
-        job_of = {**os.environ, **JOB, "SLURM_NTASKS": str(tasks)}
-        subprocess.run(["bash", "-c", text], env=job_of, check=True, timeout=100)
+        words = [f"SLURM_{word}" for word in f"{JOB} NTASKS={tasks}".split()]
+        subprocess.run(["env", *words, "bash", folder / "script"], check=True, timeout=100)
         outcome, result = submitit.core.utils.pickle_load(job.paths.result_pickle)
         assert outcome == "success", result
         return [result]
 
     monkeypatch.setattr(submitit.Job, "results", results)
+    return folder / "script"

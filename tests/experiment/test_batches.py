@@ -4,11 +4,9 @@ seed.
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from nws.data import Dataset, Split
-from nws.errors import UserError
 from nws.experiment.batches import Batches
 
 RNG = torch.Generator()
@@ -48,53 +46,3 @@ def test_metrics_may_take_rows_from_elsewhere() -> None:
     assert first == batch(2)[0] and min(unlabeled) >= 100
     pass_over = [number for step in range(2) for number in batch(step, source="unlabeled")[1]]
     assert len(set(pass_over)) == 6  # an epoch of its own, of 7 // 3 batches
-
-
-def test_what_does_not_fit() -> None:
-    with pytest.raises(UserError, match="at most the 10 training images, got 11; lower it"):
-        Batches(DATA, 11, {"same"}, 0)
-    with pytest.raises(UserError, match="at most the 7 unlabelled images, got 8"):
-        Batches(DATA, 8, {"unlabeled"}, 0)
-    without = Dataset("numbers", (1, 1), images(10), images(3), images(3))
-    with pytest.raises(UserError, match="needs a data set with unlabelled images, numbers has"):
-        Batches(without, 3, {"unlabeled"}, 0)
-
-
-# --- data in host memory --------------------------------------------------------------------------
-
-
-def grey(count: int, first: int, onto: torch.device | None) -> Split:
-    order = torch.arange(count).flip(0) if onto is not None else None
-    numbers = torch.arange(first, first + count, dtype=torch.uint8)
-    held = numbers.flip(0) if onto is not None else numbers  # the same images by their order
-    return Split(held[:, None].expand(-1, 4).contiguous(), 255, True, onto=onto, order=order)
-
-
-@pytest.mark.parametrize("source", ["same", "other", "unlabeled"])
-def test_batches_and_draws_do_not_depend_on_where_bytes_are(source: str) -> None:
-    made = []
-    for onto in (None, torch.device("cpu")):
-        parts = [grey(count, first, onto) for count, first in ((10, 90), (3, 0), (3, 0), (7, 200))]
-        data = Dataset("grey", (2, 2), *parts[:3], unlabeled=parts[3])
-        made.append(Batches(data, 3, {source}, 1))
-    device, host = made
-    rngs = [torch.Generator().manual_seed(0) for _ in made]
-    for step in (0, 1, 2, 3, 4, 9, 2, 7, 8):  # across epochs, and back as after a back-off
-        for a, b in zip(device.at(step, rngs[0]), host.at(step, rngs[1]), strict=True):
-            assert torch.equal(a, b)
-    assert torch.equal(rngs[0].get_state(), rngs[1].get_state())
-
-
-@pytest.mark.parametrize(("source", "batches"), [("same", 6), ("other", 7), ("unlabeled", 12)])
-def test_each_batch_is_copied_once_and_a_step_ahead(source: str, batches: int) -> None:
-    cpu = torch.device("cpu")
-    parts = [grey(10, 90, cpu), grey(3, 0, cpu), grey(3, 0, cpu)]
-    data = Dataset("grey", (2, 2), *parts, unlabeled=grey(7, 200, cpu))
-    ahead = Batches(data, 3, {source}, 1)
-    copied: list[tuple[int, int]] = []
-    rows = ahead._rows
-    ahead._rows = lambda key: copied.append(key) or rows(key)
-    for step in range(5):
-        ahead.at(step, RNG)
-        assert {*ahead._wanted(step + 1)} <= {*copied}
-    assert len(copied) == len({*copied}) == batches

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-import io
 import math
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,8 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Command, Interrupt, Outcome, assert_same_run, checkpoint, flatten, metrics
-from PIL import Image
+import wandb
+from conftest import (
+    FINISHED,
+    Command,
+    Interrupt,
+    Outcome,
+    assert_same_run,
+    checkpoint,
+    flatten,
+    metrics,
+)
 
 from nws.experiment.callbacks import Average
 from nws.experiment.evaluation import validate
@@ -55,74 +63,30 @@ def test_a_loss_that_is_not_finite_names_step_layer_and_remedy(train: Command) -
     assert read_provenance("run")["state"] == "diverged"
 
 
-def test_a_parameter_that_is_not_finite_keeps_the_last_checkpoint(
+def test_numbers_that_are_not_finite_amid_a_run(
     train: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A parameter ends it, or a loss. Its last checkpoint is good, and a small alpha is blamed."""
+
     def nan(learner: WakeSleep, result: Any) -> Any:
-        weight = learner.machine.recognition.layers[1].weight
-        assert isinstance(weight, torch.Tensor) and weight.grad is not None
-        weight.grad[0, 0] = torch.nan
+        learner.machine.recognition.layers[1].weight.grad[0, 0] = torch.nan
         return result
 
-    spoil(monkeypatch, 9, nan)
-    message = train("callbacks.divergence.every=1", "hydra.run.dir=run").message()
-    assert "step 9: the parameter of recognition.layers.1.weight is not finite" in message
-    assert "last.pt (step 6) is the last good checkpoint" in message
-    state = checkpoint(Path("run"))
-    assert state["step"] == 6 and all(each.isfinite().all() for each in state["machine"].values())
-
-
-def test_warn_goes_on_while_the_parameters_are_finite(
-    train: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
     def inf(learner: WakeSleep, result: Any) -> Any:
         return result._replace(layer_losses=torch.full_like(result.layer_losses, math.inf))
 
     with monkeypatch.context() as patch:
-        spoil(patch, 3, inf)
-        outcome = train("callbacks.divergence.answer=warn", "hydra.run.dir=run")
-    (line,) = warnings_of(outcome)
-    assert outcome.code == 0 and "step 3: the loss of generator layer 0 is not finite" in line
-    spoil(monkeypatch, 3, inf)  # the control: by default it stops
-    assert "is not finite" in train("hydra.run.dir=other").message()
-
-
-def test_what_is_warned_of_and_what_is_blamed(train: Command) -> None:
-    far = train(*FAR, "optimizer.lr=3e3")
-    first, *others = [each for each in warnings_of(far) if "the training bound is" in each]
-    step = re.search(r"step (\d+): the training bound is -[\d.e+]+ nats, far below", first)
-    assert step is not None and int(step[1]) <= 2 and others == [] and "lower optimizer.lr" in first
-    natural = ("algorithm=nrws", "metric=fisher", "callbacks.divergence.every=1")
-    lost = train(*natural, "damping.value=1e-6", "trainer.batch_size=32", "trainer.epochs=1",
-                 "optimizer.lr=0.1", "hydra.run.dir=lost")  # fmt: skip
-    assert "raise damping.value (alpha is 1e-06" in warnings_of(lost)[0]
-    for options in ((), natural, ("model/visible=gaussian", "data.binarize=none")):  # the controls
-        assert warnings_of(train(*options, "trainer.epochs=1", f"name=n{len(options)}")) == []
-
-
-def test_a_machine_that_starts_wrong_and_an_evaluation_that_is_no_number(
-    train: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from nws.experiment import build, trainer
-
+        spoil(patch, 9, nan)
+        message = train("callbacks.divergence.every=1", "hydra.run.dir=run").message()
+    assert "step 9: the parameter of recognition.layers.1.weight is not finite" in message
+    assert "last.pt (step 6) is the last good checkpoint" in message
+    state = checkpoint(Path("run"))
+    assert state["step"] == 6 and all(each.isfinite().all() for each in state["machine"].values())
     with monkeypatch.context() as patch:
-        original = build.build_machine
-
-        def broken(*given: Any) -> HelmholtzMachine:
-            machine = original(*given)
-            machine.generator.layers[0].bias.data.fill_(math.nan)  # type: ignore[union-attr]
-            return machine
-
-        patch.setattr(build, "build_machine", broken)
-        message = train("hydra.run.dir=wrong").message()
-    assert "before any training; see model.weight_scale" in message and "optimizer" not in message
-    found, values = trainer.validate, iter([0.0, math.nan])
-    monkeypatch.setattr(
-        trainer, "validate",
-        lambda *given: (row := found(*given)) | {LL: next(values, row[LL])},
-    )  # fmt: skip
-    run = train("hydra.run.dir=run").run
-    assert checkpoint(run, "best.pt")["step"] == 12 and math.isfinite(checkpoint(run)["best"])
+        spoil(patch, 3, inf)
+        small = train("algorithm=nrws", "metric=fisher", "damping.value=1e-6", "hydra.run.dir=lost")
+    assert "step 3: the loss of generator layer 0 is not finite" in small.message()
+    assert "raise damping.value (alpha is 1e-06" in small.message()
 
 
 # --- patience -------------------------------------------------------------------------------------
@@ -150,6 +114,20 @@ def test_patience_ends_a_run_and_more_goes_on(
     assert metrics(more) == metrics(endless.run) and len(metrics(more)) == 9
 
 
+def test_a_job_far_below_the_others_of_its_sweep_is_pruned(train: Command) -> None:
+    sweep = ("-m", "optimizer.lr=0.1,0.2,1e-6", "callbacks.pruning.runs=2", "trainer.epochs=6")
+    outcome = train(*sweep, "callbacks.pruning.evaluations=3", "hydra.sweep.dir=sweep")
+    (line,) = [each for each in warnings_of(outcome) if "below the median of 2 other runs" in each]
+    assert outcome.code == 0 and "step 18" in line
+    assert [len(metrics(Path(f"sweep/{job}"))) for job in range(3)] == [6, 6, 3]
+    assert train("resume=sweep/2", "callbacks.pruning.evaluations=null").code == 0
+    assert len(metrics(Path("sweep/2"))) == 6
+    alone = train(
+        "callbacks.pruning.evaluations=1", "callbacks.pruning.runs=1", "optimizer.lr=1e-6"
+    )
+    assert alone.code == 0 and warnings_of(alone) == []  # the control: no sweep
+
+
 # --- averages -------------------------------------------------------------------------------------
 
 
@@ -157,10 +135,8 @@ def vector(machine: HelmholtzMachine) -> torch.Tensor:
     return torch.cat([each.detach().double().flatten() for each in machine.parameters()])
 
 
-@pytest.mark.parametrize("steps", [1, 2, 7, 20])
-@pytest.mark.parametrize(
-    "options", [{"memory": 5}, {"memory": 1}, {"start": 0.0}, {"start": 0.5}, {"start": 0.74}]
-)
+@pytest.mark.parametrize("steps", [1, 7, 20])
+@pytest.mark.parametrize("options", [{"memory": 5}, {"memory": 1}, {"start": 0.5}, {"start": 0.74}])
 def test_an_average_is_the_weighted_mean_of_what_it_saw(
     steps: int, options: dict[str, float]
 ) -> None:
@@ -183,17 +159,18 @@ def test_an_average_is_the_weighted_mean_of_what_it_saw(
         assert (seen[-1] - expected).abs().max() > 1e3 * ROUNDING
 
 
-def test_an_average_leaves_training_alone_and_is_what_was_evaluated(train: Command) -> None:
-    options = ("average=exponential", "average.memory=4")
-    plain, averaged = train("hydra.run.dir=plain").run, train("hydra.run.dir=run", *options).run
-    states = [checkpoint(run) for run in (plain, averaged)]
+def test_an_average_leaves_training_alone_and_is_what_was_evaluated(
+    train: Command, finished: Path
+) -> None:
+    plain = train("hydra.run.dir=plain", *FINISHED, "average=none").run
+    states = [checkpoint(run) for run in (plain, finished)]
     for state in states:
         del state["callbacks"], state["configuration"], state["choices"]
     assert flatten(states[0]) == flatten(states[1])
-    rows = metrics(averaged)
+    rows = metrics(finished)
     own = [(row.pop("average/log_likelihood"), row.pop("average/standard_error")) for row in rows]
     assert rows == metrics(plain)
-    loaded = load_run(averaged, "last", "average", device="cpu")
+    loaded = load_run(finished, "last", "average", device="cpu")
     found = validate(loaded.machine, loaded.data, 5, 20)
     assert float(own[-1][0]) == found[LL] != float(rows[-1][LL])
     assert float(own[-1][1]) == found["valid/standard_error"]
@@ -207,13 +184,9 @@ def test_an_average_leaves_training_alone_and_is_what_was_evaluated(train: Comma
 # --- noise and images -----------------------------------------------------------------------------
 
 
-def test_noise_and_images_leave_training_alone(train: Command) -> None:
-    plain = train("hydra.run.dir=plain").run
-    shown = train(
-        "hydra.run.dir=run", "callbacks.noise_scale.batches=3", "callbacks.images.every=0.5"
-    ).run
-    states = [flatten(checkpoint(run)["machine"]) for run in (plain, shown)]
-    assert states[0] == states[1]
+def test_noise_and_images_leave_training_alone(train: Command, finished: Path) -> None:
+    more = ("callbacks.noise_scale.batches=3", "callbacks.images.every=0.5")
+    shown = train("hydra.run.dir=shown", *FINISHED, *more).run
     columns = [float(row["noise_scale/generator"]) for row in metrics(shown)]
     assert len(columns) == 2 and all(each > 0 for each in columns)
     names = sorted(path.name for path in (shown / "images").iterdir())
@@ -221,110 +194,56 @@ def test_noise_and_images_leave_training_alone(train: Command) -> None:
         f"{name}_step_{step:07d}.png"
         for name in ("generated", "reconstructed") for step in (3, 6, 9, 12)
     ]  # fmt: skip
-    off = train("hydra.run.dir=off", "callbacks.images=null", "callbacks.noise_scale=null").run
-    assert flatten(checkpoint(off)["machine"]) == states[0] and not (off / "images").exists()
+    none = ("callbacks.images=null", "callbacks.noise_scale=null")
+    off = train("hydra.run.dir=off", *FINISHED, *none).run
+    assert not (off / "images").exists()
+    for run in (shown, off):
+        assert flatten(checkpoint(run)["machine"]) == flatten(checkpoint(finished)["machine"])
 
 
 # --- loggers --------------------------------------------------------------------------------------
 
-
-class FakeRun:
-    """Stands for a run of W&B, and fails where it is told to."""
-
-    def __init__(self, fail: str, options: dict[str, Any]) -> None:
-        self.id, self.fail, self.options = options["id"] or "new-id", fail, options
-        self.rows: list[dict[str, Any]] = []
-        self.summary: dict[str, Any] = {}
-        self.exit_code: int | None = None
-
-    def define_metric(self, *_: Any, **__: Any) -> None: ...
-
-    def log(self, row: dict[str, Any], step: int) -> None:
-        if self.fail == "log" and step > 6:
-            raise ConnectionError("the network is gone")
-        self.rows.append(row)
-
-    def finish(self, exit_code: int) -> None:
-        if self.fail == "finish":
-            raise SystemExit(1)  # as wandb does when its service failed
-        self.exit_code = exit_code
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[FakeRun]]:
-    def install(fail: str = "") -> list[FakeRun]:
-        import wandb
-
-        runs: list[FakeRun] = []
-
-        def init(**options: Any) -> FakeRun:
-            if fail == "init":
-                raise RuntimeError("no W&B today")
-            runs.append(FakeRun(fail, options))
-            return runs[-1]
-
-        monkeypatch.setattr(wandb, "init", init)
-        monkeypatch.setattr(wandb, "teardown", lambda: None)
-        return runs
-
-    return install
-
-
 ON = "logger=wandb_offline"
 
 
-def test_what_goes_to_wandb(train: Command, fake: Any, interrupt: Interrupt) -> None:
-    runs = fake()
-    path = train(ON, "hydra.run.dir=run", "callbacks.images.every=1").run
-    (run,) = runs
-    assert (run.options["mode"], run.options["dir"], run.options["group"]) == (
-        "offline", path, None,
-    )  # fmt: skip
-    assert run.options["config"]["model"]["layers"] == [5, 3] and run.options["project"] == "nws"
-    rows = [row[LL] for row in run.rows if LL in row]
-    assert [float(each[LL]) for each in metrics(path, start=True)] == rows
-    images = [name for row in run.rows for name in row if name.startswith("images/")]
-    assert sorted(set(images)) == ["images/generated", "images/reconstructed"] and len(images) == 4
-    assert run.summary["steps"] == 12 and run.summary["state"] == "finished" and run.exit_code == 0
-    assert run.summary["best/log_likelihood"] == checkpoint(path)["best"]
-    train("resume=run", "trainer.epochs=3")
-    assert runs[1].options["id"] == run.id == "new-id" and runs[1].options["resume"] == "allow"
-    assert [row["step"] for row in runs[1].rows if "epoch" in row] == [18]
-    for number, (how, state, code) in enumerate(
-        ((KeyboardInterrupt(), "stopped", 0), (OSError("gone"), "failed", 1)), start=2
-    ):
-        interrupt(3, how)
-        assert train(ON, f"hydra.run.dir={state}").code != 0
-        assert (runs[number].summary["state"], runs[number].exit_code) == (state, code)
-    assert train(ON, "-m", "optimizer.lr=0.01,0.002", "trainer.epochs=1").code == 0
-    assert [each.options["name"] for each in runs[4:]] == [
-        f"rws digits optimizer.lr={lr}" for lr in (0.01, 0.002)
-    ]
-    assert len({each.options["group"] for each in runs[4:]}) == 1 and runs[4].options["group"]
-
-
-@pytest.mark.parametrize("fail", ["init", "log", "finish"])
-def test_a_logger_that_fails_warns_once_and_training_goes_on(
-    train: Command, fake: Any, fail: str
-) -> None:
-    fake(fail)
-    outcome = train(ON, "trainer.epochs=4")
-    assert outcome.code == 0 and len(metrics(outcome.run)) == 4
-    assert outcome.err.count("WARNING: logger failed (") == 1 and "going on without" in outcome.err
-
-
-def test_wandb_offline(train: Command) -> None:
+def test_wandb_offline(train: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, init = [], wandb.init
+    monkeypatch.setattr(wandb, "init", lambda **more: given.append(more) or init(**more))
     outcome = train(ON, "hydra.run.dir=on", "callbacks.images.every=2")
     assert outcome.code == 0 and outcome.err == "" and "wandb:" not in outcome.out
     (folder,) = (outcome.run / "wandb").glob("offline-run-*")
     identity = folder.name.rsplit("-", 1)[1]
     content = (folder / f"run-{identity}.wandb").read_bytes()
-    assert all(word in content for word in (LL.encode(), b"weight_scale", b"best/log_likelihood"))
+    values = [row[LL] for row in metrics(outcome.run, start=True)]
+    for word in (LL, *values, "weight_scale", "best/log_likelihood", "finished"):
+        assert word.encode() in content, word
     assert len(list(folder.rglob("*.png"))) == 2
     train("resume=on", "trainer.epochs=3")
-    # Where both starts fall into one second, W&B adds -1 to the second folder's name.
-    found = {each.name.split("-")[3] for each in (outcome.run / "wandb").glob("offline-run-*")}
-    assert found == {identity}
+    assert given[1]["id"] == identity and given[1]["resume"] == "allow"
+    sweep = (ON, "logger.mode=disabled", "optimizer.lr=0.01,0.002", "trainer.epochs=0.5")
+    assert train("-m", *sweep).code == 0
+    assert [each["name"] for each in given[2:]] == [
+        f"rws digits optimizer.lr={lr}" for lr in (0.01, 0.002)
+    ]
+    assert given[2]["group"] == given[3]["group"] and given[2]["group"] and not given[0]["group"]
+
+
+@pytest.mark.parametrize("fail", ["init", "log", "finish"])
+def test_a_logger_that_fails_warns_once_and_training_goes_on(
+    train: Command, monkeypatch: pytest.MonkeyPatch, fail: str
+) -> None:
+    class Run(SimpleNamespace):
+        id, define_metric, summary = "x", print, Counter()
+        log = finish = print
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise SystemExit(1)  # as wandb does when its service failed
+
+    setattr(Run, fail, broken)
+    monkeypatch.setattr(wandb, "init", broken if fail == "init" else Run)
+    outcome = train(ON, "trainer.epochs=4")
+    assert outcome.code == 0 and len(metrics(outcome.run)) == 4
+    assert outcome.err.count("WARNING: logger failed (") == 1 and "going on without" in outcome.err
 
 
 def test_tensorboard(train: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,13 +260,6 @@ def test_tensorboard(train: Command, monkeypatch: pytest.MonkeyPatch) -> None:
         assert found == [(step, float(np.float32(number))) for step, number in numbers], name
     shown = board.Images("images/generated")
     assert [each.step for each in shown] == [6, 12, 18]
-    file = outcome.run / "images" / "generated_step_0000018.png"
-    with Image.open(io.BytesIO(shown[-1].encoded_image_string)) as one, Image.open(file) as other:
-        assert np.array_equal(np.asarray(one), np.asarray(other.convert("RGB")))
-    hparams = board.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
-    assert b"optimizer.lr" in hparams and b"rws digits" in hparams and b"finished" in hparams
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: "board" not in name or find(name))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     message = train("logger=tensorboard").message()
     assert "needs the package tensorboard" in message and "'.[tensorboard]'" in message

@@ -3,124 +3,69 @@
 from __future__ import annotations
 
 import os
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, SMALL, TWO_STEPS, Command
+from conftest import ROOT, SMALL, TWO_STEPS, Command, Interrupt
 
 NRWS = "algorithm=nrws "
 WRONG = {
     # names
     "trainer.epoch=3": "Could not override 'trainer.epoch'",
-    "optimizer.lrr=1": "lrr",
     "+optimizer.lrr=1": "optimizer.lrr is no option of torch.optim.Adam; did you mean",
     "+trainer.patience=3": "trainer.patience is no option of the trainer",
     "+average.memory=3": "average.memory is no option of average=none",
-    "+metric.rank=3": "metric.rank is no option of metric=none",
     "+trainr.epochs=3": "trainr is no option of train.py; did you mean trainer?",
-    "+seeed=3": "seeed is no option of train.py; did you mean seed?",
     "+metric.rank=3 metric=fisher": "metric.rank is no option of nws.natural.metrics.Fisher",
-    "+callbacks.images.evry=3": "callbacks.images.evry is no option of",
     "+callbacks.mine.every=3": "callbacks.mine needs a _target_",
     "+data.sise=3": "data.sise is no option of",
     "+scheduler.lr_lambda.finl=3": "scheduler.lr_lambda.finl is no option of nws.schedules.linear",
-    "algorithm=nrsw": "nrws",
     "optimiser=adam": "optimiser",
-    "hydra/launcher=nosuch": "nosuch",
-    "model.layers": "model.layers",
     "seed=0,1": "seed",
     # values, at least one of each group
     "seed=-1": "seed must be a whole number of at least 0, got -1",
-    "seed=1.5": "seed must be a whole number",
-    "seed=9223372036854775808": "seed must be a whole number below 2^63",
     "device=tpu": "device must be auto, cpu or cuda, got 'tpu'",
     "device=cuda": "torch sees no CUDA device",
-    "trainer.epochs=0": "trainer.epochs must be a number above 0, got 0",
     "trainer.epochs=nan": "trainer.epochs must be a number above 0, got nan",
-    "trainer.epochs=null": "trainer.epochs must be a number above 0, got None",
     "trainer.batch_size=2000": "trainer.batch_size must be at most the 1297 training images",
-    "trainer.batch_size=true": "trainer.batch_size must be a whole number of at least 1, got True",
     "trainer.evaluation_samples=1e18": "trainer.evaluation_samples must be a whole number",
-    "trainer.evaluation_points=0": "trainer.evaluation_points must be a whole number",
-    "trainer.matmul_precision=low": "trainer.matmul_precision must be highest or high, got 'low'",
     "algorithm.samples=0": "algorithm.samples must be a whole number of at least 1 and at most",
-    "algorithm.recognition_wake=-1": "algorithm.recognition_wake",
-    "algorithm.dreams=x": "algorithm.dreams",
     "algorithm=vimco algorithm.samples=1": "vimco",
-    "algorithm.exponent=0.3 algorithm.weighting.exponent=0.7": "exponent",
-    "model.layers=[]": "layers",
     "model.layers=5": "model.layers must be a list of sizes",
-    "model.layers=[5,x]": "layers",
     "model.layers=[5,-3]": "layers",
-    "model.units=ternary": "units",
-    "model.weight_scale=big": "weight_scale",
-    "model.visible_bias=x": "visible_bias",
     "model.visible={_target_:nws.models.Nosuch}": "model.visible._target_=nws.models.Nosuch",
     "data.binarize=sometimes": "data.binarize must be one of resample, static, threshold, none",
-    "data.where=moon": "data.where must be one of device, host, auto",
     "data=npz": "data.path",
-    "data=npz data.path=nosuch.npz": "nosuch.npz",
-    "data=folder data.path=nosuch": "nosuch",
-    "data=tfd": "TFD_48x48.mat",
-    "metric=kronecker metric.rank=x": "metric.rank must be",
-    "metric=kronecker metric.memory=x": "metric.memory must be a",
-    "metric=kronecker metric.refresh_every=0": "metric.refresh_every must be a whole number",
     "metric=fisher metric.batch=maybe": "metric.batch must be",
-    "metric=fisher metric.batch=unlabeled": "needs a data set with unlabelled images",
-    "metric=fisher metric.max_kl=-1": "metric.max_kl must be",
     "metric=fisher solver=pcg solver.tolerance=2": "solver.tolerance",
-    NRWS + "damping.value=0": "damping.value must be a number above 0",
-    NRWS + "damping=levenberg_marquardt damping.factor=2": "damping.factor must be",
     "optimizer.lr=-1": "optimizer.lr must be a number of at least 0, got -1",
-    "optimizer.recognition_lr=x": "optimizer.recognition_lr must be a number",
     "optimizer.betas=[2,0]": "optimizer: torch.optim.Adam cannot be made from the options",
     "scheduler.lr_lambda.warmup_steps=-1": "warmup_steps must be a number of at least 0, got -1",
-    "scheduler=plateau scheduler.factor=2": "scheduler: torch.optim.lr_scheduler.ReduceLROnPlateau",
-    "average=exponential average.memory=0.5": "average.memory must be a number of steps",
     "average=tail average.start=1": "average.start must be a number of at least 0 and below 1",
-    "callbacks.divergence.answer=maybe": "callbacks.divergence.answer must be stop or warn",
-    "callbacks.divergence.every=0": "callbacks.divergence.every must be a whole number",
     "callbacks.patience.evaluations=0": "callbacks.patience.evaluations must be a whole number",
-    "callbacks.noise_scale.batches=1e6": "callbacks.noise_scale.batches must be a whole",
-    "callbacks.noise_scale.batches=1": "callbacks.noise_scale.batches must be a whole",
     "callbacks.images.every=0": "callbacks.images.every must be a number of epochs above 0",
     "logger=wandb_offline logger.mode=off": "logger.mode must be one of online, offline, disabled",
-    "logger=wandb_offline logger.project=4294967296": "logger.project must be a text",
     # classes of another kind
     "metric._target_=builtins.dict": "metric._target_ must make a nws.natural.Metric, got a dict",
-    "metric=fisher solver._target_=builtins.dict": "solver._target_ must make a nws.natural",
-    "algorithm._target_=builtins.dict": "algorithm._target_ must make a nws.learning.Rule",
-    "model._target_=builtins.str": "model",
-    NRWS + "damping._target_=fractions.Fraction": "damping",
-    "optimizer._target_=builtins.list": "optimizer",
     "optimizer._target_=torch.optim.SparseAdam": "SparseAdam takes sparse gradients alone",
-    "scheduler._target_=torch.optim.Adam": "scheduler",
-    "average._target_=builtins.dict": "average._target_ must make a nws.experiment.callbacks",
     "logger._target_=builtins.dict": "logger._target_ must make a nws.experiment.callbacks",
-    "+callbacks.x={_target_:builtins.dict}": "callbacks.x._target_ must make a nws.experiment",
-    "data._target_=builtins.dict": "data",
-    "optimizer._target_=torch.optim": "optimizer._target_ must name a function or a class",
     "optimizer._target_=torch.optim.Nosuch": "optimizer._target_=torch.optim.Nosuch cannot be",
-    "++model.units={_target_:builtins.dict}": "model.visible._target_ must make units",
     # what is missing
     "optimizer.lr=???": "optimizer.lr has no value (???)",
-    "trainer.epochs=???": "trainer.epochs has no value (???)",
     "seed=???": "seed has no value (???)",
     "name=???": "Missing mandatory value: name",
     "~optimizer.lr": "optimizer.lr",
-    "~trainer": "trainer",
-    "~seed": "seed",
-    "~optimizer": "optimizer",
     "seed=${nosuch}": "nosuch",
     "name=../../etc": "name",
     # several at once
     "seed=-1 trainer.epochs=0 optimizer.lr=-1 +metric.rnk=3 algorithm.samples=0": (
         "4 mistakes in the options:"
     ),
-    "seed=??? optimizer.lr=???": "2 mistakes in the options:",
     # ways to go on
     "resume=nowhere": "nowhere does not exist; a run prints its directory",
-    "resume=~nosuch/x": "nosuch",
     "resume=pretrained/nosuch": "the machines that come with nws are pretrained/digits",
     "hydra.run.dir=/proc/x": "/proc/x",
 }  # fmt: skip
@@ -130,24 +75,20 @@ WRONG = {
 def test_a_mistake_is_one_line_and_leaves_nothing(
     command: Command, tmp_path: Path, options: str
 ) -> None:
-    words = [word for word in TWO_STEPS if not word.startswith(f"{options.split('=')[0]}=")]
-    words = words if "=cuda" not in options else words[:-1]
-    words = words if options != "device=tpu" else words[:-1]
+    own = options.split("=")[0]
+    words = [word for word in TWO_STEPS if word.split("=")[0] != own]
     message = command("train.py", *words, *options.split()).message()
     assert WRONG[options] in message, message
     assert len(message) < 1000 and "Error executing job" not in message
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("value", ["x", "0", "-2", ""])
+@pytest.mark.parametrize("value", ["x", "0", ""])
 def test_an_environment_that_is_wrong(
     train: Command, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", value)
-    expected = (
-        f"WORLD_SIZE must be a whole number of at least 1, as torchrun sets it, got {value!r}"
-    )
-    assert expected in train().message()
+    assert "WORLD_SIZE must be a whole number of at least 1, as torchrun" in train().message()
 
 
 def test_a_missing_plugin_says_how_to_get_it(sweep: Command, tmp_path: Path) -> None:
@@ -174,29 +115,25 @@ def test_a_defect_is_one_line(train: Command, monkeypatch: pytest.MonkeyPatch) -
         train("hydra.run.dir=again")
 
 
-@pytest.mark.parametrize(
-    ("error", "code", "words"),
-    [
-        (MemoryError(), 1, "there is not enough memory; lower trainer.batch_size"),
-        (OSError(28, "No space left on device", "x.pt"), 1, "x.pt: No space left on device"),
-        (BrokenPipeError(), 141, ""),
-        (KeyboardInterrupt(), 130, "interrupted"),
-        (RecursionError("deep"), 1, "RecursionError: deep"),
-        (UnicodeEncodeError("ascii", "±", 0, 1, "no"), 1, "UnicodeEncodeError"),
-    ],
-    ids=lambda each: type(each).__name__,
-)
+ENDS = [
+    (MemoryError(), 1, "there is not enough memory; lower trainer.batch_size"),
+    (OSError(28, "No space left on device", "x.pt"), 1, "x.pt: No space left on device"),
+    (BrokenPipeError(), 141, ""),
+    (RecursionError("deep"), 1, "RecursionError: deep"),
+]
+
+
+@pytest.mark.parametrize(("error", "code", "words"), ENDS)
 def test_how_a_program_ends(
-    train: Command, interrupt: object, error: BaseException, code: int, words: str
+    train: Command, interrupt: Interrupt, error: BaseException, code: int, words: str
 ) -> None:
-    interrupt(3, error)  # type: ignore[operator]
+    interrupt(3, error)
     outcome = train()
     assert outcome.code == code and words in outcome.err and "Traceback" not in outcome.err
 
 
 SHELL = {
     f"PYTHONIOENCODING=ascii python {ROOT}/train.py {{}} > out": 0,
-    f"LC_ALL=POSIX PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 python {ROOT}/train.py {{}} > out": 0,
     f"python {ROOT}/train.py {{}} >&-": 0,
     f"python {ROOT}/train.py --help | head -1 > out": 0,
     f"python {ROOT}/train.py {{}} > /dev/full": 1,
@@ -206,10 +143,6 @@ SHELL = {
 @pytest.mark.slow
 @pytest.mark.parametrize("line", SHELL)
 def test_output_of_all_kinds(tmp_path: Path, line: str) -> None:
-    import shlex
-    import subprocess
-    import sys
-
     text = line.format(shlex.join([*SMALL, "hydra.run.dir=run"])).replace("python ", "$PYTHON ")
     environment = os.environ | {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(

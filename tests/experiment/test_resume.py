@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from conftest import (
+    FINISHED,
     ROOT,
     SMALL,
     Command,
@@ -18,40 +17,41 @@ from conftest import (
     assert_same_run,
     checkpoint,
     complete,
-    count_steps,
     flatten,
     metrics,
     snapshot,
 )
+from filelock import FileLock
 
 from nws.experiment.provenance import read_provenance
 
 NRWS = "algorithm=nrws"
-TORCH = "scheduler._target_=torch.optim.lr_scheduler."
+CYCLE = (
+    "scheduler._target_=torch.optim.lr_scheduler.OneCycleLR ~scheduler.lr_lambda"
+    " +scheduler.max_lr=0.01 +scheduler.total_steps=total_steps"
+)
 RESUMABLE = [
-    "", "algorithm=bihm", "algorithm=vimco scheduler=cosine", "algorithm.dreams=1 optimizer=sgd",
+    "callbacks.patience.evaluations=5 callbacks.noise_scale.batches=2"
+    " average=exponential average.memory=4",
+    "algorithm=bihm optimizer=sgd average=tail average.start=0.4",
+    "algorithm=vimco algorithm.dreams=1 scheduler=cosine",
     "algorithm=ws data.binarize=static model.units=bipolar scheduler=exponential",
     "algorithm.samples_schedule={_target_:nws.schedules.linear,_partial_:true,"
-    "total_steps:total_steps}",
+    "total_steps:total_steps} optimizer.generator_lr=0.02 optimizer.fused=false"
+    " scheduler=linear_warmup",
     f"{NRWS} metric.refresh_every=4 metric.memory=8 metric.rank=3",
     f"{NRWS} metric.rank=full metric.max_kl=0.1 optimizer=momentum",
-    f"{NRWS} metric=fisher metric.memory=2 metric.refresh_every=4",
-    f"{NRWS} metric=fisher solver=pcg damping=linear",
+    f"{NRWS} metric=fisher metric.memory=2 metric.refresh_every=4 damping=linear",
     f"{NRWS} metric=fisher solver=sherman_morrison damping=levenberg_marquardt",
-    f"{NRWS} metric=diagonal metric.memory=5 damping=exponential", f"{NRWS} metric=mean",
-    f"{NRWS} metric.batch=other data.where=host",
+    f"{NRWS} metric=diagonal metric.memory=5 damping=exponential",
+    f"{NRWS} metric=mean metric.batch=other data.where=host",
     "algorithm=nbihm metric=fisher algorithm.dreams=3 metric.refresh_every=4",
     "optimizer=momentum optimizer.recognition_lr=0.01 scheduler=wsd",
     "optimizer=nadam scheduler=plateau scheduler.patience=0",
-    "optimizer.generator_lr=0.02 optimizer.fused=false scheduler=linear_warmup",
-    f"{TORCH}MultiStepLR ~scheduler.lr_lambda +scheduler.milestones=[3,8]",
-    f"{TORCH}OneCycleLR ~scheduler.lr_lambda +scheduler.max_lr=0.01"
-    " +scheduler.total_steps=total_steps",
+    CYCLE,
     "optimizer._target_=torch.optim.LBFGS optimizer.lr=0.01 ~optimizer.betas ~optimizer.fused"
     " +optimizer.max_iter=3",
-    "average=exponential average.memory=4", "average=tail average.start=0.4",
-    "callbacks.patience.evaluations=5 callbacks.noise_scale.batches=2",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("options", RESUMABLE)
@@ -76,7 +76,7 @@ def test_a_resumed_run_ends_as_one_never_stopped(
 
 def test_a_run_on_faces_goes_on(train: Command, interrupt: Interrupt, data_root: Path) -> None:
     """Rows of the metric come from the unlabelled images, by a shuffle of their own."""
-    faces = ("data=tfd", f"data.root={data_root}", "trainer.batch_size=10", "data.split=train")
+    faces = ("data=tfd", f"data.root={data_root}", "trainer.batch_size=1", "data.split=train")
     options = (*faces, NRWS, "metric.batch=unlabeled", "trainer.epochs=5")
     whole = train("hydra.run.dir=whole", *options).run
     interrupt(4, signal.SIGINT)
@@ -87,11 +87,10 @@ def test_a_run_on_faces_goes_on(train: Command, interrupt: Interrupt, data_root:
     assert flatten(checkpoint(other)["machine"]) != flatten(checkpoint(whole)["machine"])
 
 
-def test_the_end_of_a_run_that_broke(train: Command, interrupt: Interrupt) -> None:
+def test_the_end_of_a_run_that_broke(train: Command, interrupt: Interrupt, finished: Path) -> None:
     """It goes on from its last checkpoint, from another place; a stop at the end asks no more."""
-    whole = train("hydra.run.dir=whole").run
     interrupt(10, RuntimeError("broken\nby a test"))
-    message = train("hydra.run.dir=broken").message()
+    message = train("hydra.run.dir=broken", *FINISHED).message()
     assert "RuntimeError: broken; its traceback is in " in message
     assert "Traceback" in Path(message.split()[-1]).read_text()
     moved = Path("broken").rename("it's a run, lr=0.1")
@@ -99,24 +98,23 @@ def test_the_end_of_a_run_that_broke(train: Command, interrupt: Interrupt) -> No
     interrupt(6, signal.SIGTERM)  # in the last step
     stopped = train(f"resume={moved}")
     assert stopped.code == 128 + signal.SIGTERM
-    assert_same_run(whole, moved)
+    assert_same_run(finished, moved)
     record = read_provenance(moved)
     assert record["state"] == "finished" and [each["step"] for each in record["resumed"]] == [6]
 
 
-def test_a_stop_before_the_first_step(train: Command, interrupt: Interrupt) -> None:
-    whole = train("hydra.run.dir=whole").run
+def test_a_stop_before_the_first_step_and_two_signals(
+    train: Command, interrupt: Interrupt, finished: Path
+) -> None:
     interrupt(1, signal.SIGTERM)
-    assert train("hydra.run.dir=run").code == 128 + signal.SIGTERM
-    assert checkpoint(Path("run"))["step"] == 1 and train("resume=run").code == 0
-    assert_same_run(whole, Path("run"))
-
-
-def test_two_signals_end_a_run_at_once(train: Command, interrupt: Interrupt) -> None:
-    interrupt(8, KeyboardInterrupt())
-    outcome = train("hydra.run.dir=run")
+    assert train("hydra.run.dir=first", *FINISHED).code == 128 + signal.SIGTERM
+    assert checkpoint(Path("first"))["step"] == 1
+    interrupt(7, KeyboardInterrupt())  # as the second of two signals ends a run at once
+    outcome = train("resume=first")
     assert outcome.code == 128 + signal.SIGINT and outcome.err.endswith("interrupted\n")
-    assert read_provenance("run")["state"] == "stopped" and checkpoint(Path("run"))["step"] == 6
+    assert read_provenance("first")["state"] == "stopped" and checkpoint(Path("first"))["step"] == 6
+    assert train("resume=first").code == 0
+    assert_same_run(finished, Path("first"))
 
 
 # --- what may change ------------------------------------------------------------------------------
@@ -131,7 +129,7 @@ def test_more_epochs_follow_the_longer_schedule(train: Command) -> None:
     train("hydra.run.dir=linear")
     rows = metrics(train("resume=linear", "trainer.epochs=4").run)
     assert [float(row["learning_rate"]) for row in rows] == pytest.approx([0.005, 0, 0.0025, 0])
-    train("hydra.run.dir=cycle", *RESUMABLE[19].split())  # whose state holds the old steps
+    train("hydra.run.dir=cycle", *CYCLE.split())  # whose state holds the old steps
     assert len(metrics(train("resume=cycle", "trainer.epochs=4").run)) == 4
 
 
@@ -163,117 +161,71 @@ FIXED = {
     "seed=1": "keeps its seed, which is 0, got 1",
     "trainer.batch_size=10": "keeps its trainer.batch_size",
     "data=three_by_three": "keeps its data",
-    "data.binarize=static": "keeps its data.binarize",
     "algorithm=ws": "keeps its algorithm",
-    "algorithm.samples=20": "keeps its algorithm.samples",
-    "debug=short": "keeps its debug",
     "natural_metric=fisher": "keeps its natural_metric",
     "model.layers=[5]": "keeps its model.layers",
-    "model.weight_scale=9": "keeps its model.weight_scale",
-    "name=other": "keeps its name",
     "~average": "keeps its average",
     "optimizer.lr=-1": "optimizer.lr must be a number of at least 0, got -1",
     "optimizer.lrr=1": "optimizer.lrr",
-    "trainer.epochs=abc": "trainer.epochs must be",
-    "device=foo": "device must be",
-    "foo=1": "foo",
-    "optimizer.lr=1e38 optimizer=sgd": "(step 12) is the last good checkpoint",
+    "optimizer.lr=1e38 optimizer=sgd metric=euclidean": "(step 12) is the last good checkpoint",
 }
 
 
-def test_a_refused_resume_changes_nothing(train: Command, tmp_path: Path) -> None:
-    run = train("hydra.run.dir=run").run
+def test_a_refused_resume_changes_nothing(command: Command, finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
     before = snapshot(tmp_path)
-    for number in ("2", "1"):
-        done = train("resume=run", f"trainer.epochs={number}")
-        assert done.code == 0 and done.run == run and "step 12 of" in done.out
-        assert snapshot(tmp_path) == before
+    done = command("train.py", "resume=run", "trainer.epochs=1")
+    assert done.code == 0 and done.run == finished and "step 12 of" in done.out
     for options, expected in FIXED.items():
-        message = train("resume=run", "trainer.epochs=3", *options.split()).message()
+        message = command("train.py", "resume=run", "trainer.epochs=3", *options.split()).message()
         assert expected in message, message
         after = snapshot(tmp_path)
-        if "diverge" in read_provenance(run)["state"]:
+        if "diverge" in read_provenance(finished)["state"]:
             after.pop("run/provenance.json"), before.pop("run/provenance.json")
         assert after == before, options
-    assert "takes one run" in train("-m", "resume=run", "trainer.epochs=3,4").err
-    assert "missing does not exist" in train("resume=missing").message()
-    (tmp_path / "other").mkdir()
-    assert "other is not a run directory" in train("resume=other").message()
-    assert not list((tmp_path / "other").iterdir())
+    several = command("train.py", "-m", "resume=run", "trainer.epochs=3,4")
+    assert "takes one run" in several.err
+    assert "missing does not exist" in command("train.py", "resume=missing").message()
+    assert "other is not a run directory" in command("train.py", "resume=other").message()
+    assert snapshot(tmp_path / "other") == {}
+
+
+def test_of_two_starts_in_a_directory_one_is_refused(
+    command: Command, finished: Path, tmp_path: Path
+) -> None:
+    lock = finished / ".lock"
+    with FileLock(lock):
+        lock.write_text("process 7 on a host")
+        before = snapshot(tmp_path)
+        start = (*SMALL, *FINISHED, "hydra.run.dir=run")
+        for options in (start, ("resume=run", "trainer.epochs=3")):
+            message = command("train.py", *options).message()
+            assert "run is being trained by process 7 on a host; nothing was changed" in message
+            assert snapshot(tmp_path) == before
+    assert command("train.py", "resume=run", "trainer.epochs=3").code == 0
 
 
 # --- resume=auto ----------------------------------------------------------------------------------
 
 
 def test_auto_finds_the_run_that_was_left(
-    train: Command, interrupt: Interrupt, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    train: Command, interrupt: Interrupt, finished: Path, tmp_path: Path
 ) -> None:
     """By its options, wherever it is; what is finished is let be, and another start is new."""
-    whole = train("hydra.run.dir=whole").run
+    auto = ("resume=auto", *FINISHED)
     interrupt(8, signal.SIGTERM)
-    left = train("resume=auto").run
-    other = train("resume=auto", "seed=1").run  # the control: another run
+    left = train(*auto).run
+    other = train(*auto, "seed=1").run  # the control: another run
     assert complete(other) and checkpoint(left)["step"] == 8
-    found = train("++resume=auto")
+    found = train("++resume=auto", *FINISHED)
     assert found.run == left and "resumed    from step 8 " in found.out
-    assert_same_run(whole, left)
-    steps = count_steps(monkeypatch)
-    again = train("resume=auto", "hydra.run.dir=" + str(left))
-    assert again.run == left and "finished already" in again.out and not steps
-    assert train("resume=auto").run not in (left, other)  # all are finished: a new one
-    refused = train("resume=auto", "hydra.run.dir=whole", "seed=3").message()
-    assert "holds a run of another configuration: seed is 0 there, and 3 is asked for" in refused
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["outputs", "whole"]
-
-
-def test_auto_from_another_folder(
-    train: Command, interrupt: Interrupt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    interrupt(8, signal.SIGTERM)
-    absolute = ("resume=auto", f"hydra.run.dir={tmp_path / 'run'}")
-    assert train(*absolute).code == 143
+    assert_same_run(finished, left)
     (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    outcome = train(*absolute)
-    assert outcome.code == 0 and complete(tmp_path / "run"), outcome.err
-
-
-# --- two starts -----------------------------------------------------------------------------------
-
-HELD = """
-import os, pathlib, time
-from torch.optim.lr_scheduler import LambdaLR
-
-def held(optimizer, lr_lambda):
-    folder = pathlib.Path(__file__).parent
-    def factor(step):
-        if step == 8 and (folder / "hold").exists():
-            (folder / f"waiting_{os.getpid()}").touch()
-            while (folder / "hold").exists():
-                time.sleep(0.01)
-        return lr_lambda(step)
-    return LambdaLR(optimizer, factor)
-"""
-
-
-@pytest.mark.slow
-def test_of_two_starts_in_a_directory_one_is_refused(train: Command, tmp_path: Path) -> None:
-    (tmp_path / "held.py").write_text(HELD)
-    (tmp_path / "hold").touch()
-    options = [*SMALL, "hydra.run.dir=run", "scheduler._target_=held.held"]
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
-    command = [sys.executable, ROOT / "train.py", *options]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
-        while not list(tmp_path.glob("waiting_*")):
-            assert process.poll() is None
-        before = snapshot(tmp_path)
-        for second in (("hydra.run.dir=run",), ("resume=run",)):
-            message = train(*second, "scheduler._target_=held.held", "trust=[held]").message()
-            assert f"is being trained by process {process.pid} on " in message, message
-            assert snapshot(tmp_path) == before
-        process.kill()
-    assert process.returncode == -signal.SIGKILL
-    (tmp_path / "hold").unlink()
-    assert "holds " in train("hydra.run.dir=run").message()  # not without being told to
-    assert train("resume=run", "trust=[held]").code == 0 and complete(tmp_path / "run")
-    assert_same_run(train("hydra.run.dir=whole", *options[-1:]).run, tmp_path / "run")
+    os.chdir(tmp_path / "elsewhere")
+    again = train(*auto, f"hydra.run.dir={left}")
+    assert again.run == left and "finished already" in again.out
+    os.chdir(tmp_path)
+    assert train(*auto).run not in (left, other)  # all are finished: a new one
+    refused = train(*auto, "hydra.run.dir=run", "seed=3").message()
+    assert "holds a run of another configuration: seed is 0 there, and 3 is asked for" in refused
+    assert {path.name for path in tmp_path.iterdir()} == {"outputs", "run", "elsewhere"}

@@ -1,8 +1,7 @@
-"""Runs are killed, stopped and left without a disk at every change to their files, and end as if
-nothing had been.
+"""Runs are killed, stopped and left without a disk, and end as if nothing had been.
 
-`make faults` does all of it, with a fresh seed. NWS_FAULTS_SEED repeats one, and
-NWS_FAULTS_SHARE=0.1 does a tenth.
+`make faults` does it at every change to their files and at hundreds of moments, with a fresh seed;
+NWS_FAULTS_SEED repeats one.
 """
 
 from __future__ import annotations
@@ -10,249 +9,209 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 import pytest
+import sklearn.datasets  # what a run imports late, once for all forks
 import torch
-from breaking import Attempt, wait_until
-from campaign import AUTO, RUN, Campaign, differences
-from conftest import ROOT, SMALL
+import torchvision.utils
+from conftest import SMALL, assert_same_run
+from faults.breaking import Ending, begin, end, start
+from faults.trial import Trial
 
 if sys.platform == "win32":
     pytest.skip("there are no signals and no fork", allow_module_level=True)
 
+pytestmark = pytest.mark.slow
+assert sklearn.datasets and torchvision.utils
 
-@pytest.fixture(scope="module")
-def campaign(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Campaign]:
-    """All cases of this file share a server, a seed and their counts."""
-    campaign = Campaign(tmp_path_factory.mktemp("kills"), request.config.getoption("faults_long"))
-    yield campaign
-    campaign.server.close()
-    if campaign.long:
-        print("\n" + campaign.report())
-
-
-@pytest.fixture
-def clean(campaign: Campaign) -> Iterator[Campaign]:
-    """The campaign; the test fails where it found anything."""
-    before = len(campaign.found)
-    yield campaign
-    assert campaign.found[before:] == []
-
-
-long = pytest.mark.skipif("not config.getoption('--faults-long')", reason="make faults runs it")
-
-
-def test_the_control_sees_what_is_wrong(campaign: Campaign) -> None:
-    """Another seed differs, a file too many is left over, a lost run is lost; a kill is a kill."""
-    assert campaign.changes > 100
-    folder = campaign.new_folder("control")
-    assert campaign.server.start(folder, *RUN, how="killed", at=40).code == -signal.SIGKILL
-    assert campaign.server.start(folder, *RUN).code == 1  # it holds a run already
-    assert differences(folder / "run", campaign.whole / "run")
-    other = Campaign.__new__(Campaign)  # with counts of its own
-    other.__dict__ |= campaign.__dict__ | {"found": [], "counts": campaign.counts.copy()}
-    other.complete("of another configuration", folder, *AUTO, "seed=1")
-    other.complete("of another seed", campaign.new_folder("control_seed"), *RUN, "seed=1")
-    left = campaign.new_folder("control_left")
-    (left / "run").mkdir()
-    (left / "run" / "left").touch()
-    other.complete("with a file too many", left)
-    kinds = [line.split(": ")[:2] for line in other.found]
-    assert ["of another configuration", "runs lost"] in kinds
-    assert ["of another seed", "bit differences"] in kinds
-    assert ["with a file too many", "leftovers"] in kinds
-    assert ["with a file too many", "bit differences"] not in kinds
-
-
-def test_a_run_that_is_killed_at_any_change_goes_on(clean: Campaign) -> None:
-    for number, at in enumerate(clean.sample(10)):
-        name = f"killed at change {at}"
-        folder = clean.new_folder(name)
-        killed = clean.server.start(folder, *RUN, how="killed", at=at)
-        clean.counts["kills at a change"] += 1
-        clean.look(name, killed, (-signal.SIGKILL,))
-        by_name = number % 2 and (folder / "run" / ".hydra" / "config.yaml").exists()
-        clean.complete(name, folder, *(("resume=run", "progress=false") if by_name else AUTO))
-
-
-@pytest.mark.parametrize(("how", "number"), [("full", 5), ("read_only", 3)])
-def test_a_run_whose_disk_fails_at_any_change_goes_on(
-    clean: Campaign, how: str, number: int
-) -> None:
-    for at in clean.sample(number):
-        name = f"{how} disk from change {at} on"
-        folder = clean.new_folder(name)
-        failed = clean.server.start(folder, *RUN, how=how, at=at)
-        clean.counts[f"{how} disks"] += 1
-        clean.look(name, failed, (0, 1))
-        said = failed.err.count("error: ") == 1
-        clean.note("errors without one message", failed.code == 1 and not said and failed, name)
-        clean.complete(name, folder)
-
-
-def test_a_run_that_is_killed_again_and_again_goes_on(clean: Campaign) -> None:
-    for case in range(clean.times(1, 60)):
-        name = f"killed again and again, {case}"
-        folder = clean.new_folder(name)
-        for _ in range(4):
-            at = clean.random.randint(1, clean.changes)
-            clean.counts["kills of runs that went on"] += 1
-            clean.server.start(folder, *AUTO, how="killed", at=at)
-        clean.complete(name, folder)
-
-
+RUN = (*SMALL, "hydra.run.dir=run", "progress=false")
+AUTO = (*RUN, "resume=auto")
 LONGER = ("resume=run", "trainer.epochs=3", "optimizer.lr=0.02", "progress=false")
-
-
-def test_a_run_that_is_killed_with_new_options_takes_them_again(clean: Campaign) -> None:
-    """By the same command, or by one without options once a checkpoint has the new ones."""
-    whole = clean.new_folder("whole longer")
-    clean.server.start(whole, *RUN)
-    changes = clean.server.start(whole, *LONGER).changes
-    number = clean.times(3, changes)
-    for part in range(number):
-        at = 1 + int(changes * (part + clean.random.random()) / number)
-        name = f"killed with new options at change {at}"
-        folder = clean.new_folder(name)
-        shutil.copytree(clean.whole / "run", folder / "run")
-        clean.server.start(folder, *LONGER, how="killed", at=at)
-        clean.counts["kills with new options"] += 1
-        last = torch.load(folder / "run" / "checkpoints" / "last.pt", weights_only=True)
-        has_them = last["total_steps"] == 18
-        clean.look(name, clean.server.start(folder, *(LONGER[:1] if has_them else LONGER)))
-        clean.check(name, folder, whole)
-
-
-def test_of_two_starts_at_once_one_trains(clean: Campaign) -> None:
-    for case in range(clean.times(2, 20)):
-        name = f"started twice at once, {case}"
-        folder = clean.new_folder(name)
-        arguments = RUN if case % 2 else AUTO
-        both = clean.server.together(*[Attempt(str(folder), arguments)] * 2)
-        clean.counts["double starts"] += 1
-        codes = sorted(ending.code for ending in both)
-        clean.note("double starts that both ran", codes != ([0, 1] if case % 2 else [0, 0]), name)
-        for ending in both:
-            clean.look(name, ending, (0, 1))
-            words = ("is being trained by", "already, nothing was changed")
-            whose = any(each in ending.err for each in words)
-            clean.note("unclear refusals", ending.code == 1 and not whose and ending.err, name)
-        clean.check(name, folder)
-
-
-# --- the long campaign ----------------------------------------------------------------------------
-
-
-@long
-def test_a_run_that_is_killed_at_any_moment_goes_on(clean: Campaign) -> None:
-    started = time.monotonic()
-    clean.complete("undisturbed", clean.new_folder("undisturbed"))
-    whole = time.monotonic() - started
-    for case in range(clean.times(0, 150)):
-        name = f"killed at a moment, {case}"
-        folder = clean.new_folder(name)
-        killed = clean.server.start(folder, *RUN, after=clean.random.uniform(0, whole))
-        clean.counts["kills at a moment"] += killed.code == -signal.SIGKILL
-        clean.look(name, killed, (0, -signal.SIGKILL))
-        clean.complete(name, folder)
-
-
-def program(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """train.py as a user starts it."""
-    return subprocess.Popen(
-        [sys.executable, ROOT / "train.py", *arguments], cwd=folder, start_new_session=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-
-
-@long
-def test_programs_that_are_killed_at_any_moment_go_on(clean: Campaign) -> None:
-    started = time.monotonic()
-    process = program(clean.new_folder("program"), *RUN)
-    assert process.communicate()[0].endswith("run\n")
-    whole = time.monotonic() - started
-    for case in range(clean.times(0, 20)):
-        name = f"program killed at a moment, {case}"
-        folder = clean.new_folder(name)
-        process = program(folder, *RUN)
-        time.sleep(clean.random.uniform(whole / 2, whole))  # the first half only imports
-        process.kill()
-        out = process.communicate()[0]
-        clean.counts["kills of programs"] += process.returncode == -signal.SIGKILL
-        clean.note("tracebacks", "Traceback" in out and out, name)
-        clean.complete(name, folder)
-
-
 SWEEP = (
-    "-m", *SMALL, "seed=0,1,2", "hydra.sweep.dir=run", "progress=false", "resume=auto",
+    "-m", *SMALL, "seed=0,1", "hydra.sweep.dir=run", "progress=false", "resume=auto",
     "hydra/launcher=joblib", "hydra.launcher.n_jobs=2",
 )  # fmt: skip
 
 
-@long
-def test_sweeps_that_are_killed_at_any_moment_go_on(clean: Campaign) -> None:
-    """The next start comes at once, where workers of the last one may be living yet."""
-    whole = clean.new_folder("whole sweep")
-    started = time.monotonic()
-    process = program(whole, *SWEEP)
-    out = process.communicate()[0]
-    assert process.returncode == 0, out
-    seconds = time.monotonic() - started
-    for case in range(clean.times(0, 10)):
-        name = f"sweep killed at a moment, {case}"
-        folder = clean.new_folder(name)
-        for _ in range(2):
-            process = program(folder, *SWEEP)
-            time.sleep(clean.random.uniform(seconds / 3, seconds))
-            process.kill()
-            clean.counts["kills of sweeps"] += process.wait() == -signal.SIGKILL
-        group = process.pid
-        process = program(folder, *SWEEP)
-        out = process.communicate()[0]
-        clean.note("tracebacks", "Traceback" in out and out, name)
-        clean.note("runs lost", process.returncode and out, name)
-        ended = wait_until(lambda group=group: not lives(group), 5)
-        clean.note("workers without a sweep", not ended, name)
-        for job in "012":
-            problem = differences(folder / "run" / job, whole / "run" / job)
-            clean.note("bit differences", problem, f"{name}, job {job}")
-        left = [str(path) for path in folder.rglob("*.tmp")]
-        clean.note("leftovers", left + [str(path) for path in folder.rglob(".lock")], name)
+@dataclass
+class Whole:
+    """What nothing disturbed: its folder, its ending, and how long it took."""
+
+    folder: Path
+    ending: Ending
+    seconds: float
 
 
-def lives(group: int) -> bool:
-    """Whether a process of a group is living."""
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
+@dataclass
+class Case:
+    """A folder in which something is disturbed, at a `part` of what is undisturbed."""
+
+    folder: Path
+    whole: Whole
+    part: float
+    rng: Random
+    group: int = 0  # of processes, which outlive nothing
+
+    def breaks(self, how: str, *arguments: str) -> Ending:
+        """A start that breaks at the change to files that the part stands for."""
+        changes = self.whole.ending.changes
+        return start(self.folder, *arguments, how=how, at=1 + int(self.part * changes))
 
 
-@long
-def test_a_program_that_is_stopped_for_a_while_has_its_run_to_itself(clean: Campaign) -> None:
-    for case in range(clean.times(0, 10)):
-        name = f"stopped for a while, {case}"
-        folder = clean.new_folder(name)
-        process = program(folder, *RUN)
-        lock = folder / "run" / ".lock"
-        assert wait_until(lambda lock=lock: lock.exists() and lock.read_text(), 60)
-        time.sleep(clean.random.uniform(0, 0.4))
-        process.send_signal(signal.SIGSTOP)
-        clean.counts["programs stopped for a while"] += 1
-        meanwhile = clean.server.start(folder, *RUN)
-        refused = meanwhile.code == 1 and f"by process {process.pid} on" in meanwhile.err
-        over = "already, nothing was changed" in meanwhile.err  # it was at its end
-        clean.note("runs that others took", not refused and not over and meanwhile, name)
-        process.send_signal(signal.SIGCONT)
-        out = process.communicate()[0]
-        clean.note("runs lost", process.returncode and out, name)
-        clean.check(name, folder)
+def undisturbed(folder: Path, *commands: tuple[str, ...]) -> Whole:
+    folder.mkdir()
+    for command in commands:
+        started = time.monotonic()
+        ending = start(folder, *command)
+        assert (ending.code, ending.err) == (0, ""), ending
+    return Whole(folder, ending, time.monotonic() - started)
+
+
+# --- what disturbs a run; each returns the command that completes it ------------------------------
+
+
+def killed(case: Case) -> tuple[str, ...]:
+    assert case.breaks("killed", *RUN).code == -signal.SIGKILL
+    started = (case.folder / "run" / ".hydra" / "config.yaml").exists()
+    return ("resume=run", "progress=false") if started and case.rng.random() < 0.5 else AUTO
+
+
+def without_a_disk(case: Case) -> tuple[str, ...]:
+    ending = case.breaks(case.rng.choice(["full", "read_only"]), *RUN)
+    assert ending.code in (0, 1) and "Traceback" not in ending.err, ending
+    assert ending.code == 0 or ending.err.count("error: ") == 1, ending
+    return AUTO
+
+
+def killed_again_and_again(case: Case) -> tuple[str, ...]:
+    for _ in range(4):
+        case.part = case.rng.random()
+        case.breaks("killed", *AUTO)
+    return AUTO
+
+
+def killed_at_a_moment(case: Case) -> tuple[str, ...]:
+    process, said = begin(case.folder, *RUN)
+    time.sleep(case.part * case.whole.seconds)
+    os.kill(process, signal.SIGKILL)
+    assert "Traceback" not in end(process, said).err
+    return AUTO
+
+
+def killed_with_new_options(case: Case) -> tuple[str, ...]:
+    """They are given again, unless a checkpoint has them."""
+    start(case.folder, *RUN)
+    case.breaks("killed", *LONGER)
+    last = torch.load(case.folder / "run" / "checkpoints" / "last.pt", weights_only=True)
+    return LONGER[:1] if last["total_steps"] == 18 else LONGER
+
+
+def started_twice(case: Case) -> tuple[str, ...]:
+    """One trains; the other is refused, or with resume=auto waits and finds it finished."""
+    command = case.rng.choice([RUN, AUTO])
+    both = [end(*each) for each in [begin(case.folder, *command) for _ in range(2)]]
+    codes = sorted(each.code for each in both)
+    assert codes == ([0, 1] if command == RUN else [0, 0]), both
+    words = ("is being trained by", "already, nothing was changed")
+    assert all(any(word in each.err for word in words) for each in both if each.code), both
+    return AUTO
+
+
+def stopped_for_a_while(case: Case) -> tuple[str, ...]:
+    """What does not run holds its directory all the same."""
+    process, said = begin(case.folder, *RUN)
+    lock = case.folder / "run" / ".lock"
+    while not (lock.exists() and lock.read_text()):
+        time.sleep(0.01)
+    time.sleep(case.part * case.whole.seconds / 2)
+    os.kill(process, signal.SIGSTOP)
+    other = start(case.folder, *RUN)
+    words = (f"by process {process} on", "already, nothing was changed")
+    assert other.code == 1 and any(word in other.err for word in words), other
+    os.kill(process, signal.SIGCONT)
+    assert end(process, said).code == 0
+    return AUTO
+
+
+def a_sweep(case: Case) -> tuple[str, ...]:
+    """Of two processes. It is killed, and the next start comes at once, where workers may be living
+    yet; or Ctrl-C ends all processes of a terminal.
+    """
+    assert "[1] digits_rws, job 1: " in case.whole.ending.out  # whose line it is
+    process, said = begin(case.folder, *SWEEP)
+    case.group = process
+    time.sleep(case.rng.uniform(0.2, 1) * case.whole.seconds)
+    how = signal.SIGKILL if case.part < 0.5 else signal.SIGINT
+    os.kill(process, how) if case.part < 0.5 else os.killpg(process, how)
+    ending = end(process, said)
+    assert ending.code in (0, -how, 128 + how) and "Traceback" not in ending.out + ending.err
+    return SWEEP
+
+
+#: Each with how often it is tried; with --faults-long 0 stands for every change to files.
+FAULTS: dict[Callable[[Case], tuple[str, ...]], tuple[int, int]] = {
+    killed: (8, 0), without_a_disk: (6, 0), killed_again_and_again: (1, 60),
+    killed_at_a_moment: (3, 150), killed_with_new_options: (3, 0), started_twice: (2, 20),
+    stopped_for_a_while: (1, 10), a_sweep: (2, 20),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("disturb", FAULTS)
+def test_a_disturbed_run_ends_as_if_nothing_had_been(
+    disturb: Callable[[Case], tuple[str, ...]], tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    long = bool(pytestconfig.getoption("faults_long"))
+    commands = {killed_with_new_options: (RUN, LONGER), a_sweep: (SWEEP,)}
+    whole = undisturbed(tmp_path / "whole", *commands.get(disturb, (RUN,)))
+    seed, found = Trial(long).seed, []
+    tried = FAULTS[disturb][long] or whole.ending.changes
+    for number in range(tried):
+        rng = Random(f"{seed} {disturb.__name__} {number}")
+        case = Case(tmp_path / str(number), whole, (number + rng.random()) / tried, rng)
+        case.folder.mkdir()
+        try:
+            check(case, start(case.folder, *disturb(case)))
+            shutil.rmtree(case.folder)
+        except (AssertionError, OSError, RuntimeError, LookupError, EOFError) as error:
+            found.append(f"case {number}: {type(error).__name__}: {str(error)[:500]}")
+    print(f"{disturb.__name__}: {len(found)} of {tried} wrong, seed {seed}", file=sys.stderr)
+    assert not found, "\n".join([f"seed {seed}", *found])
+
+
+def check(case: Case, ending: Ending) -> None:
+    """The run is complete, and bit for bit the undisturbed one, with the same files."""
+    assert ending.code == 0 and "Traceback" not in ending.out + ending.err, ending
+    assert names(case.folder) == names(case.whole.folder)
+    if case.group:
+        with pytest.raises(ProcessLookupError):  # no worker is left
+            os.killpg(case.group, 0)
+    for last in (case.whole.folder / "run").rglob("last.pt"):
+        run = last.parent.parent.relative_to(case.whole.folder)
+        assert_same_run(case.whole.folder / run, case.folder / run)
+
+
+def names(folder: Path) -> set[str]:
+    """The names of all files and folders below a folder, without those of logs and code."""
+    below = {str(path.relative_to(folder)) for path in folder.rglob("*")}
+    return {name for name in below if not name.endswith((".log", ".diff"))}
+
+
+def test_the_control_sees_what_is_wrong(tmp_path: Path) -> None:
+    """Another seed, a file too many, a run that was not completed."""
+    whole = undisturbed(tmp_path / "whole", RUN)
+    assert whole.ending.changes > 60
+    for name, options in {"seed": (*RUN, "seed=1"), "left": RUN, "lost": RUN}.items():
+        case = Case(tmp_path / name, whole, 0.5, Random(0))
+        case.folder.mkdir()
+        ending = case.breaks("killed" if name == "lost" else "", *options)
+        if name == "left":
+            check(case, ending)
+            (case.folder / "run" / "left").touch()
+        with pytest.raises(AssertionError):
+            check(case, ending)

@@ -1,7 +1,10 @@
-"""What the tests of faults share: their seed, and a trial that reads broken files and counts."""
+"""What the tests of faults share: their seed, broken files made from good ones, and a trial that
+reads them and counts.
+"""
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 import secrets
@@ -11,17 +14,30 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
-from faults import corpus
+import torch
 
 from nws.errors import UserError
 
-
-def fresh_seed(long: bool) -> int:
-    """A new seed for a long run, or the one that NWS_FAULTS_SEED gives again; else 0."""
-    given = os.environ.get("NWS_FAULTS_SEED")
-    return int(given) if given else secrets.randbelow(10**9) if long else 0
+KINDS = ("byte", "byte", "bit", "ones", "cut", "lost")
+GONE = "gone"
+#: What a value of a file is replaced by.
+WRONG = (
+    GONE, None, True, -1, 0, 3.5, 10**30, float("nan"), float("inf"), "", "text", [], [1], {},
+    {"a": 1}, [[]],
+)  # fmt: skip
+#: What a tensor is replaced by.
+TENSORS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+    lambda tensor: tensor.flatten()[:-1],
+    lambda tensor: torch.zeros(*tensor.shape, 2, dtype=tensor.dtype),
+    lambda tensor: torch.zeros(tensor.shape, dtype=torch.complex64),
+    lambda tensor: torch.zeros(tensor.shape, dtype=torch.int64),
+    lambda tensor: torch.full(tensor.shape, float("nan")),
+    lambda tensor: torch.zeros(1).expand(10**6, 10**7),
+    lambda tensor: torch.zeros(4, 4).to_sparse(),
+)
 
 
 @dataclass
@@ -29,18 +45,22 @@ class Trial:
     """Reads broken files, and counts how that ended.
 
     Attributes:
-        long: Whether to read many of them.
-        rng: What breaks them.
+        long: Whether to read many of them, with a fresh seed.
+        seed: Of `rng`, which breaks them. NWS_FAULTS_SEED gives one again.
         counts: How many were refused, and how many were harmless.
         refuses: Whether some are to be refused; if not, none is.
     """
 
     long: bool
-    rng: random.Random
-    counts: Counter[str] = field(default_factory=Counter)
     refuses: bool = True
+    counts: Counter[str] = field(default_factory=Counter)
 
-    def read(self, name: str, action: Callable[[], object]) -> bool:
+    def __post_init__(self) -> None:
+        given = os.environ.get("NWS_FAULTS_SEED")
+        self.seed = int(given) if given else secrets.randbelow(10**9) if self.long else 0
+        self.rng = random.Random(self.seed)
+
+    def read(self, name: object, action: Callable[[], object]) -> bool:
         """Whether an action ended well; False after a `UserError`. Anything else fails the test."""
         try:
             with warnings.catch_warnings():
@@ -59,11 +79,62 @@ class Trial:
     def read_bytes(self, file: Path, few: int, action: Callable[[], object]) -> None:
         """Read many broken versions of a file, and in the end the good one."""
         good = file.read_bytes()
-        for name, content in corpus.broken_bytes(good, 20 * few if self.long else few, self.rng):
+        for name, content in self.broken_bytes(good, few):
             file.write_bytes(content)
             self.read(f"{file.name}, {name}", action)
         file.write_bytes(good)
         assert self.read(file.name, action), "the control: the good file"
+
+    def broken_bytes(self, good: bytes, few: int) -> Iterator[tuple[str, bytes]]:
+        """Truncations, other bits and bytes, lost and doubled pieces, each with its name."""
+        yield "empty", b""
+        yield "doubled", good + good
+        yield "zeros", bytes(len(good))
+        for _ in range(20 * few if self.long else few):
+            place, what = self.rng.randrange(len(good)), self.rng.choice(KINDS)
+            length = 1 if what in ("byte", "bit") else self.rng.randrange(1, max(2, len(good) // 8))
+            new = {
+                "byte": bytes([self.rng.randrange(256)]),
+                "bit": bytes([good[place] ^ 1 << self.rng.randrange(8)]),
+                "ones": b"\xff" * length,
+            }.get(what, b"")
+            rest = b"" if what == "cut" else good[place + length :]
+            yield f"{what} of {length} at {place}", good[:place] + new + rest
+
+    def broken_values(self, good: Any, few: int) -> Iterator[tuple[object, Any]]:
+        """Nested values in which one is missing, of another kind, or another tensor."""
+        every = [place for place in places(good) if place]
+        tensors = [place for place in every if isinstance(at(good, place), torch.Tensor)]
+        yield "nothing", None
+        yield "another kind", [good] if isinstance(good, dict) else {"unheard of": good}
+        for number in range(20 * few if self.long else few):
+            place = self.rng.choice(tensors if tensors and number % 3 == 0 else every)
+            old = at(good, place)
+            new: Any = self.rng.choice(WRONG)
+            if isinstance(old, torch.Tensor) and number % 3 == 0:
+                new = self.rng.choice(TENSORS)(old)
+            broken = copy.deepcopy(good)
+            inner = at(broken, place[:-1])
+            if new is GONE:
+                del inner[place[-1]]
+            else:
+                inner[place[-1]] = new
+            yield (place, new), broken
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in nested dictionaries and lists, by its keys; the top is ()."""
+    yield path
+    items: Any = value.items() if isinstance(value, dict) else ()
+    for key, each in enumerate(value) if isinstance(value, list) else items:
+        yield from places(each, (*path, key))
+
+
+def at(value: Any, path: tuple[Any, ...]) -> Any:
+    """What is at a place."""
+    for key in path:
+        value = value[key]
+    return value
 
 
 @pytest.fixture
@@ -74,10 +145,8 @@ def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def trial(request: pytest.FixtureRequest) -> Iterator[Trial]:
-    """Seeded by `fresh_seed`; its counts are printed at the end."""
-    long = bool(request.config.getoption("--faults-long"))
-    seed = fresh_seed(long)
-    made = Trial(long, random.Random(seed))
+    """Its counts are printed at the end."""
+    made = Trial(bool(request.config.getoption("--faults-long")))
     yield made
-    print(f"\n{request.node.name}: {dict(made.counts)} with seed {seed}", file=sys.stderr)
+    print(f"\n{request.node.name}: {dict(made.counts)} with seed {made.seed}", file=sys.stderr)
     assert (made.counts["refused"] > 3) == made.refuses
