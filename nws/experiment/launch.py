@@ -179,7 +179,7 @@ class Job:
             with self._start(place) as start, StopSignals(distributed.any_, every) as stop:
                 best = self._train(start, stop)
         except Exception as error:
-            found = targets(to_dict(self.config))
+            found = targets(OmegaConf.to_container(self.config))
             own = [f"{key}._target_={target}" for key, target in found if not is_known(target)]
             if own:
                 error.add_note(f"this run calls {', '.join(own)}")
