@@ -152,7 +152,6 @@ class Trainer:
         """Take one step."""
         for metric in self.learner.metrics:
             metric.learning_rate.fill_(self.rates[metric.network.upward])
-        self.learner.start_step(self.step)
         self.call("before_step", self)
         batches = self.batches.at(self.step, self.learner.rng)
         self.optimizer.step(partial(self._loss, *batches))  # type: ignore[arg-type]

@@ -55,11 +55,7 @@ def estimate_noise(gradients: Tensor, size: int) -> GradientNoise:
 
 
 def gradient_noise(
-    machine: HelmholtzMachine,
-    rule: Rule,
-    batches: Sequence[Tensor],
-    rng: torch.Generator,
-    step: int = 0,
+    machine: HelmholtzMachine, rule: Rule, batches: Sequence[Tensor], rng: torch.Generator
 ) -> dict[str, GradientNoise]:
     """Return the noise of each network's plain gradient, by the network's name.
 
@@ -71,13 +67,11 @@ def gradient_noise(
         rule: Whose gradients these are.
         batches: Data in [0, 1], two or more of the same size, (B, n_0) each.
         rng: Generator of the draws.
-        step: Of the run, for a rule that draws other numbers of samples at other steps.
 
     Raises:
         UserError: For one batch alone.
     """
     learner = WakeSleep(*copy.deepcopy((machine, rule)), rng)  # the weighting may have a state
-    learner.start_step(step)
     found: dict[str, list[Tensor]] = {each.name: [] for each in learner.machine.networks}
     for x in batches:
         learner.step(x)

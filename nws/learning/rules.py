@@ -1,9 +1,7 @@
 """Learning rules: how the samples are weighed, and which phase trains which network."""
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -29,12 +27,10 @@ class Rule:
         baseline: Whether 1/K is subtracted from the weights of recognition's wake gradient.
         bidirectional: Whether the model of the data is p*, the geometric mean of both networks.
         dreams: Dream rows for each data point; None for as many as samples.
-        samples_schedule: The share of K that a step draws, from 0 (one sample) to 1, as a function
-            of the step, counted from 0 (see nws/schedules.py); None for all of K.
 
     Raises:
         UserError: For less than one sample or dream, shares that are negative or not finite, or a
-            weighting or schedule that cannot be called.
+            weighting that cannot be called.
     """
 
     name: str
@@ -46,7 +42,6 @@ class Rule:
     baseline: bool = True
     bidirectional: bool = False
     dreams: int | None = None
-    samples_schedule: Callable[[int], float] | None = None
 
     def __post_init__(self) -> None:
         checked: dict[str, float] = {
@@ -69,36 +64,21 @@ class Rule:
                 " recognition_wake, which with algorithm.baseline=true needs algorithm.samples of"
                 " at least 2"
             )
-        self._try()
+        self._try_weighting()
 
-    def _try(self) -> None:
-        """Find a wrong weighting (on a copy, for its state) or schedule before the first step."""
-        shape, name = (1, self.samples), "samples_schedule, a function of the step or null,"
+    def _try_weighting(self) -> None:
+        """Find a wrong weighting before the first step, on a copy, for it may have a state."""
+        shape = (1, self.samples)
         try:
-            self.samples_at(0)
-            name = "weighting, a function of log p and log q, (B, K) each,"
             found = copy.deepcopy(self.weighting)(torch.zeros(shape), torch.zeros(shape))
             good = [tuple(weights.shape) for weights in found] == [shape, shape]
         except (AttributeError, TypeError, ArithmeticError) as error:
             raise UserError(
-                f"algorithm.{name} cannot be called: {type(error).__name__}: {error}"
+                "algorithm.weighting, a function of log p and log q, (B, K) each, cannot be called:"
+                f" {type(error).__name__}: {error}"
             ) from error
         if not good:
             raise UserError(
                 "algorithm.weighting must return the weights of p and of q, (B, K) each,"
                 f" got {found!r}"
             )
-
-    def samples_at(self, step: int) -> int:
-        """Return the samples of each data point that a step draws: 1 to K."""
-        share = 1.0 if self.samples_schedule is None else self.samples_schedule(step)
-        return min(max(1, round(share * self.samples)), self.samples)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state of a weighting that has one; else nothing."""
-        return dict(self.weighting.state_dict()) if hasattr(self.weighting, "state_dict") else {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
-        if hasattr(self.weighting, "load_state_dict"):
-            self.weighting.load_state_dict(state)

@@ -95,15 +95,8 @@ class WakeSleep:
         self._weights = sum(each.numel() for each in machine.parameters())
         # whether another batch is for recognition alone
         self._unlabeled = any(each.options.batch == "unlabeled" for each in self.metrics)
-        self.start_step(0)
-
-    def start_step(self, step: int) -> None:
-        """Take the next batch as that of a step, counted from 0: it says how many samples to draw.
-
-        Needed where the rule has a `samples_schedule`, without which it changes nothing.
-        """
-        self.samples = self.rule.samples_at(step)
-        self.dreams = self.samples if self.rule.dreams is None else self.rule.dreams
+        self.samples = rule.samples
+        self.dreams = rule.samples if rule.dreams is None else rule.dreams
 
     @torch.no_grad()
     def step(self, x: Tensor, other: Tensor | None = None) -> StepResult:
@@ -164,9 +157,8 @@ class WakeSleep:
             metric.after_step(self.machine)
 
     def report(self) -> dict[str, float]:
-        """What the metrics say of the last step, for the log; and K where it is on a schedule."""
-        own = {"train/samples": float(self.samples)} if self.rule.samples_schedule else {}
-        return own | {key: value for each in self.metrics for key, value in each.report().items()}
+        """What the metrics say of the last step, for the log."""
+        return {key: value for each in self.metrics for key, value in each.report().items()}
 
     @property
     def _takes_dreams(self) -> bool:

@@ -77,7 +77,6 @@ CASES = {
     "other batch": Case(RWS, Fisher, RowOptions(batch="other")),
     "unlabeled": Case(RWS, kronecker, RowOptions(batch="unlabeled")),
     "many dreams": Case(Rule("rws", 3, dreams=5)),
-    "samples schedule": Case(Rule("rws", 6, samples_schedule=lambda step: (step % 3 + 1) / 3)),
     "trust region": Case(RWS, kronecker, RowOptions(max_kl=1e-4)),
     "mean": Case(RWS, Mean),
 }
@@ -109,7 +108,6 @@ def take_steps(learner: WakeSleep, case: Case, steps: range) -> list[Tensor]:
         x, other = (torch.rand(2, POINTS, SIZES[0], generator=data) < 0.3).to(case.dtype)
         for metric in learner.metrics:
             metric.learning_rate.fill_(0.1)
-        learner.start_step(number)
         result = learner.step(x, other if case.options.batch != "same" else None)
         seen.append(result.statistics.clone())
         optimizer.step()

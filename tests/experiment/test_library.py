@@ -127,7 +127,6 @@ def test_a_metric_in_one_call_is_the_one_made_by_hand(solver: str) -> None:
         learner = nws.WakeSleep(machine, nws.named_rule("nrws", samples=3), rng, metrics)
         optimizer = torch.optim.SGD([p for p in machine.parameters() if p.numel()], 0.1)
         for step in range(3):
-            learner.start_step(step)
             learner.step(data.train.batch()[step * 50 : step * 50 + 50])
             optimizer.step()
             learner.after_step()

@@ -36,9 +36,7 @@ RESUMABLE = [
     "algorithm=bihm optimizer=sgd average=tail average.start=0.4",
     "algorithm=vimco algorithm.dreams=1 scheduler=cosine",
     "algorithm=ws data.binarize=static model.units=bipolar scheduler=exponential",
-    "algorithm.samples_schedule={_target_:nws.schedules.linear,_partial_:true,"
-    "total_steps:total_steps} optimizer.generator_lr=0.02 optimizer.fused=false"
-    " scheduler=linear_warmup",
+    "optimizer.generator_lr=0.02 optimizer.fused=false scheduler=linear_warmup",
     f"{NRWS} metric.refresh_every=4 metric.memory=8 metric.rank=3",
     f"{NRWS} metric.rank=full metric.max_kl=0.1 optimizer=momentum",
     f"{NRWS} metric=fisher metric.memory=2 metric.refresh_every=4 damping=linear",

@@ -81,7 +81,6 @@ WRONG: list[tuple[str, Any, str]] = [
     ("weighting", partial(tempered, power=1), f"{CALLED}.*power"),
     ("weighting", one_alone, r"weighting must return the weights of p and of q, \(B, K\) each"),
     ("weighting", partial(tempered, exponent=-1), "weighting.exponent must be a number of at"),
-    ("samples_schedule", "linear", "algorithm.samples_schedule, .* cannot be called: TypeError"),
 ]
 
 
@@ -110,11 +109,6 @@ def test_a_rule_that_does_not_train_recognition_is_refused() -> None:
     assert Rule("mine", 2, vimco).samples == 2  # a weighting says itself what it needs
     with pytest.raises(UserError, match=r"algorithm\.samples of at least 2, got 1"):
         Rule("mine", 1, vimco)
-
-
-def test_a_schedule_says_how_many_samples_a_step_draws() -> None:
-    rule = Rule("mine", 10, samples_schedule=lambda step: step / 4)
-    assert [rule.samples_at(step) for step in range(6)] == [1, 2, 5, 8, 10, 10]
 
 
 # --- weightings -----------------------------------------------------------------------------------

@@ -37,5 +37,5 @@ class NoiseScale(Callback):
         size, steps = max(1, batches.size // 2), range(trainer.step, trainer.step + self.batches)
         ahead = [batches.at(step, rng)[0].clone() for step in steps]
         halves = [half for batch in ahead for half in batch.split(size)[:2]]
-        noise = gradient_noise(trainer.machine, trainer.learner.rule, halves, rng, trainer.step)
+        noise = gradient_noise(trainer.machine, trainer.learner.rule, halves, rng)
         return {f"noise_scale/{name}": each.scale for name, each in noise.items()}
