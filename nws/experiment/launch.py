@@ -232,11 +232,11 @@ class Job:
             start.run.write_views(state)
             return float(state["best"])
         trainer = self._trainer(start, terminal)
+        if state is not None:  # from here on files change
+            start.run.write_views(state)
         if state is not None and trainer.ends:
             terminal.line(f"nothing to do: {trainer.ends}")
             return trainer.best
-        if state is not None:  # from here on files change
-            start.run.write_views(state)
         start.run.keep_log()
         origin, here = self._origin() | identity(trainer), surroundings(trainer.device)
         record = Provenance(start.run, origin, here, None if state is None else trainer.step)

@@ -227,3 +227,12 @@ def test_auto_finds_the_run_that_was_left(
     refused = train(*auto, "hydra.run.dir=run", "seed=3").message()
     assert "holds a run of another configuration: seed is 0 there, and 3 is asked for" in refused
     assert {path.name for path in tmp_path.iterdir()} == {"outputs", "run", "elsewhere"}
+
+
+@pytest.mark.parametrize("option", ["resume=null", "progress=false"])  # of the run, and of none
+def test_a_finished_run_has_its_views_again(option: str, command: Command, finished: Path) -> None:
+    """As after a kill between the last checkpoint and metrics.csv."""
+    whole = (finished / "metrics.csv").read_text()
+    (finished / "metrics.csv").write_text(whole[:40])
+    assert command("train.py", option, f"resume={finished}").code == 0
+    assert (finished / "metrics.csv").read_text() == whole
