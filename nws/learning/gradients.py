@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from nws.models import BeliefNetwork, Trace
+from nws.models.belief_network import product
 
 Term = tuple[Trace, Tensor]  # rows of a phase and their weights (n,) in a network's objective
 
@@ -40,7 +41,10 @@ def write_gradients(network: BeliefNetwork, terms: Sequence[Term], add: bool = F
                 block = block.unflatten(0, (-1, trace.samples)).sum(1)
             weight = edge.layer.weight.grad
             assert weight is not None
-            if first:
+            if inputs.dtype != weight.dtype:
+                found = product(block.T.to(inputs.dtype), inputs)
+                weight.copy_(found) if first else weight.add_(found)
+            elif first:
                 torch.mm(block.T, inputs, out=weight)
             else:
                 weight.addmm_(block.T, inputs)

@@ -75,6 +75,7 @@ class WakeSleep:
         rule: The learning rule.
         rng: Generator of all draws.
         metrics: One for each network, for the natural gradient; none for the plain one.
+        precision: Of the products with states: float32, or bfloat16, which sums in float32.
 
     Examples:
         >>> rng = torch.Generator().manual_seed(0)
@@ -90,8 +91,10 @@ class WakeSleep:
         rule: Rule,
         rng: torch.Generator,
         metrics: Sequence[NaturalMetric] = (),
+        precision: torch.dtype = torch.float32,
     ) -> None:
         self.machine, self.rule, self.rng, self.metrics = machine, rule, rng, tuple(metrics)
+        self.precision = precision
         self._weights = sum(each.numel() for each in machine.parameters())
         # whether another batch is for recognition alone
         self._unlabeled = any(each.options.batch == "unlabeled" for each in self.metrics)
@@ -115,6 +118,10 @@ class WakeSleep:
         Returns:
             Losses, the K-sample bound and the effective sample size.
         """
+        with self.machine.products_in(self.precision):
+            return self._step(x, other)
+
+    def _step(self, x: Tensor, other: Tensor | None) -> StepResult:
         learns = bool(self.rule.recognition_dream)
         dreams = learns or (self._takes_dreams and (other is None or self._unlabeled))
         results: list[StepResult] = []

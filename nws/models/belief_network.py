@@ -19,12 +19,17 @@ class Layer(nn.Module):
 
     `weight` is (m, parents) and `bias` (m,), shaped as `nn.Linear`'s. A layer without parents
     (parents = 0) has its biases as logits.
+
+    Attributes:
+        rounded: The weight in a lower precision, for parents of that precision; None outside of
+            `HelmholtzMachine.products_in`.
     """
 
     def __init__(self, parents: int, units: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(units, parents))
         self.bias = nn.Parameter(torch.zeros(units))
+        self.rounded: Tensor | None = None
 
     def forward(self, parents: Tensor, out: Tensor | None = None) -> Tensor:
         """Logits (n, m) of parents' states (n, parents).
@@ -33,11 +38,23 @@ class Layer(nn.Module):
             parents: States of the parents, (n, parents).
             out: Where to write the logits, (n, m); not differentiable then.
         """
+        if self.rounded is not None and parents.dtype == self.rounded.dtype:
+            return torch.add(product(parents, self.rounded.T), self.bias, out=out)
         return torch.addmm(self.bias, parents, self.weight.T, out=out)
 
     def extra_repr(self) -> str:
         """Numbers of parents and units, for `print`."""
         return f"parents={self.weight.shape[1]}, units={self.weight.shape[0]}"
+
+
+def product(first: Tensor, second: Tensor) -> Tensor:
+    """The product of two matrices of a lower precision, summed in float32.
+
+    On CUDA the result is float32 too; on a CPU it is rounded once, at the end.
+    """
+    if first.is_cuda:
+        return torch.mm(first, second, out_dtype=torch.float32)
+    return torch.mm(first, second)
 
 
 class Edge(NamedTuple):

@@ -6,6 +6,7 @@ Sources: Hinton et al. 1995 (wake-sleep); Dayan et al. 1995 (Helmholtz machine).
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -32,7 +33,9 @@ class Trace:
     units: tuple[Units, ...]  # of each layer
     samples: int  # K: that many consecutive rows share their x
     values: Tensor  # (n, N) y, the targets of the layers
-    states: Tensor  # (n, N) h, what the layers see of each other; `values` itself for binary units
+    # (n, N) h, what the layers see of each other; `values` itself for binary units. Of the dtype of
+    # the products, which has 0, 1 and -1.
+    states: Tensor
     generator_logits: Tensor  # (n, N)
     recognition_logits: Tensor  # (n, N - n_0)
     generator_means: Tensor  # (n, N) A' of the logits
@@ -51,7 +54,9 @@ class Trace:
 
     @cached_property
     def visible_states(self) -> Tensor:
-        """h^0, once for each data point: (B, n_0)."""
+        """h^0, once for each data point: (B, n_0). Without a support it is not rounded."""
+        if self.units[0].support is None:
+            return self.units[0].encode(self.value_blocks[0][:: self.samples])
         return self.state_blocks[0][:: self.samples]
 
     @property
@@ -137,6 +142,7 @@ class HelmholtzMachine(nn.Module):
     ) -> None:
         super().__init__()
         keep_freed_memory()  # of traces
+        self._dtype: torch.dtype | None = None  # of states and products; None for the parameters'
         self.sizes = check_sizes(sizes)
         hidden = find_units(units)
         bottom = hidden if visible is None else find_units(visible, "model.visible")
@@ -159,6 +165,25 @@ class HelmholtzMachine(nn.Module):
     def networks(self) -> tuple[BeliefNetwork, BeliefNetwork]:
         """Generator and recognition network, in this order."""
         return self.generator, self.recognition
+
+    @contextmanager
+    def products_in(self, dtype: torch.dtype) -> Iterator[None]:
+        """Have states, and the products with them, of a precision for some lines.
+
+        The weights are rounded once, here; they must not change meanwhile. Everything else stays in
+        the precision of the parameters: products of values without a support too.
+        """
+        layers = [layer for net in self.networks for layer in net.layers]
+        if dtype != layers[0].weight.dtype:
+            self._dtype = dtype
+            for layer in layers:
+                layer.rounded = layer.weight.detach().to(dtype)
+        try:
+            yield
+        finally:
+            self._dtype = None
+            for layer in layers:
+                layer.rounded = None
 
     @torch.no_grad()
     def wake(self, x: Tensor, samples: int = 1, rng: Rng = None) -> Trace:
@@ -237,7 +262,9 @@ class HelmholtzMachine(nn.Module):
         like = next(self.parameters())
         values = like.new_empty(rows, sum(self.sizes))
         encoded = any(units.encode(values) is not values for units in set(self.units))
-        states = torch.empty_like(values) if encoded else values
+        states = values
+        if encoded or self._dtype is not None:
+            states = torch.empty_like(values, dtype=self._dtype)
         hidden = sum(self.sizes[1:])
         widths = (values.shape[1], hidden) * 2
         p_logits, q_logits, p_means, q_means = (like.new_empty(rows, width) for width in widths)
