@@ -26,6 +26,7 @@ from nws.experiment.config import (
     parameters_of,
     to_dict,
 )
+from nws.experiment.hardware import product_type
 from nws.experiment.rates import Scheduler, parameter_groups
 from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep
 from nws.models import HelmholtzMachine
@@ -66,6 +67,8 @@ class Settings:
         evaluate_every: Epochs between rows of metrics.csv, and checkpoints.
         evaluation_samples: Importance samples of valid/log_likelihood.
         evaluation_points: Validation images used; None for all.
+        precision: Of products with states: "float32"; "bfloat16", summed in float32; or "auto", the
+            latter where the device is made for it.
         matmul_precision: Of float32 products: "highest", or "high" (TF32 on a GPU).
 
     Raises:
@@ -77,6 +80,7 @@ class Settings:
     evaluate_every: float = 10
     evaluation_samples: int = 100
     evaluation_points: int | None = None
+    precision: str = "float32"
     matmul_precision: str = "highest"
 
     def __post_init__(self) -> None:
@@ -87,10 +91,16 @@ class Settings:
             given, most = getattr(self, name), MOST_SAMPLES if "samples" in name else math.inf
             if given is not None or name != "evaluation_points":
                 setattr(self, name, positive_int(f"trainer.{name}", given, maximum=most))
-        if self.matmul_precision not in ("highest", "high"):
-            raise UserError(
-                f"trainer.matmul_precision must be highest or high, got {self.matmul_precision!r}"
-            )
+        choices = {
+            "precision": ("float32", "bfloat16", "auto"),
+            "matmul_precision": ("highest", "high"),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                found = getattr(self, name)
+                raise UserError(
+                    f"trainer.{name} must be one of {', '.join(allowed)}, got {found!r}"
+                )
 
     def total_steps(self, images: int) -> int:
         """Return the number of steps of a run on so many training images."""
@@ -133,7 +143,7 @@ def build_parts(config: DictConfig, device: torch.device) -> Parts:
             scheduler = attempt(build_scheduler, config, total, optimizer)
     mistakes.say()
     rng = torch.Generator(device).manual_seed(derive_seed(seed, 1))
-    learner = WakeSleep(machine, rule, rng, metrics)
+    learner = WakeSleep(machine, rule, rng, metrics, product_type(settings.precision, device))
     if data.distribution is not None and not can_enumerate(machine, len(data.distribution[0])):
         data = replace(data, distribution=None)
         log.warning(

@@ -1,5 +1,6 @@
 """The device that a run computes on, and what else its times depend on."""
 
+import logging
 import platform
 import socket
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ import torch
 from nws import __version__, distributed
 from nws.errors import UserError
 
+log = logging.getLogger(__name__)
+
 
 def pick_device(name: str | torch.device) -> torch.device:
     """Return the device for `auto` (CUDA where there is one), `cpu` or `cuda`."""
@@ -22,6 +25,27 @@ def pick_device(name: str | torch.device) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("device=cuda, but torch sees no CUDA device; use device=cpu or device=auto")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def product_type(precision: str, device: torch.device) -> torch.dtype:
+    """Return the dtype of products for `float32`, `bfloat16`, or `auto`: the latter where fast.
+
+    A device that is not made for bfloat16 is warned of.
+    """
+    if device.type == "cuda":
+        fast = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    if precision == "bfloat16" and not fast:
+        log.warning(
+            f"{device_name(device.type)} has no fast products in bfloat16: steps will be slower"
+            " than with trainer.precision=float32"
+        )
+    return (
+        torch.bfloat16
+        if precision == "bfloat16" or (fast and precision == "auto")
+        else torch.float32
+    )
 
 
 @contextmanager

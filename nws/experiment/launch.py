@@ -239,6 +239,7 @@ class Job:
             return trainer.best
         start.run.keep_log()
         origin, here = self._origin() | identity(trainer), surroundings(trainer.device)
+        here["precision"] = str(trainer.learner.precision).removeprefix("torch.")
         record = Provenance(start.run, origin, here, None if state is None else trainer.step)
         trainer.callbacks = {"provenance": record, **trainer.callbacks}
         log.info(device_text(trainer.device.type))

@@ -1,5 +1,6 @@
 """The panels at the start and at the end of a run: what it is, and what became of it."""
 
+import torch
 from omegaconf import DictConfig
 
 from nws.experiment.callbacks.callback import Row
@@ -36,6 +37,7 @@ def identity_rows(trainer: Trainer, config: DictConfig) -> list[tuple[str, str]]
     data, facts = trainer.data, identity(trainer)
     sizes = f"{len(data.train):,} train, {len(data.valid):,} valid, {len(data.test):,} test"
     held = ", in host memory" * (data.train.onto is not None)
+    rounded = ", products in bfloat16" * (trainer.learner.precision == torch.bfloat16)
     network = f"{'-'.join(map(str, facts['layers']))} ({len(facts['layers'])} layers)"
     return [
         ("algorithm", f"{config.algorithm.name}, K = {trainer.learner.rule.samples}"),
@@ -43,7 +45,7 @@ def identity_rows(trainer: Trainer, config: DictConfig) -> list[tuple[str, str]]
         ("optimizer", optimizer_text(trainer, config)),
         ("data", f"{data.name} {data.shape[0]}x{data.shape[1]}: {sizes}{held}"),
         ("layers", f"{network}, {facts['parameters']:,} parameters"),
-        ("device", device_text(trainer.device.type)),
+        ("device", device_text(trainer.device.type) + rounded),
     ]
 
 

@@ -173,7 +173,7 @@ class HelmholtzMachine(nn.Module):
         The weights are rounded once, here; they must not change meanwhile. Everything else stays in
         the precision of the parameters: products of values without a support too.
         """
-        layers = [layer for net in self.networks for layer in net.layers]
+        layers = [edge.layer for network in self.networks for edge in network.edges]
         if dtype != layers[0].weight.dtype:
             self._dtype = dtype
             for layer in layers:
