@@ -69,7 +69,8 @@ class Phase:
             block = units.curvature(units.mean(bias))[None]
             return Rows(bias.new_ones(1, 1), block, partial(self._bias_errors, edge), name)
         return Rows(
-            lambda: pad(self._states[at].to(self.parts[0].weights), (0, 1), value=1.0), lambda: self._curvature[at],
+            lambda: pad(self._states[at].to(self.parts[0].weights), (0, 1), value=1.0),
+            lambda: self._curvature[at],
             lambda: self._squared_errors[at], name,
             lambda: self._weights[at] / _total(self._weights[at]),
             lambda: (self._means[0][parent], self._means[1][at]),
