@@ -26,7 +26,7 @@ from nws.experiment.config import (
     parameters_of,
     to_dict,
 )
-from nws.experiment.hardware import product_type
+from nws.experiment.hardware import PRECISIONS, product_type
 from nws.experiment.rates import Scheduler, parameter_groups
 from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep
 from nws.models import HelmholtzMachine
@@ -67,9 +67,8 @@ class Settings:
         evaluate_every: Epochs between rows of metrics.csv, and checkpoints.
         evaluation_samples: Importance samples of valid/log_likelihood.
         evaluation_points: Validation images used; None for all.
-        precision: Of products with states: "float32"; "bfloat16", summed in float32; or "auto", the
-            latter where the device is made for it.
-        matmul_precision: Of float32 products: "highest", or "high" (TF32 on a GPU).
+        precision: Of products: "float32"; "tf32", which is that of the tensor cores of a GPU;
+            "bfloat16" of those with states, summed in float32; or "auto", the latter where fast.
 
     Raises:
         UserError: For a value that is out of range.
@@ -81,7 +80,6 @@ class Settings:
     evaluation_samples: int = 100
     evaluation_points: int | None = None
     precision: str = "float32"
-    matmul_precision: str = "highest"
 
     def __post_init__(self) -> None:
         for name in ("epochs", "evaluate_every"):
@@ -91,16 +89,9 @@ class Settings:
             given, most = getattr(self, name), MOST_SAMPLES if "samples" in name else math.inf
             if given is not None or name != "evaluation_points":
                 setattr(self, name, positive_int(f"trainer.{name}", given, maximum=most))
-        choices = {
-            "precision": ("float32", "bfloat16", "auto"),
-            "matmul_precision": ("highest", "high"),
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                found = getattr(self, name)
-                raise UserError(
-                    f"trainer.{name} must be one of {', '.join(allowed)}, got {found!r}"
-                )
+        if self.precision not in PRECISIONS:
+            expected = ", ".join(PRECISIONS)
+            raise UserError(f"trainer.precision must be one of {expected}, got {self.precision!r}")
 
     def total_steps(self, images: int) -> int:
         """Return the number of steps of a run on so many training images."""

@@ -3,8 +3,6 @@
 import logging
 import platform
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,8 @@ from nws import __version__, distributed
 from nws.errors import UserError
 
 log = logging.getLogger(__name__)
+
+PRECISIONS = ("float32", "tf32", "bfloat16", "auto")  # of products
 
 
 def pick_device(name: str | torch.device) -> torch.device:
@@ -28,10 +28,11 @@ def pick_device(name: str | torch.device) -> torch.device:
 
 
 def product_type(precision: str, device: torch.device) -> torch.dtype:
-    """Return the dtype of products for `float32`, `bfloat16`, or `auto`: the latter where fast.
+    """Return the dtype of products with states for one of `PRECISIONS`; `tf32` is set for torch.
 
     A device that is not made for bfloat16 is warned of.
     """
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     if device.type == "cuda":
         fast = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
@@ -41,22 +42,8 @@ def product_type(precision: str, device: torch.device) -> torch.dtype:
             f"{device_name(device.type)} has no fast products in bfloat16: steps will be slower"
             " than with trainer.precision=float32"
         )
-    return (
-        torch.bfloat16
-        if precision == "bfloat16" or (fast and precision == "auto")
-        else torch.float32
-    )
-
-
-@contextmanager
-def matmul_precision(precision: str) -> Iterator[None]:
-    """Have float32 products of a precision for some lines: `highest`, or `high` (TF32 on CUDA)."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    rounds = precision == "bfloat16" or (fast and precision == "auto")
+    return torch.bfloat16 if rounds else torch.float32
 
 
 def device_name(device: str) -> str:

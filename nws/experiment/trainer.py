@@ -18,7 +18,6 @@ from nws.experiment.callbacks.callback import Row
 from nws.experiment.checkpoints import State, from_checkpoint
 from nws.experiment.config import to_dict
 from nws.experiment.evaluation import dream_loss, validate
-from nws.experiment.hardware import matmul_precision
 from nws.experiment.rates import restore
 from nws.experiment.run import RunDirectory
 from nws.experiment.signals import StopSignals
@@ -103,7 +102,7 @@ class Trainer:
             UserError: A file cannot be written, or a matrix not be inverted.
         """
         self.call("start", self)
-        with self.terminal.training(self), matmul_precision(self.settings.matmul_precision):
+        with self.terminal.training(self):
             if not self.rows:
                 self.rows.append(self._row())
                 self._keep_row()

@@ -133,7 +133,7 @@ GROUPS = (
 )  # fmt: skip
 OPTIONS = (
     "metric.max_kl=0.1", "model.units=bipolar", "data.binarize=static", "trainer.epochs=0.001",
-    "debug=short", "trainer.matmul_precision=high", "model/visible=gaussian data.binarize=none",
+    "debug=short", "trainer.precision=tf32", "model/visible=gaussian data.binarize=none",
     "model/visible=poisson data.binarize=none",
 )  # fmt: skip
 LARGE = ("visible/gaussian", "visible/poisson", "published", "deep")
