@@ -60,6 +60,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--batch", type=int, default=32, help="data points B (default 32)")
     add("--algorithms", type=words, help="default ws,rws,nws,nrws; of scale nrws")
     add("--metrics", type=words, default=["fisher"], help="of the natural rules (default fisher)")
+    add("--precisions", type=words, default=["float32"], help="of step: float32,bfloat16")
     add("--max-rows", type=int, help="that a metric takes in, a layer (default: all)")
     add("--optimizer", choices=["sgd", "adam"], default="sgd", help="of step (default sgd)")
     add("--damping", type=float, default=0.2, help="of the natural rules (default 0.2)")

@@ -44,7 +44,7 @@ def cases(arguments: argparse.Namespace) -> list[tuple[str, str | None]]:
 
 
 def make_learner(
-    arguments: argparse.Namespace, name: str, metric: str | None = None
+    arguments: argparse.Namespace, name: str, metric: str | None = None, precision: str = "float32"
 ) -> tuple[WakeSleep, Tensor]:
     """A learner on a machine that has seen some steps, and a batch of images with structure."""
     device, dtype = torch.device(arguments.device), getattr(torch, arguments.dtype)
@@ -67,7 +67,8 @@ def make_learner(
         make = partial(METRICS[metric], partial(SOLVERS[arguments.solver], **arguments.options))
         rows, damping = RowOptions(max_rows=arguments.max_rows), arguments.damping
         metrics = [NaturalMetric(n, make(), Damping(damping), rows) for n in machine.networks]
-    return WakeSleep(machine, rule, draws, metrics), images()
+    products = getattr(torch, precision) if arguments.dtype == "float32" else dtype
+    return WakeSleep(machine, rule, draws, metrics, products), images()
 
 
 def make_optimizer(name: str, machine: HelmholtzMachine, rate: float = RATE) -> Optimizer:
@@ -89,14 +90,17 @@ def full_step(learner: WakeSleep, x: Tensor, optimizer: str) -> Callable[[], Non
     return run
 
 
-def products(machine: HelmholtzMachine, rule: Rule, batch: int) -> Callable[[], None]:
+def products(learner: WakeSleep, batch: int) -> Callable[[], None]:
     """The matrix products of one plain step, which it cannot do without, on tensors of its shapes.
 
     Wake: logits of q and p, gradients of p (and of q). Dream, where the rule has one: logits of p
     and q, gradients of q.
     The first recognition layer sees each data point once in the wake phase, not once a sample.
     """
-    like = next(machine.parameters())
+    machine, rule = learner.machine, learner.rule
+    like = next(machine.parameters()).detach()
+    if learner.precision == torch.bfloat16:
+        like = like.to(learner.precision)
     found = []
     for network in machine.networks:
         for edge in network.edges:
@@ -104,7 +108,7 @@ def products(machine: HelmholtzMachine, rule: Rule, batch: int) -> Callable[[], 
             for phase in ("wake", "dream") if rule.recognition_dream else ("wake",):
                 rows = batch if edge.parent == 0 and phase == "wake" else batch * rule.samples
                 inputs, targets = (torch.rand(rows, width).to(like) for width in (parents, units))
-                weight = edge.layer.weight.detach()
+                weight = edge.layer.weight.detach().to(like)
                 found.append((inputs, weight.T, torch.empty_like(targets)))
                 if getattr(rule, f"{network.name}_{phase}", 0):
                     found.append((targets.T, inputs, torch.empty_like(weight)))
@@ -149,25 +153,29 @@ def _compare(metric: Any, squares: dict[str, float]) -> None:
 
 def benchmark_step(arguments: argparse.Namespace) -> list[Row]:
     """Medians of whole steps, of their products alone, and the error of the exact direction."""
-    learners = {case: make_learner(arguments, *case) for case in cases(arguments)}
+    pairs = [(*case, each) for case in cases(arguments) for each in arguments.precisions]
+    learners = {case: make_learner(arguments, *case) for case in pairs}
     tasks: dict[tuple[str | None, ...], Callable[[], object]] = {}
     for case, (learner, x) in learners.items():
         tasks["step", *case] = full_step(learner, x, arguments.optimizer)
-        alone = products(learner.machine, learner.rule, arguments.batch)
-        tasks["products", *case] = torch.no_grad()(alone)
+        tasks["products", *case] = torch.no_grad()(products(learner, arguments.batch))
     times = interleaved(tasks, arguments.repeats, torch.device(arguments.device))
     median = {name: statistics.median(values) for name, values in times.items()}
-    plain, rows = median.get(("step", "rws", None)), []
+    rows = []
     for case, (learner, x) in learners.items():
         ms, matmul_ms = median["step", *case], median["products", *case]
+        plain = median.get(("step", "rws", None, case[2]))
+        full = median.get(("step", *case[:2], "float32"))
         rows.append({
             "algorithm": case[0],
             "metric": case[1],
+            "precision": case[2],
             "ms": ms,
             "ms_quartiles": statistics.quantiles(times["step", *case], n=4)[::2],
             "matmul_ms": matmul_ms,
             "ratio_to_matmul": ms / matmul_ms,
             "ratio_to_rws": None if plain is None else ms / plain,
+            "ratio_to_float32": None if full is None else ms / full,
             "direction_error": direction_error(learner, x) if case[1] == "fisher" else None,
         })  # fmt: skip
     return rows

@@ -1,0 +1,99 @@
+"""Products in bfloat16: what is rounded, what is not, and by how much gradients differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from nws.learning import Rule, WakeSleep
+from nws.learning.gradients import write_gradients
+from nws.models import HelmholtzMachine
+from nws.models.belief_network import product
+from nws.models.gaussian import Gaussian
+
+LOW = torch.bfloat16
+SIZES, POINTS = [60, 40, 20], 64
+EPS = 2.0**-8  # of a number in bfloat16
+#: Of a gradient: logits, errors and the product are rounded, half an EPS of each number at most.
+NEAR = 4 * EPS
+
+
+def learner(precision: torch.dtype, **options: Any) -> WakeSleep:
+    rng = torch.Generator().manual_seed(0)
+    machine = HelmholtzMachine(SIZES, rng=rng, **options)
+    return WakeSleep(machine, Rule("rws", 5), rng, precision=precision)
+
+
+def images() -> Tensor:
+    return (torch.rand(POINTS, SIZES[0], generator=torch.Generator().manual_seed(1)) < 0.3).float()
+
+
+def given(precision: torch.dtype, units: Any) -> list[Tensor]:
+    """Gradients on the same states, which sampling by rounded logits would not give."""
+    made = learner(precision, units=units)
+    full = made.machine.wake(images(), 5, torch.Generator().manual_seed(2))
+    weights = torch.full((len(full.values),), 1 / len(full.values))
+    with made.machine.products_in(precision), torch.no_grad():
+        trace = made.machine.evaluate(full.state_blocks, 5)
+        for network in made.machine.networks:
+            write_gradients(network, [(trace, weights)])
+    return [each.grad for each in made.machine.parameters() if each.grad is not None]
+
+
+@pytest.mark.parametrize("units", ["binary", "bipolar"])
+def test_gradients_are_near_those_of_float32(units: str) -> None:
+    pairs = list(zip(given(LOW, units), given(torch.float32, units), strict=True))
+    for low, full in pairs:
+        if full.numel():
+            error = float((low - full).norm() / full.norm())
+            assert low.dtype == torch.float32 and error < NEAR
+    assert any(not torch.equal(*pair) for pair in pairs)  # the control: something is rounded
+
+
+def test_products_are_summed_in_float32() -> None:
+    ones = torch.ones(1, 1000, dtype=LOW)
+    assert float(product(ones, ones.T)) == 1000
+    total = torch.zeros((), dtype=LOW)
+    for _ in range(1000):
+        total = total + ones[0, 0]
+    assert float(total) == 256  # the control: a sum in bfloat16 stands still there
+
+
+@pytest.mark.parametrize("units", ["binary", "bipolar"])
+def test_states_are_exact_and_nothing_is_rounded_outside_of_a_step(units: str) -> None:
+    made, x = learner(LOW, units=units), images()
+    with made.machine.products_in(LOW):
+        trace = made.machine.wake(x, 3, torch.Generator().manual_seed(0))
+    assert trace.states.dtype == LOW and trace.values.dtype == torch.float32
+    assert torch.equal(trace.states.float(), made.machine.units[0].encode(trace.values))
+    other = learner(torch.float32, units=units)
+    made.step(x)
+    made.machine.load_state_dict(other.machine.state_dict())
+    found = [each.machine.wake(x, 3, torch.Generator().manual_seed(0)) for each in (made, other)]
+    assert torch.equal(found[0].generator_logits, found[1].generator_logits)
+    assert all(each.layer.rounded is None for net in made.machine.networks for each in net.edges)
+
+
+def test_values_without_a_support_are_not_rounded() -> None:
+    made = learner(LOW, visible=Gaussian())
+    x = torch.rand(POINTS, SIZES[0], generator=torch.Generator().manual_seed(1))
+    with made.machine.products_in(LOW):
+        trace = made.machine.wake(x, 2, torch.Generator().manual_seed(0))
+    assert trace.visible_states.dtype == torch.float32
+    assert torch.equal(trace.visible_states, made.machine.units[0].encode(trace.values[::2, :60]))
+    logits = made.machine.recognition.edges[0].layer(trace.visible_states).repeat_interleave(2, 0)
+    assert torch.equal(trace.recognition_logits[:, :40], logits)
+
+
+@pytest.mark.parametrize("precision", [LOW, torch.float32])
+def test_it_learns(precision: torch.dtype) -> None:
+    made, x = learner(precision), images()
+    optimizer = torch.optim.Adam([p for p in made.machine.parameters() if p.numel()], 0.02)
+    bounds = []
+    for _ in range(60):
+        bounds.append(float(made.step(x).statistics[2]))
+        optimizer.step()
+    assert bounds[-1] > bounds[0] + 5
