@@ -22,10 +22,7 @@ def derive_seed(seed: int, *stream: int) -> int:
 
 def check_seed(name: str, seed: object) -> int:
     """Return a seed; `UserError` unless it is a whole number of 0 to 2^63 - 1."""
-    value = positive_int(name, seed, minimum=0)
-    if value >= 2**63:
-        raise UserError(f"{name} must be a whole number below 2^63, got {seed}")
-    return value
+    return positive_int(name, seed, minimum=0, maximum=2**63 - 1)
 
 
 class Batches:

@@ -87,10 +87,6 @@ class MultivariateGaussian(ExponentialFamily):
         mean, second = self._split(eta)
         return Moments(mean, second - mean[..., :, None] * mean[..., None, :])
 
-    def moments_vector(self, moments: Moments) -> Tensor:
-        """mu and the upper triangle of Sigma in one vector, (..., n)."""
-        return self._join(moments.mean, moments.covariance)
-
     def expectation(self, theta: Tensor) -> Tensor:
         """(mu, Sigma + mu mu^T)."""
         mean, covariance = self.moments(theta)

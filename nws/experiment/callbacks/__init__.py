@@ -11,13 +11,6 @@ from nws.experiment.callbacks.tensorboard import TensorBoardLogger
 from nws.experiment.callbacks.wandb import WandbLogger
 
 __all__ = [
-    "Average",
-    "Callback",
-    "Divergence",
-    "Images",
-    "NoiseScale",
-    "Patience",
-    "Pruning",
-    "TensorBoardLogger",
-    "WandbLogger",
-]
+    "Average", "Callback", "Divergence", "Images", "NoiseScale", "Patience", "Pruning",
+    "TensorBoardLogger", "WandbLogger",
+]  # fmt: skip
