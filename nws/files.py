@@ -73,7 +73,7 @@ def check_file(path: Path, limit: float = float("inf")) -> None:
 
 def remove_temporary(folder: Path) -> None:
     """Remove what killed processes left of `write_atomically` below a folder of this process."""
-    for path in folder.rglob(".*.tmp"):
+    for path in folder.rglob(".*.[0-9]*.tmp"):
         with contextlib.suppress(OSError):
             path.unlink()
 

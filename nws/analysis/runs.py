@@ -44,7 +44,8 @@ class Run:
     @property
     def steps(self) -> int:
         """Training steps up to the last evaluation, or to the last one that is recorded."""
-        return max(int(self.provenance.get("steps") or 0), int(self.last.get("step", 0)))
+        step = self.last.get("step", 0)
+        return max(int(self.provenance.get("steps") or 0), int(step if math.isfinite(step) else 0))
 
     @property
     def ms_per_step(self) -> float:

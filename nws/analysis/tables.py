@@ -25,7 +25,7 @@ def show(cells: pd.DataFrame) -> None:
         numeric = all(map(NUMBER.match, cells.iloc[:, place]))
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in cells.itertuples(index=False):
-        table.add_row(*row)
+        table.add_row(*map(str, row))
     screen.print(table, crop=False)
 
 

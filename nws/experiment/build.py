@@ -84,7 +84,8 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("epochs", "evaluate_every"):
             given, option = getattr(self, name), f"trainer.{name}"
-            setattr(self, name, number(option, given, "above 0", lambda value: value > 0))
+            expected = "above 0 and at most 1e9"
+            setattr(self, name, number(option, given, expected, lambda value: 0 < value <= 1e9))
         for name in ("batch_size", "evaluation_samples", "evaluation_points"):
             given, most = getattr(self, name), MOST_SAMPLES if "samples" in name else math.inf
             if given is not None or name != "evaluation_points":

@@ -35,9 +35,7 @@ def save_checkpoint(path: Path, state: State) -> None:
 def load_checkpoint(path: Path) -> State:
     """Read a checkpoint onto the CPU.
 
-    Raises:
-        UserError: There is none, it is damaged, or of another version. The message names the other
-            checkpoint of the run, where that one is good.
+    The `UserError` for a damaged one names the other checkpoint of the run, where that is good.
     """
     with from_checkpoint(path):
         return _read(path)
@@ -65,12 +63,16 @@ def _check(state: State) -> None:
     if missing:
         raise ValueError(f"it lacks {', '.join(sorted(missing))}")
     numbers = [state["step"], state.get("seconds", 0.0), state.get("count", 0)]
-    if not all(isinstance(each, int | float) and 0 <= each < math.inf for each in numbers):
+    good = all(isinstance(each, int | float) and 0 <= each < math.inf for each in numbers)
+    if not good or not isinstance(state["step"], int):
         raise ValueError(f"its step, seconds and count are {numbers}")
     if not isinstance(state["configuration"], str):
         raise ValueError("its configuration is no text")
-    if not all(row.keys() >= COLUMNS for row in state["rows"]):
-        raise ValueError("its rows lack columns that every run has")
+    if not isinstance(state.get("choices", {}), dict):
+        raise ValueError("its choices are no dictionary")
+    for row in state["rows"]:
+        if not all(isinstance(row.get(name), int | float) for name in COLUMNS):
+            raise ValueError("its rows lack columns that every run has, or have no numbers there")
 
 
 @contextmanager

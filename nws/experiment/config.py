@@ -26,8 +26,13 @@ from nws.files import PACKAGE
 CONF = (PACKAGE if (PACKAGE / "conf").is_dir() else PACKAGE.parent) / "conf"
 #: Keys that an object's section may have beside its parameters.
 HYDRAS = ("_target_", "_partial_")
-#: What a saved run may name besides nws itself.
+#: What a saved run may name: parts of machines and of learning, which call nothing by a text.
+OURS = (
+    "nws.models.", "nws.natural.", "nws.learning.", "nws.data.", "nws.schedules.",
+    "nws.experiment.callbacks.",
+)  # fmt: skip
 OF_TORCH = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
+DATA_ROOT = "${oc.env:NWS_DATA_ROOT,data}"  # of an exported machine
 
 
 class Mistakes:
@@ -109,6 +114,8 @@ def check_trust(config: DictConfig, trusted: Sequence[str], where: object) -> No
     or of a module that the user names now: of `trusted`. Nothing else is imported. `where` is the
     run, for the message.
     """
+    if "${" in OmegaConf.to_yaml(config).replace(DATA_ROOT, ""):
+        raise UserError(f"{where} has references (${{..}}) in its configuration, as no run does")
     for key, target in targets(OmegaConf.to_container(config, resolve=False)):
         asked = any(target == each or target.startswith(f"{each}.") for each in trusted)
         if not asked and not is_known(target):
@@ -130,7 +137,7 @@ def is_known(target: str) -> bool:
     if target.startswith("torch.optim."):
         return isinstance(found, type) and issubclass(found, OF_TORCH)
     home = getattr(found, "__module__", None) or ""  # of os.system it is posix
-    return callable(found) and home.partition(".")[0] == "nws"
+    return callable(found) and f"{home}.".startswith(OURS)
 
 
 def locate(target: object, option: str) -> Callable[..., Any]:
@@ -138,7 +145,7 @@ def locate(target: object, option: str) -> Callable[..., Any]:
 
     A file of the user's own may lie in the working directory.
     """
-    if os.getcwd() not in sys.path:
+    if not str(target).startswith(("nws.", "torch.")) and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
         found = pkgutil.resolve_name(str(target))

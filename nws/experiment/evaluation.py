@@ -14,11 +14,7 @@ EVALUATION_SEED = 0  # of validation and images: the same draws for every run, n
 def validate(machine: HelmholtzMachine, data: Dataset, samples: int, points: int | None) -> Row:
     """Return the columns of an evaluation, in nats an image; with the exact KL if p_D is known.
 
-    Args:
-        machine: The machine.
-        data: Its validation part is used.
-        samples: Importance samples an image, K.
-        points: How many validation images, the first ones; None for all.
+    `samples` are K importance samples an image, of the first validation images, or all.
     """
     images = data.valid.first(points)
     rng = torch.Generator(images.device).manual_seed(EVALUATION_SEED)

@@ -25,10 +25,6 @@ MODULE = ["python", "-m", "nws"]  # where the command nws is not on the path
 def command_line(program: str, *arguments: object) -> str:
     """Return what to type to start a program, in the way in which this one was started.
 
-    Args:
-        program: One of `PROGRAMS`.
-        *arguments: Those of the program; they are quoted for a shell where they need it.
-
     After `python scripts/evaluate.py` it is `python train.py 'resume=my runs/1'` for the arguments
     "train" and "resume=my runs/1"; after `nws evaluate` it is `nws train 'resume=my runs/1'`.
     """

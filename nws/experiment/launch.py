@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from nws import distributed
 from nws.errors import Diverged, UserError
-from nws.experiment.boundary import end_program, errors_for_people, explain
+from nws.experiment.boundary import describe, end_program, errors_for_people, explain
 from nws.experiment.build import MORE, build_parts
 from nws.experiment.config import (
     CONF,
@@ -268,21 +268,25 @@ class Job:
 
     def _fit(self, trainer: Trainer, stop: StopSignals) -> None:
         """Train, and tell the callbacks how that ended."""
-        state = "failed"
+        state = reason = "failed"
         try:
             trainer.fit(stop)
             state = "finished" if trainer.ends else "stopped"
+            reason = trainer.ends or f"signal {stop.caught}"
             if trainer.ends and distributed.size() > 1:
                 stop.caught = None  # it came too late for the others to know
         except (Exception, KeyboardInterrupt) as error:  # the latter is a second Ctrl-C
             ends = {Diverged: "diverged", KeyboardInterrupt: "stopped"}
             state = ends.get(type(error), "failed")
-            log.info("error: %s", error)
+            reason = str(error) if isinstance(error, UserError) else describe(error)
+            log.info("error: %s", reason, exc_info=not isinstance(error, UserError))
             raise
         finally:
-            numbers = {"best/log_likelihood": trainer.best, "steps": trainer.step}
-            numbers |= {"training_seconds": round(trainer.seconds, 3)}
-            trainer.call("finish", trainer, numbers, state)
+            summary = {
+                "best/log_likelihood": trainer.best, "steps": trainer.step, "reason": reason,
+                "training_seconds": round(trainer.seconds, 3),
+            }  # fmt: skip
+            trainer.call("finish", trainer, summary, state)
 
     def _origin(self) -> dict[str, Any]:
         """Return what this run was asked for by: command line, overrides and experiment."""

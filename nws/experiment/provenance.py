@@ -66,12 +66,6 @@ class Provenance(Callback):
 
     A resumed run keeps the facts of its start, and gets an entry in `resumed`. Where it runs on
     something else now, the entry says so.
-
-    Args:
-        run: The run directory.
-        origin: What asked for the run: command, overrides and others.
-        here: What it runs on, `surroundings`.
-        step: Where a resumed run goes on; None for a new one.
     """
 
     def __init__(self, run: RunDirectory, origin: Facts, here: Facts, step: int | None) -> None:
@@ -102,7 +96,7 @@ class Provenance(Callback):
         """Note how the run has ended. On a full disk it has an error of its own."""
         if trainer.rows:
             with contextlib.suppress(UserError):
-                self._write(trainer, state=state, ended=now())
+                self._write(trainer, state=state, ended=now(), reason=summary["reason"])
         log.info("%s at %s", state, trainer.place)
 
     def _write(self, trainer: Trainer, **facts: Any) -> None:

@@ -41,8 +41,7 @@ def restore(
     """Go on with what an optimizer and a scheduler were in the `state` of a checkpoint.
 
     With a number of `steps`, the schedule is followed again from step 0, with the rates and
-    options that the optimizer has here. What the optimizer has gathered stays, unless it is
-    another optimizer. The order of the parameters is the same in one group and in two.
+    options of here. What was gathered stays, unless it is another optimizer.
     """
     saved = dict(state["optimizer"])
     if len(saved["state"]) != state["gathered"]:

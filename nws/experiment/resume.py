@@ -60,10 +60,12 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
     if path in ("", "null", "auto"):
         return list(arguments)
     choices = load_checkpoint(open_run(path)[0].last).get("choices", {})
+    there = {path.relative_to(CONF).with_suffix("").as_posix() for path in CONF.rglob("*.yaml")}
+    known = {name: each for name, each in choices.items() if f"{name}/{each}" in there}
     added = [
         f"{name}={choice}"
-        for name, choice in choices.items()
-        if override_key(name) not in given and (CONF / name / f"{choice}.yaml").is_file()
+        for name, choice in known.items()
+        if override_key(name) not in given and not name.startswith("hydra")
     ]
     added.append("resume='{}'".format(path.replace("'", "\\'")))
     parts = [added if override_key(each) == "resume" else [each] for each in arguments]

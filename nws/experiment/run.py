@@ -37,14 +37,7 @@ class Taken(UserError):
 
 
 class RunDirectory:
-    """The files that a run leaves behind.
-
-    Args:
-        path: The directory.
-
-    Attributes:
-        writes: Whether this process writes them; of several processes of a run the first one does.
-    """
+    """The files that a run leaves behind. Of several processes the first one `writes` them."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.writes = path, distributed.is_first()
@@ -70,6 +63,12 @@ class RunDirectory:
                 f" {way}, or give another hydra.run.dir or hydra.sweep.dir"
             )
 
+    def check_links(self) -> None:
+        """Raise `UserError` where a link would lead what is written here elsewhere."""
+        for each in (self.images, self.config.parent, self.last.parent, self.path / "train.log"):
+            if each.is_symlink():
+                raise UserError(f"{each} is a link, and is not written to; put a copy in its place")
+
     def save(self, state: State, best: bool) -> None:
         """Write last.pt, before it best.pt where the state is the best so far, then the views."""
         if self.writes:
@@ -80,6 +79,7 @@ class RunDirectory:
     def write_views(self, state: State) -> None:
         """Write metrics.csv and config.yaml as a checkpoint has them."""
         if self.writes:
+            remove_temporary(self.path)
             write_atomically(self.metrics, csv_text(state["rows"]).encode())
             write_atomically(self.config, state["configuration"].encode())
 
@@ -104,13 +104,9 @@ class RunDirectory:
     def owned(self, patience: float = 0.0) -> Iterator[None]:
         """Have this process own the directory: the kernel frees the lock however it ends.
 
-        Args:
-            patience: Seconds to wait for the lock.
-
-        Raises:
-            Taken: Another process trains here.
-            UserError: The directory cannot be written to.
+        `patience` are seconds to wait for it. `Taken` where another process trains here.
         """
+        self.check_links()
         place = self.path / ".lock"
         lock = FileLock(place, fallback_to_soft=False)
         try:
@@ -129,7 +125,6 @@ class RunDirectory:
                 " choose another folder"
             ) from error
         try:
-            remove_temporary(self.path)
             logging.getLogger().addHandler(self._log)
             yield
         finally:
@@ -204,6 +199,7 @@ def open_run(path: str | Path) -> tuple[RunDirectory, DictConfig]:
     run = RunDirectory(Path(os.path.realpath(place)))
     if not run.path.is_dir():
         raise UserError(f"{run.path} does not exist; a run prints its directory at start and end")
+    run.check_links()
     if run.config.exists():
         return run, load_yaml(run.config)
     checkpoint = next((each for each in (run.last, run.best) if each.exists()), None)

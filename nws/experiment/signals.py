@@ -41,16 +41,13 @@ class StopSignals:
 
     def _catch(self, number: int, frame: FrameType | None) -> None:
         self.caught = number
-        self.__exit__()
+        for each in self._previous:  # even where a shell had them ignored
+            signal.signal(each, signal.default_int_handler)
         message = f"\nstopping after this step or evaluation (signal {number}); once more to"
         print(message, "stop at once", file=sys.stderr, flush=True)
 
     def asked(self, step: int | None = None) -> bool:
-        """Return whether a signal came to any process of the run: the same in all of them.
-
-        Args:
-            step: That of the run, where the others are asked at some steps alone.
-        """
+        """Return whether a signal came to any process: they are asked at some steps alone."""
         if step is not None and step % self._every:
             return False
         if self._any_of(self.caught is not None) and self.caught is None:
@@ -59,11 +56,7 @@ class StopSignals:
 
 
 def end_with(parent: int) -> None:
-    """Have the kernel end this process with its parent, as if it was killed (Linux alone).
-
-    Args:
-        parent: The process id; that of this process itself has no effect.
-    """
+    """Have the kernel end this process with its parent, as if it was killed (Linux alone)."""
     if parent != os.getpid():
         with suppress(OSError, AttributeError):  # other systems have no such call
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -60,13 +60,9 @@ def row_parts(row: Row) -> list[str]:
 
 
 class Terminal:
-    """What one run shows.
+    """What one run shows: bars (`progress`) where the output is a terminal.
 
-    Args:
-        progress: Whether there are bars, where the output is a terminal.
-        job: The name of a job that shares the output with others. It stands before each line, and
-            there are no bars.
-        speaks: Whether there is anything at all.
+    The name of a `job` that shares the output with others stands before each line, without bars.
     """
 
     def __init__(self, progress: bool = True, job: str | None = None, speaks: bool = True) -> None:

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from nws.errors import Diverged
 from nws.experiment.batches import Batches, derive_seed
 from nws.experiment.build import Parts
 from nws.experiment.callbacks.callback import Row
@@ -102,6 +103,15 @@ class Trainer:
             UserError: A file cannot be written, or a matrix not be inverted.
         """
         self.call("start", self)
+        try:
+            self._fit(stop)
+        except Diverged as error:
+            kept = f"{self.run.last} (step {self.saved_step}) is the last good checkpoint"
+            if self.saved_step is None:
+                kept = "no checkpoint was written yet"
+            raise Diverged(f"{error}; {kept}") from error
+
+    def _fit(self, stop: StopSignals) -> None:
         with self.terminal.training(self):
             if not self.rows:
                 self.rows.append(self._row())
@@ -137,15 +147,17 @@ class Trainer:
         """Take steps up to the next evaluation or other event, the end, or a signal."""
         started, due = time.perf_counter(), False
         others = [each.every for each in self.callbacks.values() if each.every]
-        while not due and not stop.asked(self.step):
-            self._step()
-            self.terminal.step(self)
-            due = any(map(self._is_due, [self.settings.evaluate_every, *others]))
-        for metric in self.learner.metrics:
-            metric.check()
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        self.seconds += time.perf_counter() - started
+        try:
+            while not due and not self.ends and not stop.asked(self.step):
+                self._step()
+                self.terminal.step(self)
+                due = any(map(self._is_due, [self.settings.evaluate_every, *others]))
+            for metric in self.learner.metrics:
+                metric.check()
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+        finally:
+            self.seconds += time.perf_counter() - started
 
     def _step(self) -> None:
         """Take one step."""
@@ -162,7 +174,10 @@ class Trainer:
 
     def _loss(self, x: Tensor, other: Tensor | None = None) -> Tensor:
         """Write the gradients of one batch; the closure that a torch optimizer calls."""
-        result = self.learner.step(x, other)
+        try:
+            result = self.learner.step(x, other)
+        except Diverged as error:
+            raise Diverged(f"step {self.step + 1}: {error}") from error
         self.sums += result.statistics
         self.count += 1
         self.call("after_loss", self, result)
@@ -206,7 +221,8 @@ class Trainer:
 
         At step 0 nothing of training is in it.
         """
-        own: Row = {key: each for found in self.call("row", self) for key, each in found.items()}
+        found = self.call("row", self)
+        own: Row = {key: each for columns in found if columns for key, each in columns.items()}
         valid = self.validate(self.machine)
         train = self._train_means() if self.count else {}
         row: Row = {"epoch": self.epoch, "step": self.step, "seconds": round(self.seconds, 3)}

@@ -75,7 +75,8 @@ class WakeSleep:
         rule: The learning rule.
         rng: Generator of all draws.
         metrics: One for each network, for the natural gradient; none for the plain one.
-        precision: Of the products with states: float32, or bfloat16, which sums in float32.
+        precision: Of the products with states: None for that of the parameters; or bfloat16, where
+            they are summed in float32.
 
     Examples:
         >>> rng = torch.Generator().manual_seed(0)
@@ -91,7 +92,7 @@ class WakeSleep:
         rule: Rule,
         rng: torch.Generator,
         metrics: Sequence[NaturalMetric] = (),
-        precision: torch.dtype = torch.float32,
+        precision: torch.dtype | None = None,
     ) -> None:
         self.machine, self.rule, self.rng, self.metrics = machine, rule, rng, tuple(metrics)
         self.precision = precision

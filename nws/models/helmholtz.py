@@ -167,14 +167,14 @@ class HelmholtzMachine(nn.Module):
         return self.generator, self.recognition
 
     @contextmanager
-    def products_in(self, dtype: torch.dtype) -> Iterator[None]:
+    def products_in(self, dtype: torch.dtype | None) -> Iterator[None]:
         """Have states, and the products with them, of a precision for some lines.
 
         The weights are rounded once, here; they must not change meanwhile. Everything else stays in
         the precision of the parameters: products of values without a support too.
         """
         layers = [edge.layer for network in self.networks for edge in network.edges]
-        if dtype != layers[0].weight.dtype:
+        if dtype not in (None, layers[0].weight.dtype):
             self._dtype = dtype
             for layer in layers:
                 layer.rounded = layer.weight.detach().to(dtype)

@@ -34,7 +34,7 @@ def run() -> None:
     ])  # fmt: skip
     outcome = frame(runs)[["state", "steps", "ms", "best"]].round(3).astype(str).T
     unlike = [each[each.nunique(axis=1) > 1] for each in (config, origin)]
-    table = pd.concat([*unlike, outcome]).replace(["", "nan"], "-")
+    table = pd.concat([*unlike, outcome]).fillna("-").replace(["", "nan"], "-")
     table.columns = pd.Index(folder_names(runs))
     show(table.reset_index(names=""))
     print(f"{len(config) - len(unlike[0])} of {len(config)} keys of the configuration are the same")

@@ -67,7 +67,7 @@ def make_learner(
         make = partial(METRICS[metric], partial(SOLVERS[arguments.solver], **arguments.options))
         rows, damping = RowOptions(max_rows=arguments.max_rows), arguments.damping
         metrics = [NaturalMetric(n, make(), Damping(damping), rows) for n in machine.networks]
-    products = getattr(torch, precision) if arguments.dtype == "float32" else dtype
+    products = torch.bfloat16 if precision == "bfloat16" else None
     return WakeSleep(machine, rule, draws, metrics, products), images()
 
 

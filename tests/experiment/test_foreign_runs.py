@@ -19,6 +19,7 @@ from conftest import FINISHED, SMALL, Command, complete, metrics, snapshot
 from omegaconf import OmegaConf
 
 from nws.errors import UserError
+from nws.experiment.config import CONF
 from nws.experiment.loading import load_run
 
 EVIL = """
@@ -30,9 +31,10 @@ def call(*args, **kwargs):
 """
 #: What a saved run may not call, by the key under which it names it.
 REFUSED = {
-    "data": "os.system subprocess.getoutput shutil.rmtree builtins.eval evil.call",
+    "data": "os.system subprocess.getoutput shutil.rmtree builtins.eval evil.call"
+    " nws.experiment.config.make nws.experiment.config.locate nws.load_run nws.load_data",
     "model": "evil.call posix.system nws.files.os.system nws.nosuch.thing nws",
-    "model.visible": "evil.call nws.experiment.run.shutil.rmtree",
+    "model.visible": "evil.call nws.experiment.run.shutil.rmtree nws.files.write_atomically",
     "algorithm.weighting": "evil.call functools.partial",
     "metric": "evil.call nws.experiment.provenance.subprocess.run",
     "solver": "evil.call torch.load",
@@ -112,6 +114,32 @@ def test_what_is_trusted_is_called(finished: Path, command: Command, tmp_path: P
     assert command("train.py", "resume=run", "trainer.epochs=3", "trust=[evil]").code == 1
     assert Path("evil_was_here").exists()
     sys.modules.pop("evil", None)
+
+
+def test_a_saved_run_reaches_neither_the_command_line_nor_the_environment(
+    finished: Path, command: Command, tmp_path: Path
+) -> None:
+    """By choices that lead out of conf/, by references, by links, by the working directory."""
+    (tmp_path / "evil.py").write_text(EVIL)
+    (tmp_path / "trust.yaml").write_text("# @package _global_\ntrust: [evil]\n")
+    name_target(finished, "logger", "evil.call")
+    (finished / ".hydra" / "config.yaml").unlink()
+    out = os.path.relpath(tmp_path / "trust", CONF / "data")
+    for choices in ({"data": out}, {"hydra/job_logging": "default", "data": "digits"}, {0: 1}):
+        resaved(lambda state, choices=choices: state.update(choices=choices))(
+            finished / "checkpoints" / "last.pt"
+        )
+        message = command("train.py", "resume=run", "trainer.epochs=3").message()
+        assert "wants to call evil.call" in message, message
+    name_target(finished, "logger", "nws.schedules.linear")
+    altered("name", "${oc.env:HOME}")(finished / "checkpoints" / "best.pt")
+    with pytest.raises(UserError, match="references"):
+        load_run(finished)
+    (tmp_path / "elsewhere").mkdir()
+    (finished / "images").rename(tmp_path / "elsewhere" / "images")
+    (finished / "images").symlink_to(tmp_path / "elsewhere")
+    assert "is a link" in command("scripts/sample.py", "run").message()
+    assert str(tmp_path) not in sys.path and not Path("evil_was_here").exists()
 
 
 def test_a_sweep_and_a_machine_that_comes_with_nws_run_nothing(

@@ -26,7 +26,7 @@ WRONG = {
     "optimiser=adam": "optimiser",
     "seed=0,1": "seed",
     # values, at least one of each group
-    "seed=-1": "seed must be a whole number of at least 0, got -1",
+    "seed=-1": "seed must be a whole number of at least 0 and",
     "device=tpu": "device must be auto, cpu or cuda, got 'tpu'",
     "device=cuda": "torch sees no CUDA device",
     "trainer.epochs=nan": "trainer.epochs must be a number above 0, got nan",

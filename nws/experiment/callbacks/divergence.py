@@ -69,10 +69,7 @@ class Divergence(Callback):
             why = cause(trainer)
             if first == 0:
                 why = "before any training; see model.weight_scale, hidden_bias and visible_bias"
-            kept = f"{trainer.run.last} (step {trainer.saved_step}) is the last good checkpoint"
-            if trainer.saved_step is None:
-                kept = "no checkpoint was written yet"
-            raise Diverged(f"step {first}: {what} is not finite, {why}; {kept}")
+            raise Diverged(f"step {first}: {what} is not finite, {why}")
 
 
 def cause(trainer: Trainer) -> str:
