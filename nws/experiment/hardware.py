@@ -33,6 +33,8 @@ def product_type(precision: str, device: torch.device) -> torch.dtype:
     A device that is not made for bfloat16 is warned of.
     """
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    if precision in ("float32", "tf32"):
+        return torch.float32
     if device.type == "cuda":
         fast = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
@@ -42,8 +44,7 @@ def product_type(precision: str, device: torch.device) -> torch.dtype:
             f"{device_name(device.type)} has no fast products in bfloat16: steps will be slower"
             " than with trainer.precision=float32"
         )
-    rounds = precision == "bfloat16" or (fast and precision == "auto")
-    return torch.bfloat16 if rounds else torch.float32
+    return torch.bfloat16 if fast or precision == "bfloat16" else torch.float32
 
 
 def device_name(device: str) -> str:
