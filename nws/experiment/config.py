@@ -121,7 +121,7 @@ def check_trust(config: DictConfig, trusted: Sequence[str], where: object) -> No
         if not asked and not is_known(target):
             module = target.partition(".")[0]
             raise UserError(
-                f"{where} wants to call {target} ({key}._target_), which is not a part of nws; if"
+                f"{where} wants to call {target} ({key}._target_), which no run of ours needs; if"
                 f" you trust it, add trust=[{module}] to train.py, or --trust {module} to others"
             )
 
