@@ -37,7 +37,7 @@ EXPONENTS = (1, 2, 0.5)  # of w: log p, its effective sample size, log p~*
 RESAMPLES = 1000  # of the bootstrap
 FILE = "evaluation.json"
 
-Row = dict[str, Any]  # one entry of evaluation.json
+Figures = dict[str, Any]  # one entry of evaluation.json
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Request:
         check_seed("--seed", self.seed)
 
 
-def evaluate(run: LoadedRun, request: Request) -> tuple[Row, bool]:
+def evaluate(run: LoadedRun, request: Request) -> tuple[Figures, bool]:
     """Compute the figures of one run, unless its evaluation.json has them, and add them to it.
 
     Args:
@@ -92,14 +92,14 @@ def evaluate(run: LoadedRun, request: Request) -> tuple[Row, bool]:
     return row, False
 
 
-def figures(machine: HelmholtzMachine, images: Tensor, request: Request, dreams: int) -> Row:
+def figures(machine: HelmholtzMachine, images: Tensor, request: Request, dreams: int) -> Figures:
     """The figures of images (N, n_0) as JSON has them: null for an error of one value.
 
     `dreams` is M for log Z; 0 leaves log p* out.
     """
     sums = sums_of_images(machine, images, request.samples, request.seed)
     found = likelihood.summarise(sums[:2], request.samples)._asdict()
-    row: Row = {"split": request.split, "log_likelihood": found.pop("mean"), **found}
+    row: Figures = {"split": request.split, "log_likelihood": found.pop("mean"), **found}
     row["bits_per_dimension"] = -row["log_likelihood"] / (images.shape[1] * math.log(2))
     values = (sums[0] - math.log(request.samples)).numpy()
     row["interval_95"] = bootstrap_interval(values, request.seed)
@@ -175,7 +175,7 @@ def _chunks(
 # --- evaluation.json ------------------------------------------------------------------------------
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[Figures]:
     """The rows of a run's evaluation.json, if any; `UserError` where it is no list of rows."""
     file = path / FILE
     if not os.path.lexists(file):

@@ -42,7 +42,7 @@ STEP = re.compile(r"(.+)_step_(\d+)$")
 
 
 @dataclass(frozen=True)
-class Entry:
+class Shown:
     """What the page says of a run beside the tables and the curves."""
 
     name: str  # what tells it from the others
@@ -114,11 +114,11 @@ def _evaluations(run: Run) -> dict[str, str]:
     return found
 
 
-def entries(runs: Sequence[Run]) -> list[Entry]:
+def entries(runs: Sequence[Run]) -> list[Shown]:
     """An entry for each run."""
     names, unlike = group_runs(runs, "run"), set(all_differences(runs))
     return [
-        Entry(
+        Shown(
             name, place, shlex.join(map(str, run.provenance.get("command") or ())), _facts(run),
             _diff(run), [(key, value_text(key, v), key in unlike) for key, v in run.config.items()],
             _images(run),

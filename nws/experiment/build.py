@@ -45,7 +45,7 @@ ROWS = tuple(field.name for field in fields(RowOptions))  # options of every met
 #: What a group's section has beside the parameters of its class.
 MORE = {"data": SOURCE, "model": ("layers",), "optimizer": RATES, "metric": ROWS}
 #: What the `_target_` of a group makes, and how messages call it; callbacks are the rest.
-KINDS: dict[str, tuple[Any, str]] = {
+MAKES: dict[str, tuple[Any, str]] = {
     "model": (HelmholtzMachine, "a nws.models.HelmholtzMachine"),
     "algorithm": (Rule, "a nws.learning.Rule"),
     "metric": (Metric, "a nws.natural.Metric"),
@@ -150,7 +150,7 @@ def check_options(config: DictConfig) -> Mistakes:
     mistakes = Mistakes()
     check_keys(config, mistakes)
     mistakes.say()  # what is missing cannot be resolved
-    for group in ("data", *KINDS, "average", "logger", "callbacks"):
+    for group in ("data", *MAKES, "average", "logger", "callbacks"):
         if group in config:
             section = to_dict(config[group] or {})
             mistakes.attempt(check_section, group, section, MORE.get(group, ()))
@@ -172,7 +172,7 @@ def _build(section: dict[str, Any], option: str, *arguments: Any, **extra: Any) 
 
 
 def _expected(made: Any, option: str) -> Any:
-    kind, words = KINDS.get(option, OTHERS)
+    kind, words = MAKES.get(option, OTHERS)
     if not isinstance(made, kind):
         found = type(made).__name__
         raise UserError(f"{option}._target_ must make {words}, got a {found}; see conf/{option}/")

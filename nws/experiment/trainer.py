@@ -54,7 +54,8 @@ class Trainer:
         terminal: Terminal | None = None, name: str = "", group: str | None = None,
         choices: dict[str, str] | None = None,
     ) -> None:  # fmt: skip
-        self.settings, self.data, self.learner, self.optimizer, self.scheduler = parts[:5]
+        self.settings, self.data, self.learner = parts.settings, parts.data, parts.learner
+        self.optimizer, self.scheduler = parts.optimizer, parts.scheduler
         self.total_steps, callbacks = parts.total_steps, parts.callbacks.items()
         self.callbacks = {name: each for name, each in callbacks if run.writes or not each.shows}
         self.config, self.run = to_dict(config), run

@@ -36,7 +36,7 @@ def layer_rows(
     return [phase.rows(edge) for edge in sorted(network.edges, key=lambda edge: edge.position)]
 
 
-class Part(NamedTuple):
+class Piece(NamedTuple):
     """A part of a phase, and how many rows of the phase are before it."""
 
     trace: Trace
@@ -53,11 +53,11 @@ class Phase:
     def __init__(self, network: BeliefNetwork, terms: Sequence[Term], max_rows: int | None) -> None:
         self.network, self.max_rows = network, max_rows
         self.edges = [edge for edge in network.edges if edge.parent is not None]
-        self.parts: list[Part] = []
+        self.parts: list[Piece] = []
         self.count = 0  # rows of all parts and processes
         for trace, weights in terms:
-            some = trace.part
-            self.parts.append(Part(trace, weights, self.count + (some.start if some else 0)))
+            some = trace.share
+            self.parts.append(Piece(trace, weights, self.count + (some.start if some else 0)))
             self.count += some.total if some else len(weights)
 
     def rows(self, edge: Edge) -> Rows:
@@ -104,7 +104,7 @@ class Phase:
     def _bias_errors(self, edge: Edge) -> Tensor:
         """The same of a layer without parents, summed over all rows: (1, m)."""
 
-        def make(part: Part) -> list[Tensor]:
+        def make(part: Piece) -> list[Tensor]:
             return [(self._squares(part.trace, edge) * part.weights[:, None]).sum(0)]
 
         return self._sum(make)[0][None]
@@ -122,7 +122,7 @@ class Phase:
     def _means(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """sum_k w_k h_k of h^0 .. h^L, each with a 1 at its end; and of each layer's A''."""
 
-        def make(part: Part) -> tuple[Tensor, Tensor, Tensor]:
+        def make(part: Piece) -> tuple[Tensor, Tensor, Tensor]:
             kept = self._kept(part, 1)
             weights, means = part.weights[kept], part.trace.means(self.network)[kept]
             total, spans = _total(weights), self.network.spans
@@ -143,7 +143,7 @@ class Phase:
             return found
         return {at: terms / _total(self._weights[at]) for at, terms in found.items()}
 
-    def _join(self, make: Callable[[Part, Edge], Tensor]) -> dict[int, Tensor]:
+    def _join(self, make: Callable[[Piece, Edge], Tensor]) -> dict[int, Tensor]:
         """Rows of each layer that are kept, those of all parts and processes."""
         found = []
         for edge, part in product(self.edges, self.parts):
@@ -156,12 +156,12 @@ class Phase:
             every = [torch.cat(every[i : i + parts]) for i in range(0, len(every), parts)]
         return {edge.position: rows for edge, rows in zip(self.edges, every, strict=True)}
 
-    def _kept(self, part: Part, shared: int) -> slice:
+    def _kept(self, part: Piece, shared: int) -> slice:
         """Which rows of a part are kept, evenly spaced, where so many are one."""
         stride = math.ceil(self.count // shared / self.max_rows) if self.max_rows else 1
         return slice(-(part.start // shared) % stride, None, stride)
 
-    def _sum(self, make: Callable[[Part], Iterable[Tensor]]) -> list[Tensor]:
+    def _sum(self, make: Callable[[Piece], Iterable[Tensor]]) -> list[Tensor]:
         """Sums over the parts and processes."""
         parts = zip(*map(make, self.parts), strict=True)
         return [rows.sum(0) for rows in gather([torch.stack(each).sum(0)[None] for each in parts])]

@@ -18,7 +18,7 @@ from nws.learning.together import own_points, sum_
 from nws.learning.weighting import Weighting
 from nws.models import BeliefNetwork, HelmholtzMachine, Trace
 from nws.models.likelihood import effective_sample_size
-from nws.models.noise import Part
+from nws.models.noise import Share
 
 STATISTICS = ("wake_loss", "dream_loss", "log_likelihood", "ess")
 AT_ONCE = 2**22  # about so many unit states of a phase a CPU works on: tensors of 16 MiB
@@ -196,7 +196,7 @@ class WakeSleep:
         weights_p, weights_q = (each.flatten() / points for each in weighting(*joint))
         dream = None
         if dreams:
-            rng = rng.times(self.dreams) if isinstance(rng, Part) else rng
+            rng = rng.times(self.dreams) if isinstance(rng, Share) else rng
             trace = self.machine.dream(len(x) * self.dreams, rng, evaluate)
             dream = trace, _uniform(trace, points * self.dreams)
         uniform = _uniform(wake, points * self.samples)

@@ -13,7 +13,7 @@ from torch import Tensor
 from nws import distributed
 from nws.distributed import gather, sum_
 from nws.models import HelmholtzMachine, likelihood
-from nws.models.noise import Part, Rng
+from nws.models.noise import Rng, Share
 
 __all__ = ["gather", "log_sums", "own_points", "results", "sum_"]
 
@@ -26,7 +26,7 @@ def own_points(x: Tensor, rng: torch.Generator | None) -> tuple[Tensor, Rng]:
     if distributed.size() == 1:
         return x, rng
     own = distributed.share(len(x))
-    return x[own], Part(rng, own.start, own.stop, len(x))
+    return x[own], Share(rng, own.start, own.stop, len(x))
 
 
 def log_sums(

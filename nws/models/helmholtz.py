@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from nws.allocator import keep_freed_memory
 from nws.errors import UserError, number
 from nws.models.belief_network import BeliefNetwork, Edge, check_sizes
-from nws.models.noise import Part, Rng
+from nws.models.noise import Rng, Share
 from nws.models.units import NAMED, Units, check_units, find_units
 
 
@@ -40,7 +40,7 @@ class Trace:
     recognition_logits: Tensor  # (n, N - n_0)
     generator_means: Tensor  # (n, N) A' of the logits
     recognition_means: Tensor  # (n, N - n_0)
-    part: Part | None = None  # which rows of a phase these are; None for all of them
+    share: Share | None = None  # which rows of a phase these are; None for all of them
 
     @cached_property
     def value_blocks(self) -> tuple[Tensor, ...]:
@@ -192,7 +192,7 @@ class HelmholtzMachine(nn.Module):
         Args:
             x: Data in [0, 1], (B, n_0).
             samples: K, the number of draws of h for each row of x.
-            rng: Generator of the draws; or the `Part` of a batch that x is.
+            rng: Generator of the draws; or the `Share` of a batch that x is.
 
         Returns:
             The trace of n = B K rows.
@@ -200,13 +200,13 @@ class HelmholtzMachine(nn.Module):
         Raises:
             UserError: Where x does not have the machine's visible units, or has no row.
         """
-        empty = len(x) == 0 and not isinstance(rng, Part)
+        empty = len(x) == 0 and not isinstance(rng, Share)
         if x.ndim != 2 or x.shape[1] != self.sizes[0] or empty:
             raise UserError(
                 f"x must be (B, {self.sizes[0]}), one row a data point and at least one,"
                 f" got {tuple(x.shape)}"
             )
-        if isinstance(rng, Part):
+        if isinstance(rng, Share):
             rng = rng.times(samples)
         trace = self._allocate(len(x) * samples, samples, rng)
         visible = self.units[0]
@@ -224,7 +224,7 @@ class HelmholtzMachine(nn.Module):
 
         Args:
             rows: How many draws.
-            rng: Generator of the draws; or the `Part` of a phase that these draws are.
+            rng: Generator of the draws; or the `Share` of a phase that these draws are.
             evaluate: Whether recognition is evaluated on them. Without it, the logits and means of
                 recognition have no rows.
 
@@ -268,16 +268,16 @@ class HelmholtzMachine(nn.Module):
         hidden = sum(self.sizes[1:])
         widths = (values.shape[1], hidden) * 2
         p_logits, q_logits, p_means, q_means = (like.new_empty(rows, width) for width in widths)
-        part = rng if isinstance(rng, Part) else None
+        share = rng if isinstance(rng, Share) else None
         return Trace(
             self.sizes, self.units, samples, values, states,
-            p_logits, q_logits, p_means, q_means, part,
+            p_logits, q_logits, p_means, q_means, share,
         )  # fmt: skip
 
     def _sample(self, trace: Trace, network: BeliefNetwork, rng: Rng) -> None:
         """Draw the units that a network explains, parents first."""
         noise, means = trace.targets(network), trace.means(network)
-        if isinstance(rng, Part):
+        if isinstance(rng, Share):
             rng.fill(network.fill_noise, noise)
         else:
             network.fill_noise(noise, rng)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nws.errors import UserError, positive_int
 from nws.models.helmholtz import HelmholtzMachine
-from nws.models.noise import Part, Rng
+from nws.models.noise import Rng, Share
 from nws.models.units import Units
 
 MAX_ELEMENTS = 2**23  # unit states (data points x samples x units) in flight at once when sampling
@@ -71,7 +71,7 @@ def log_sums(
         machine: The machine.
         x: Data in [0, 1], (B, n_0).
         samples: K.
-        rng: Generator of the draws; or the `Part` of some data points that x is.
+        rng: Generator of the draws; or the `Share` of some data points that x is.
         exponents: The exponents e.
         max_rows: Rows in flight at once; B of them where B is more.
 
@@ -79,7 +79,7 @@ def log_sums(
         (exponents, B), float64.
     """
     sums = torch.full((len(exponents), len(x)), -math.inf, device=x.device, dtype=torch.float64)
-    left, points = samples, rng.total if isinstance(rng, Part) else len(x)
+    left, points = samples, rng.total if isinstance(rng, Share) else len(x)
     while left:
         chunk = min(left, max(1, max_rows // points))
         log_weights = machine.log_weights(machine.wake(x, chunk, rng)).double()

@@ -27,7 +27,7 @@ def fill_uniform(out: Tensor, rng: torch.Generator | None = None) -> None:
 
 
 @dataclass(frozen=True)
-class Part:
+class Share:
     """Some of the rows of a phase, with the noise that they have where all are drawn together.
 
     It stands where a generator does. The noise of all rows is drawn, and that of these is kept.
@@ -41,7 +41,7 @@ class Part:
     Examples:
         >>> all_rows, some = torch.empty(5, 3), torch.empty(2, 3)
         >>> fill_uniform(all_rows, torch.Generator().manual_seed(0))
-        >>> Part(torch.Generator().manual_seed(0), 2, 4, 5).fill(fill_uniform, some)
+        >>> Share(torch.Generator().manual_seed(0), 2, 4, 5).fill(fill_uniform, some)
         >>> torch.equal(some, all_rows[2:4])
         True
     """
@@ -51,9 +51,9 @@ class Part:
     stop: int
     total: int
 
-    def times(self, each: int) -> "Part":
+    def times(self, each: int) -> "Share":
         """The same data points, with so many rows each."""
-        return Part(self.rng, each * self.start, each * self.stop, each * self.total)
+        return Share(self.rng, each * self.start, each * self.stop, each * self.total)
 
     def fill(
         self, fill_noise: Callable[[Tensor, torch.Generator | None], None], out: Tensor
@@ -70,4 +70,4 @@ class Part:
         out.copy_(whole[self.start : self.stop])
 
 
-Rng = torch.Generator | Part | None  # of draws: a generator, or what draws some of a phase's rows
+Rng = torch.Generator | Share | None  # of draws: a generator, or what draws some of a phase's rows

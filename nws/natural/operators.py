@@ -20,7 +20,7 @@ from torch import Tensor
 
 from nws.errors import UserError
 
-Made = Tensor | Callable[[], Tensor]  # a tensor, or a function that makes it
+Lazy = Tensor | Callable[[], Tensor]  # a tensor, or a function that makes it
 FEW = 4  # a layer with so many times more parents than rows is solved in the space of its rows
 
 
@@ -55,11 +55,11 @@ class Rows:
 
     def __init__(
         self,
-        inputs: Made,
-        curvature: Made,
+        inputs: Lazy,
+        curvature: Lazy,
         squared_errors: Callable[[], Tensor] = lambda: _no_errors(),
         name: str = "layer",
-        weights: Made | None = None,
+        weights: Lazy | None = None,
         means: Callable[[], tuple[Tensor, Tensor]] | None = None,
     ) -> None:
         self.name, self.squared_errors = name, squared_errors
@@ -97,7 +97,7 @@ class Rows:
         return SharedCurvature(scale, mean, self.inputs, self.weights)
 
 
-def _make(value: Made) -> Tensor:
+def _make(value: Lazy) -> Tensor:
     return value if isinstance(value, Tensor) else value()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 from omegaconf.errors import OmegaConfBaseException
 
-from nws.analysis.evaluation import Request, Row, evaluate
+from nws.analysis.evaluation import Figures, Request, evaluate
 from nws.analysis.figures import draw_bound, figure_paths, save
 from nws.analysis.keys import columns_of, differing_keys
 from nws.analysis.runs import Run, folder_names, read_run
@@ -69,11 +69,11 @@ def main(given: argparse.Namespace) -> None:
 
 def evaluate_all(
     given: argparse.Namespace, requests: Sequence[Request]
-) -> tuple[list[Run], list[Row], dict[Path, Exception]]:
+) -> tuple[list[Run], list[Figures], dict[Path, Exception]]:
     """A run and a row for each evaluation, and the errors of what could not be evaluated."""
     paths = dict.fromkeys(path for folder in given.runs for path in find_runs(folder))
     runs: list[Run] = []
-    rows: list[Row] = []
+    rows: list[Figures] = []
     failures: dict[Path, Exception] = {}
     for path in paths:
         try:

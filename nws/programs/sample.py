@@ -110,7 +110,7 @@ def file_name(given: argparse.Namespace) -> str:
 
 
 @dataclass
-class Task:
+class Drawing:
     """A run, and what the command line asks of it. A view returns its picture."""
 
     given: argparse.Namespace
@@ -258,9 +258,9 @@ def run() -> None:
     if path.suffix.lower() != usual.suffix:
         raise UserError(f"--output must name a {usual.suffix} file for {given.what}, got {path}")
     gibbs = given.chain == "gibbs" or (given.chain is None and is_bidirectional(loaded.config))
-    task = Task(given, loaded, torch.Generator(loaded.device).manual_seed(given.seed), gibbs)
-    frames, shown = getattr(task, given.what)()
-    caption = "\n".join([origin(loaded, given), shown, *task.doubt()])
+    drawing = Drawing(given, loaded, torch.Generator(loaded.device).manual_seed(given.seed), gibbs)
+    frames, shown = getattr(drawing, given.what)()
+    caption = "\n".join([origin(loaded, given), shown, *drawing.doubt()])
     if given.output:
         say_replaced([path])
     if given.what == "chain":

@@ -21,7 +21,7 @@ from families import MIXED, Gauss, Pair, small_machine
 from torch import Tensor
 
 from nws.models import HelmholtzMachine, Trace
-from nws.models.noise import Part
+from nws.models.noise import Share
 
 PUBLIC = (
     "values", "states", "generator_logits", "recognition_logits", "generator_means",
@@ -193,7 +193,7 @@ def test_samples_of_one_data_point_and_successive_dreams_are_independent(phase: 
 def test_a_part_of_a_phase_is_that_of_the_whole(rows: Any, units: Any, phase: Any) -> None:
     """Rows start .. stop of 5 data points, of which there may be none, with 3 rows each."""
     machine, x = random_machine((4, 3, 2), units), torch.rand(5, 4, generator=seeded(2)).double()
-    part, mine = Part(seeded(1), *rows, 5), slice(3 * rows[0], 3 * rows[1])
+    part, mine = Share(seeded(1), *rows, 5), slice(3 * rows[0], 3 * rows[1])
     if phase is wake:
         found, whole = machine.wake(x[slice(*rows)], 3, part), machine.wake(x, 3, seeded(1))
     else:
@@ -201,7 +201,7 @@ def test_a_part_of_a_phase_is_that_of_the_whole(rows: Any, units: Any, phase: An
             machine.dream(mine.stop - mine.start, part.times(3)),
             machine.dream(15, seeded(1)),
         )
-    assert found.part == part.times(3) and whole.part is None
+    assert found.share == part.times(3) and whole.share is None
     expected = [each[mine] for each in content(whole)]
     for one, other in zip(content(found), expected, strict=True):
         assert_close(one, other)
