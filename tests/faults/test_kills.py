@@ -150,7 +150,8 @@ def a_sweep(case: Case) -> tuple[str, ...]:
     how = signal.SIGKILL if case.part < 0.5 else signal.SIGINT
     os.kill(process, how) if case.part < 0.5 else os.killpg(process, how)
     ending = end(process, said)
-    assert ending.code in (0, -how, 128 + how) and "Traceback" not in ending.out + ending.err
+    # 1 where a worker says that it was stopped before the sweep has heard the signal itself.
+    assert ending.code in (0, 1, -how, 128 + how) and "Traceback" not in ending.out + ending.err
     return SWEEP
 
 
