@@ -150,8 +150,8 @@ def a_sweep(case: Case) -> tuple[str, ...]:
     how = signal.SIGKILL if case.part < 0.5 else signal.SIGINT
     os.kill(process, how) if case.part < 0.5 else os.killpg(process, how)
     ending = end(process, said)
-    # 1 where a worker says that it was stopped before the sweep has heard the signal itself. Between
-    # two jobs it is joblib's code that the signal interrupts, which shows its traceback.
+    # 1 where a worker says that it was stopped before the sweep has heard the signal itself.
+    # Between two jobs the signal interrupts joblib's own code, which shows its traceback.
     assert ending.code in (0, 1, -how, 128 + how), ending
     assert case.part >= 0.5 or "Traceback" not in ending.out + ending.err, ending
     return SWEEP
