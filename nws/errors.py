@@ -16,6 +16,10 @@ class Diverged(UserError):
     """A run whose numbers are not finite any more, or too large or small to go on with."""
 
 
+class Stopped(UserError):
+    """A job of a sweep, in a process of its own, that a signal stopped."""
+
+
 def positive_int(name: str, value: object, minimum: int = 1, maximum: float = math.inf) -> int:
     """The value as an int, where it is a whole number (3.0 is, True is not) in range.
 

@@ -110,9 +110,9 @@ def targets(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 def check_trust(config: DictConfig, trusted: Sequence[str], where: object) -> None:
     """Raise `UserError` where a saved configuration names code that nobody asked for.
 
-    What a saved run names is called only if it is nws's own, an optimizer or a scheduler of torch,
-    or of a module that the user names now: of `trusted`. Nothing else is imported. `where` is the
-    run, for the message.
+    What a saved run names is called only if it is one of `OURS`, an optimizer or a scheduler of
+    torch, or of a module that the user names now: of `trusted`. Nothing else is imported. `where`
+    is the run, for the message.
     """
     if "${" in OmegaConf.to_yaml(config).replace(DATA_ROOT, ""):
         raise UserError(f"{where} has references (${{..}}) in its configuration, as no run does")
@@ -127,7 +127,7 @@ def check_trust(config: DictConfig, trusted: Sequence[str], where: object) -> No
 
 
 def is_known(target: str) -> bool:
-    """Return whether a name stands for a part of nws, or an optimizer or scheduler of torch."""
+    """Return whether a name stands for one of `OURS`, or an optimizer or scheduler of torch."""
     if not target.startswith(("nws.", "torch.optim.")):
         return False
     try:

@@ -28,11 +28,7 @@ def pick_device(name: str | torch.device) -> torch.device:
 
 
 def product_type(precision: str, device: torch.device) -> torch.dtype:
-    """Return the dtype of products with states for one of `PRECISIONS`; `tf32` is set for torch.
-
-    A device that is not made for bfloat16 is warned of.
-    """
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    """Return the dtype of products with states for one of `PRECISIONS`; warn where it is slow."""
     if precision in ("float32", "tf32"):
         return torch.float32
     if device.type == "cuda":

@@ -23,7 +23,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from nws import distributed
-from nws.errors import Diverged, UserError
+from nws.errors import Diverged, Stopped, UserError
 from nws.experiment.boundary import describe, end_program, errors_for_people, explain
 from nws.experiment.build import MORE, build_parts
 from nws.experiment.config import (
@@ -130,14 +130,7 @@ class Sweep(Callback):
 
 
 def run_name(config: DictConfig, keys: Sequence[str]) -> str:
-    """Return what loggers call a run: its rule, its data and what its sweep varies.
-
-    Examples:
-        >>> algorithm, data = {"name": "nrws"}, {"name": "digits"}
-        >>> config = OmegaConf.create({"seed": 2, "algorithm": algorithm, "data": data})
-        >>> run_name(config, ["algorithm", "seed"])
-        'nrws digits seed=2'
-    """
+    """Return what loggers call a run: its rule, its data and what its sweep varies."""
     parts = [str(config.algorithm.get("name")), str(config.data.get("name"))]
     for key in keys:
         value = OmegaConf.select(config, key)
@@ -219,7 +212,7 @@ class Job:
             write_line(f"stopped by signal {stop.caught}; go on with\n  {command}")
         write_line(start.run.path)
         if stop.caught is not None and self.in_worker:
-            raise UserError(f"job {self.hydra.job.num} was stopped by signal {stop.caught}")
+            raise Stopped(f"job {self.hydra.job.num} was stopped by signal {stop.caught}")
         if stop.caught is not None:
             sys.exit(128 + stop.caught)
 

@@ -26,7 +26,7 @@ class StopSignals:
 
     def __init__(self, any_of: Callable[[bool], bool] = bool, every: int = 1) -> None:
         self.caught: int | None = None
-        self._any_of, self._every = any_of, every
+        self.any_of, self._every = any_of, every
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
@@ -50,7 +50,7 @@ class StopSignals:
         """Return whether a signal came to any process: they are asked at some steps alone."""
         if step is not None and step % self._every:
             return False
-        if self._any_of(self.caught is not None) and self.caught is None:
+        if self.any_of(self.caught is not None) and self.caught is None:
             self.caught = signal.SIGTERM
         return self.caught is not None
 

@@ -104,6 +104,9 @@ class Trainer:
             UserError: A file cannot be written, or a matrix not be inverted.
         """
         self.call("start", self)
+        before = torch.get_float32_matmul_precision()
+        tf32 = self.settings.precision == "tf32"
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
         try:
             self._fit(stop)
         except Diverged as error:
@@ -111,13 +114,15 @@ class Trainer:
             if self.saved_step is None:
                 kept = "no checkpoint was written yet"
             raise Diverged(f"{error}; {kept}") from error
+        finally:
+            torch.set_float32_matmul_precision(before)
 
     def _fit(self, stop: StopSignals) -> None:
         with self.terminal.training(self):
             if not self.rows:
                 self.rows.append(self._row())
                 self._keep_row()
-            while not self.ends and not stop.asked():
+            while not stop.any_of(bool(self.ends)) and not stop.asked():
                 self._train_until_due(stop)
                 self._do_what_is_due()
             if self.ends and self.step < self.total_steps:

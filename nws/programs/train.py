@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-from nws.errors import UserError
+from nws.errors import Stopped, UserError
 from nws.experiment.config import CONF, override_key
 from nws.experiment.invocation import command_line
 from nws.experiment.launch import Sweep, main, meet_others
@@ -74,11 +74,13 @@ def run() -> None:
     sys.argv[1:] = resume_arguments(given)
     try:
         main()
-    except (KeyboardInterrupt, SystemExit) as stop:
+    except (KeyboardInterrupt, SystemExit, Stopped) as stop:
         if Sweep.directory is not None and (not isinstance(stop, SystemExit) or stop.code):
             rest = [text for text in given if override_key(text) != "resume"]
             command = command_line("train", *rest, "resume=auto")
             print(f"the sweep was stopped; go on with\n  {command}")
+        if isinstance(stop, Stopped):  # a worker heard the signal first
+            raise KeyboardInterrupt from None
         raise
     finally:
         _report(Sweep.directory)

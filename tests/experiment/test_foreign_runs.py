@@ -1,6 +1,6 @@
 """Runs of others: what they may call, and files that are odd, large, broken or of another run.
 
-Nothing that a saved run names is called or imported unless it is nws's own, an optimizer or
+Nothing that a saved run names is called or imported unless it is a part of ours, an optimizer or
 scheduler of torch, or named by the user now. A command that is refused changes no file.
 """
 

@@ -150,10 +150,10 @@ def a_sweep(case: Case) -> tuple[str, ...]:
     how = signal.SIGKILL if case.part < 0.5 else signal.SIGINT
     os.kill(process, how) if case.part < 0.5 else os.killpg(process, how)
     ending = end(process, said)
-    # 1 where a worker says that it was stopped before the sweep has heard the signal itself.
-    # Between two jobs the signal interrupts joblib's own code, which shows its traceback.
-    assert ending.code in (0, 1, -how, 128 + how), ending
-    assert case.part >= 0.5 or "Traceback" not in ending.out + ending.err, ending
+    assert ending.code in (0, -how, 128 + how), ending
+    # Between two jobs Ctrl-C interrupts joblib's own code, which shows its traceback: not ours.
+    for traceback in (ending.out + ending.err).split("Traceback")[1:]:
+        assert case.part >= 0.5 and "joblib" in traceback and "nws/" not in traceback, ending
     return SWEEP
 
 
@@ -204,9 +204,9 @@ def names(folder: Path) -> set[str]:
 
     A start that is killed before it goes on with a run may leave a new folder without files.
     """
-    below = {str(path.relative_to(folder)) for path in folder.rglob("*")}
-    aside = (".log", ".diff")
-    return {each for each in below if not each.endswith(aside) and not each.startswith("outputs")}
+    below = [path for path in folder.rglob("*") if path.suffix not in (".log", ".diff")]
+    aside = {path for path in below if path.is_dir() and path.is_relative_to(folder / "outputs")}
+    return {str(path.relative_to(folder)) for path in below if path not in aside}
 
 
 def test_the_control_sees_what_is_wrong(tmp_path: Path) -> None:

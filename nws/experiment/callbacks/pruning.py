@@ -29,8 +29,9 @@ class Pruning(Callback):
         self.runs = positive_int("callbacks.pruning.runs", runs)
 
     def after_row(self, trainer: Trainer, row: Row) -> None:
-        """Compare with what the others of the sweep have in metrics.csv by now."""
-        if self.evaluations is None or not trainer.group or len(trainer.rows) <= self.evaluations:
+        """Compare with the others' metrics.csv; of several processes the first one decides."""
+        waits = self.evaluations is None or len(trainer.rows) <= self.evaluations
+        if waits or not trainer.group or not trainer.run.writes:
             return
         files = set(trainer.run.path.parent.glob("*/metrics.csv")) - {trainer.run.metrics}
         found = [best_until(path, trainer.step) for path in files]
