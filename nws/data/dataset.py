@@ -90,18 +90,13 @@ class Split:
             indices = self.order if indices is None else self.order[indices]
         return self.bytes if indices is None else self.bytes.index_select(0, indices)
 
-    def images(
-        self, rows: Tensor, rng: torch.Generator | None = None, out: Tensor | None = None
-    ) -> Tensor:
-        """Return bytes (B, D) as images, float32 in [0, 1], written to `out` where it is given.
-
-        `rng` makes fresh draws.
-        """
+    def images(self, rows: Tensor, rng: torch.Generator | None = None) -> Tensor:
+        """Return bytes (B, D) as images, float32 in [0, 1]; `rng` makes fresh draws."""
         if self.redraw:
             # A uniform number is below 1: intensity 1 always gives 1, intensity 0 always gives 0.
-            uniform = torch.rand(rows.shape, generator=rng, device=rows.device, out=out)
+            uniform = torch.rand(rows.shape, generator=rng, device=rows.device)
             return uniform.mul_(self.maximum).lt_(rows)
-        images = rows.to(torch.float32) if out is None else out.copy_(rows)
+        images = rows.to(torch.float32)
         return images if self.maximum == 1 else images.div_(self.maximum)
 
     def batch(self, indices: Tensor | None = None, rng: torch.Generator | None = None) -> Tensor:

@@ -40,7 +40,6 @@ class Batches:
     def __init__(self, data: Dataset, size: int, sources: Collection[str], seed: int) -> None:
         self.data, self.size, self.sources, self.seed = data, size, sources, seed
         self._parts = {TRAIN: data.train, UNLABELED: data.unlabeled or data.train}
-        self._places: list[Tensor] = []  # of the batches: each step writes to the same memory
         steps_per_epoch(size, len(data.train), "training")
         if "unlabeled" in sources:
             if data.unlabeled is None:
@@ -54,30 +53,21 @@ class Batches:
     def at(self, step: int, rng: torch.Generator) -> list[Tensor]:
         """Return the batch of a step, (B, D), and the one that metrics take rows from, if another.
 
-        `rng` makes fresh draws of grey images. The next call writes over what is returned: a step
-        that is recorded finds its batch in the same place.
+        `rng` makes fresh draws of grey images.
         """
         wanted = [(TRAIN, step)]
         if "other" in self.sources:
             wanted.append((TRAIN, step + 1))
         elif "unlabeled" in self.sources:
             wanted.append((UNLABELED, step))
-        rows = [self._rows(*each) for each in wanted]
-        if not self._places:
-            shape = (len(wanted), *rows[0].shape)
-            self._places = [*rows[0].new_empty(shape, dtype=torch.float32)]
-        return [
-            self._parts[stream].images(each, rng, place)
-            for (stream, _), each, place in zip(wanted, rows, self._places, strict=True)
-        ]
+        return [self._batch(*each, rng) for each in wanted]
 
-    def _rows(self, stream: int, step: int) -> Tensor:
-        """Return the bytes of a batch, (B, D), on the device."""
+    def _batch(self, stream: int, step: int, rng: torch.Generator) -> Tensor:
         split = self._parts[stream]
         epoch, place = divmod(step, len(split) // self.size)
         order = _shuffle(len(split), split.bytes.device, self.seed, stream, epoch)
         rows = split.rows(order[place * self.size : (place + 1) * self.size])
-        return _copy(rows, split.device)
+        return split.images(_copy(rows, split.device), rng)
 
 
 @lru_cache(maxsize=4)  # a step and the next need two epochs at most, of two parts

@@ -74,10 +74,8 @@ class Average(Callback):
         return {f"average/{key.split('/')[1]}": value for key, value in found.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the averaged weights and how many steps are in them."""
         machine = self.machine.state_dict() if self.machine is not None else self._saved
         return {"machine": machine, "count": self.count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
         self._saved, self.count = state["machine"], int(state["count"])

@@ -1,7 +1,5 @@
 """Training that goes wrong: numbers that are not finite."""
 
-import math
-
 import torch
 
 from nws.errors import Diverged, positive_int
@@ -25,24 +23,17 @@ class Divergence(Callback):
         self.steps = positive_int("callbacks.divergence.every", every)
 
     def start(self, trainer: Trainer) -> None:
-        """Begin to look."""
         networks, device = trainer.machine.networks, trainer.learner.rng.device
         self._layers = [f"{net.name} layer {i}" for net in networks for i in range(len(net.layers))]
-        self._step = torch.zeros((), dtype=torch.long, device=device)  # counted from 1
-        # For each layer the first step of a loss that is not finite.
+        # For each layer the first step, from 1, of a loss that is not finite.
         self._first_bad = torch.full((len(self._layers),), -1, device=device)
-
-    def before_step(self, trainer: Trainer) -> None:
-        """Take the next losses as those of this step."""
-        self._step.fill_(trainer.step + 1)
 
     def after_loss(self, trainer: Trainer, result: StepResult) -> None:
         """Take in a step's losses, one a layer. It does not wait for the device."""
         bad = ~result.layer_losses.isfinite() & (self._first_bad < 0)
-        torch.where(bad, self._step, self._first_bad, out=self._first_bad)
+        self._first_bad.masked_fill_(bad, trainer.step + 1)
 
     def after_step(self, trainer: Trainer) -> None:
-        """Look every so many steps."""
         if trainer.step % self.steps == 0:
             self.check(trainer)
 
@@ -53,17 +44,12 @@ class Divergence(Callback):
 
     def check(self, trainer: Trainer) -> None:
         """Raise `Diverged` where a loss or a parameter is not finite (synchronises)."""
-        named = [(name, each) for name, each in trainer.machine.named_parameters() if each.numel()]
-        largest = torch.stack([torch.linalg.vector_norm(each, math.inf) for _, each in named])
-        numbers = torch.cat([self._first_bad.double(), largest.detach().double()]).tolist()
-        losses = zip(numbers, self._layers, strict=False)
-        bad = [(int(each), f"the loss of {layer}") for each, layer in losses if each >= 0]
-        sizes = zip(named, numbers[len(self._layers) :], strict=True)
-        bad += [
-            (trainer.step, f"the parameter of {name}")
-            for (name, _), size in sizes
-            if not math.isfinite(size)
-        ]
+        names, parameters = zip(*trainer.machine.named_parameters(), strict=True)
+        finite = torch.stack([each.isfinite().all() for each in parameters])
+        steps = torch.cat([self._first_bad, torch.where(finite, -1, trainer.step)]).tolist()
+        whats = [f"the loss of {each}" for each in self._layers]
+        whats += [f"the parameter of {each}" for each in names]
+        bad = [pair for pair in zip(steps, whats, strict=True) if pair[0] >= 0]
         if bad:
             first, what = min(bad, key=lambda pair: pair[0])  # a loss before a parameter
             why = cause(trainer)

@@ -29,13 +29,11 @@ class NoiseScale(Callback):
             self.batches = positive_int(name, batches, minimum=2, maximum=MOST)
 
     def row(self, trainer: Trainer) -> Row:
-        """Return the noise scale of each network."""
         if self.batches is None:
             return {}
         rng = torch.Generator(trainer.learner.rng.device).manual_seed(EVALUATION_SEED)
         batches = trainer.batches
         size, steps = max(1, batches.size // 2), range(trainer.step, trainer.step + self.batches)
-        ahead = [batches.at(step, rng)[0].clone() for step in steps]
-        halves = [half for batch in ahead for half in batch.split(size)[:2]]
+        halves = [half for step in steps for half in batches.at(step, rng)[0].split(size)[:2]]
         noise = gradient_noise(trainer.machine, trainer.learner.rule, halves, rng)
         return {f"noise_scale/{name}": each.scale for name, each in noise.items()}

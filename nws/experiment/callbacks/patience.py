@@ -23,7 +23,6 @@ class Patience(Callback):
 
     @property
     def ends(self) -> str:  # type: ignore[override]
-        """Why the run is to end."""
         if self.evaluations is None or self.waited < self.evaluations:
             return ""
         return (
@@ -37,9 +36,7 @@ class Patience(Callback):
             self.waited = 0 if row["valid/log_likelihood"] > trainer.best else self.waited + 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how long it has waited."""
         return {"waited": self.waited}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
         self.waited = int(state["waited"])

@@ -35,18 +35,15 @@ class TensorBoardLogger(Callback):
         self._writer = self._open(str(trainer.run.path / "tensorboard"), purge_step=again)
 
     def after_row(self, trainer: Trainer, row: Row) -> None:
-        """Log the numbers of a row."""
         for name, value in row.items():
             if name != "step":
                 self._writer.add_scalar(name, value, int(row["step"]))
         self._writer.flush()
 
     def image(self, name: str, path: Path, step: int) -> None:
-        """Log an image file under a name."""
         with Image.open(path) as picture:
             pixels = np.asarray(picture.convert("RGB"))
         self._writer.add_image(name, pixels, step, dataformats="HWC")
 
     def finish(self, trainer: Trainer, summary: dict[str, Any], state: str) -> None:
-        """End the event file."""
         self._writer.close()

@@ -35,7 +35,6 @@ class WandbLogger(Callback):
         self._run: Any = None
 
     def start(self, trainer: Trainer) -> None:
-        """Start a run of W&B, or go on with the one of before."""
         import wandb
 
         settings = wandb.Settings(silent=True, console="off", init_timeout=60)
@@ -48,11 +47,9 @@ class WandbLogger(Callback):
         self._run.define_metric("*", step_metric="step")
 
     def after_row(self, trainer: Trainer, row: Row) -> None:
-        """Log a row."""
         self._run.log(dict(row), step=int(row["step"]))
 
     def image(self, name: str, path: Path, step: int) -> None:
-        """Log an image file under a name."""
         import wandb
 
         picture = wandb.Image(str(path), caption=f"step {step}")
@@ -69,9 +66,7 @@ class WandbLogger(Callback):
         wandb.teardown()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the id of the W&B run."""
         return {"id": self.id}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with a W&B run."""
         self.id = state["id"]
