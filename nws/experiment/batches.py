@@ -51,10 +51,7 @@ class Batches:
             steps_per_epoch(size, len(data.unlabeled), "unlabelled")
 
     def at(self, step: int, rng: torch.Generator) -> list[Tensor]:
-        """Return the batch of a step, (B, D), and the one that metrics take rows from, if another.
-
-        `rng` makes fresh draws of grey images.
-        """
+        """Return the batch of a step, (B, D), and that which metrics take rows from, if another."""
         wanted = [(TRAIN, step)]
         if "other" in self.sources:
             wanted.append((TRAIN, step + 1))

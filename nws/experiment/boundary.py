@@ -18,7 +18,6 @@ from typing import NoReturn
 
 from nws.errors import UserError
 
-PIPE_CLOSED = 128 + signal.SIGPIPE
 MEMORY = (
     "there is not enough memory; lower trainer.batch_size, algorithm.samples, model.layers or"
     " trainer.evaluation_samples; in programs that look at runs --samples, --count or --batch"
@@ -54,7 +53,7 @@ def end_program(error: Exception | KeyboardInterrupt) -> NoReturn:
     if isinstance(error, BrokenPipeError):  # the reader is gone; nothing is said, even at exit
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(PIPE_CLOSED)
+        sys.exit(128 + signal.SIGPIPE)
     together = sys.modules.get("nws.distributed")  # it imports torch
     if together is None or together.speaks_first():  # of several processes that end one says why
         print(f"error: {explain(error)}", file=sys.stderr)
@@ -62,16 +61,13 @@ def end_program(error: Exception | KeyboardInterrupt) -> NoReturn:
 
 
 def explain(error: Exception) -> str:
-    """Return the message of an error for a person; raise the error where `NWS_DEBUG` asks for it.
-
-    Hydra's own errors stay in its words.
-    """
+    """Return the message of an error for a person; raise it where `NWS_DEBUG` asks for that."""
     if os.environ.get("NWS_DEBUG", "0") not in ("", "0"):
         raise error
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if isinstance(error, UserError):
         return str(error)
-    if kinds & {"HydraException", "OmegaConfBaseException"}:
+    if kinds & {"HydraException", "OmegaConfBaseException"}:  # these stay in their own words
         return " ".join(f"{error} {error.__cause__ or ''}".split())
     if kinds & {"MemoryError", "OutOfMemoryError"} or "Allocator" in str(error):
         return MEMORY
@@ -90,9 +86,8 @@ def describe(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     last = ([each for each in frames if "site-packages" not in each.filename] or frames)[-1:]
     where = "".join(f"{os.path.basename(each.filename)} line {each.lineno}: " for each in last)
+    text = (str(error).strip().splitlines() or ["no message"])[0]
     if isinstance(error, SyntaxError):
         where, text = f"{error.filename} line {error.lineno}: ", error.msg
-    else:
-        text = (str(error).strip().splitlines() or ["no message"])[0]
     notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
     return f"{where}{type(error).__name__}: {text}{notes}"

@@ -20,7 +20,9 @@ from nws.files import check_file, write_atomically
 
 VERSION = 2  # of the format
 NAMES = ("best.pt", "last.pt")
-COLUMNS = {"epoch", "step", "seconds", "valid/log_likelihood", "valid/standard_error"}  # of rows
+#: What every checkpoint has, and every row of it.
+PARTS = {"step": int, "machine": dict, "configuration": str, "choices": dict, "rows": list}
+COLUMNS = {"epoch", "step", "seconds", "valid/log_likelihood", "valid/standard_error"}
 
 State = dict[str, Any]
 
@@ -33,10 +35,7 @@ def save_checkpoint(path: Path, state: State) -> None:
 
 
 def load_checkpoint(path: Path) -> State:
-    """Read a checkpoint onto the CPU.
-
-    The `UserError` for a damaged one names the other checkpoint of the run, where that is good.
-    """
+    """Read a checkpoint onto the CPU; the `UserError` for a damaged one names another, if good."""
     with from_checkpoint(path):
         return _read(path)
 
@@ -59,17 +58,12 @@ def _read(path: Path) -> State:
 
 def _check(state: State) -> None:
     """Raise `ValueError` where a checkpoint does not have what every program counts on."""
-    missing = {"step", "machine", "configuration", "rows"} - state.keys()
-    if missing:
-        raise ValueError(f"it lacks {', '.join(sorted(missing))}")
+    for name, kind in PARTS.items():
+        if not isinstance(state.get(name), kind):
+            raise ValueError(f"its {name} is no {kind.__name__}")
     numbers = [state["step"], state.get("seconds", 0.0), state.get("count", 0)]
-    good = all(isinstance(each, int | float) and 0 <= each < math.inf for each in numbers)
-    if not good or not isinstance(state["step"], int):
+    if not all(isinstance(each, int | float) and 0 <= each < math.inf for each in numbers):
         raise ValueError(f"its step, seconds and count are {numbers}")
-    if not isinstance(state["configuration"], str):
-        raise ValueError("its configuration is no text")
-    if not isinstance(state.get("choices", {}), dict):
-        raise ValueError("its choices are no dictionary")
     for row in state["rows"]:
         if not all(isinstance(row.get(name), int | float) for name in COLUMNS):
             raise ValueError("its rows lack columns that every run has, or have no numbers there")

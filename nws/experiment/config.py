@@ -59,10 +59,9 @@ class Mistakes:
         """Raise `UserError` where there were some, with all of them."""
         # The same one may be found twice, with another list of what there is.
         texts = [*{text.partition("; ")[0]: text for text in self.texts}.values()]
-        if len(texts) > 1:
-            texts = ["\n  ".join([f"{len(texts)} mistakes in the options:", *texts])]
         if texts:
-            raise UserError(texts[0])
+            head = [f"{len(texts)} mistakes in the options:"] * (len(texts) > 1)
+            raise UserError("\n  ".join([*head, *texts]))
 
 
 def to_dict(section: Any) -> dict[str, Any]:
@@ -97,14 +96,15 @@ def override_key(text: str) -> str:
     return text.split("=", 1)[0].lstrip("+~").split("@")[0].replace("/", ".")
 
 
-def targets(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each `_target_` in dictionaries and lists, with the key of its section."""
-    pairs = value.items() if isinstance(value, dict) else enumerate(value)
-    for name, each in pairs:
-        if name == "_target_" and each is not None:
+def foreign_targets(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each `_target_` in dictionaries and lists that is not known, with its section's key."""
+    if OmegaConf.is_config(value):
+        value = OmegaConf.to_container(value, resolve=False)
+    for name, each in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(each, dict | list):
+            yield from foreign_targets(each, f"{key}.{name}".lstrip("."))
+        elif name == "_target_" and each is not None and not is_known(str(each)):
             yield key, str(each)
-        elif isinstance(each, dict | list):
-            yield from targets(each, f"{key}.{name}".lstrip("."))
 
 
 def check_trust(config: DictConfig, trusted: Sequence[str], where: object) -> None:
@@ -116,9 +116,8 @@ def check_trust(config: DictConfig, trusted: Sequence[str], where: object) -> No
     """
     if "${" in OmegaConf.to_yaml(config).replace(DATA_ROOT, ""):
         raise UserError(f"{where} has references (${{..}}) in its configuration, as no run does")
-    for key, target in targets(OmegaConf.to_container(config, resolve=False)):
-        asked = any(target == each or target.startswith(f"{each}.") for each in trusted)
-        if not asked and not is_known(target):
+    for key, target in foreign_targets(config):
+        if not any(f"{target}.".startswith(f"{each}.") for each in trusted):
             module = target.partition(".")[0]
             raise UserError(
                 f"{where} wants to call {target} ({key}._target_), which no run of ours needs; if"
@@ -141,10 +140,7 @@ def is_known(target: str) -> bool:
 
 
 def locate(target: object, option: str) -> Callable[..., Any]:
-    """Import the function or class that a `_target_` names; `UserError` for anything else.
-
-    A file of the user's own may lie in the working directory.
-    """
+    """Import the function or class that a `_target_` names, also of a file in this directory."""
     if not str(target).startswith(("nws.", "torch.")) and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
@@ -166,9 +162,8 @@ def parameters_of(found: Callable[..., Any]) -> tuple[list[str], bool]:
         taken = inspect.signature(found).parameters.values()
     except (ValueError, TypeError):  # a builtin that does not say
         return [], True
-    others = [each.name for each in taken if each.kind is each.VAR_KEYWORD]
-    ours = [each.name for each in taken if each.kind is not each.VAR_POSITIONAL]
-    return [name for name in ours if name not in others], bool(others)
+    names = [each.name for each in taken if not each.kind.name.startswith("VAR_")]
+    return names, any(each.kind is each.VAR_KEYWORD for each in taken)
 
 
 def check_names(option: str, given: Sequence[str], taken: Sequence[str], owner: str) -> None:
@@ -176,12 +171,9 @@ def check_names(option: str, given: Sequence[str], taken: Sequence[str], owner: 
     prefix = f"{option}." if option else ""
     for name in given:
         if name not in taken:
-            close = difflib.get_close_matches(name, taken, 1)
-            way = (
-                f"did you mean {prefix}{close[0]}?"
-                if close
-                else f"it takes {', '.join(taken) or 'none'}"
-            )
+            way = f"it takes {', '.join(taken) or 'none'}"
+            for close in difflib.get_close_matches(name, taken, 1):
+                way = f"did you mean {prefix}{close}?"
             raise UserError(f"{prefix}{name} is no option of {owner}; {way}")
 
 
@@ -247,12 +239,9 @@ def make(section: dict[str, Any], option: str, *arguments: Any, **extra: Any) ->
     except (UserError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        plain = (int, float, str, list, dict, type(None))
-        own = {k: v for k, v in section.items() if k not in HYDRAS and isinstance(v, plain)}
-        raise UserError(
-            f"{option}: {section['_target_']} cannot be made from the options {own}:"
-            f" {describe(error)}"
-        ) from error
+        own = {k: v for k, v in section.items() if k not in HYDRAS and not torch.is_tensor(v)}
+        reason = f"cannot be made from the options {own}: {describe(error)}"
+        raise UserError(f"{option}: {section['_target_']} {reason}") from error
 
 
 def _made(value: Any, option: str) -> Any:

@@ -31,15 +31,12 @@ def product_type(precision: str, device: torch.device) -> torch.dtype:
     """Return the dtype of products with states for one of `PRECISIONS`; warn where it is slow."""
     if precision in ("float32", "tf32"):
         return torch.float32
+    fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     if device.type == "cuda":
         fast = torch.cuda.is_bf16_supported(including_emulation=False)
-    else:
-        fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     if precision == "bfloat16" and not fast:
-        log.warning(
-            f"{device_name(device.type)} has no fast products in bfloat16: steps will be slower"
-            " than with trainer.precision=float32"
-        )
+        name = device_name(device.type)
+        log.warning(f"{name} has no fast products in bfloat16; trainer.precision=float32 is faster")
     return torch.bfloat16 if fast or precision == "bfloat16" else torch.float32
 
 
@@ -56,8 +53,7 @@ def device_name(device: str) -> str:
 def device_text(device: str) -> str:
     """Return the device's name, the threads that torch takes of a CPU, and torch's version."""
     count, processes = torch.get_num_threads(), distributed.size()
-    gpu = device != "cpu" and torch.cuda.is_available()
-    parts = [device_name(device)] + [f"{count} thread{'s' * (count > 1)}"] * (not gpu)
+    parts = [device_name(device)] + [f"{count} thread{'s' * (count > 1)}"] * (device == "cpu")
     parts += [f"torch {torch.__version__}"] + [f"{processes} processes"] * (processes > 1)
     return ", ".join(parts)
 

@@ -9,7 +9,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -28,10 +28,9 @@ from nws.experiment.boundary import describe, end_program, errors_for_people, ex
 from nws.experiment.build import MORE, build_parts
 from nws.experiment.config import (
     CONF,
-    is_known,
+    foreign_targets,
     leave_out_others,
     override_key,
-    targets,
     to_dict,
     typed,
 )
@@ -40,7 +39,7 @@ from nws.experiment.invocation import command_line
 from nws.experiment.panels import identity, show_end, show_start
 from nws.experiment.provenance import Provenance
 from nws.experiment.resume import Start, starting_point
-from nws.experiment.run import SWEEP, RunDirectory, Taken, read_sweep, sweep_of
+from nws.experiment.run import SWEEP, RunDirectory, Taken, read_sweep
 from nws.experiment.signals import StopSignals, end_with
 from nws.experiment.terminal import Terminal, short_path, write_line
 from nws.experiment.trainer import Trainer
@@ -129,17 +128,13 @@ class Sweep(Callback):
         Sweep.directory = directory
 
 
-def run_name(config: DictConfig, keys: Sequence[str]) -> str:
+def run_name(config: DictConfig, choices: Mapping[str, str], keys: Sequence[str]) -> str:
     """Return what loggers call a run: its rule, its data and what its sweep varies."""
     parts = [str(config.algorithm.get("name")), str(config.data.get("name"))]
     for key in keys:
-        value = OmegaConf.select(config, key)
-        if key in ("algorithm", "data") or value is None:
-            continue
-        if isinstance(value, DictConfig):  # the choice of a group
-            value = str(value.get("_target_") or value.get("name")).rpartition(".")[2]
+        value = choices.get(key, OmegaConf.select(config, key))
         text = f"{value:g}" if isinstance(value, float) else str(value).replace(" ", "")
-        parts.append(f"{key}={text}")
+        parts += [f"{key}={text}"] * (key not in ("algorithm", "data") and value is not None)
     return " ".join(parts)
 
 
@@ -156,13 +151,13 @@ class Job:
         if self.shares_output and PARENT in os.environ:
             end_with(int(os.environ[PARENT]))
         if self.in_worker and "submitit" in launcher and int(os.environ.get("SLURM_NTASKS", 1)) > 1:
-            meet_tasks()
+            from submitit.helpers import TorchDistributedEnvironment  # the tasks train one run
+
+            TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
+            meet_others()
 
     def run(self) -> float:
-        """Train; return the best valid/log_likelihood in nats, which hydra/sweeper=search wants.
-
-        In a sweep an error is said at once, and the other jobs go on.
-        """
+        """Train; return the best valid/log_likelihood in nats, which hydra/sweeper=search wants."""
         try:
             if self.sweep and self.config.resume not in (None, "auto"):
                 raise UserError("resume=RUN takes one run; resume=auto goes on with a sweep (-m)")
@@ -172,8 +167,7 @@ class Job:
             with self._start(place) as start, StopSignals(distributed.any_, every) as stop:
                 best = self._train(start, stop)
         except Exception as error:
-            found = targets(OmegaConf.to_container(self.config))
-            own = [f"{key}._target_={target}" for key, target in found if not is_known(target)]
+            own = [f"{key}._target_={target}" for key, target in foreign_targets(self.config)]
             if own:
                 error.add_note(f"this run calls {', '.join(own)}")
             if not self.sweep:  # Hydra would name the overrides once more
@@ -244,16 +238,15 @@ class Job:
 
     def _trainer(self, start: Start, terminal: Terminal) -> Trainer:
         """Build what a configuration names, and go on from the checkpoint, if there is one."""
-        sweep, keys = sweep_of(start.run.path)
-        name, group = run_name(start.config, keys), "/".join(sweep.parts[-2:]) if sweep else None
         parts = build_parts(start.config, pick_device(start.config.device))
-        choices = {
-            name: choice
-            for name, choice in self.hydra.runtime.choices.items()
-            if not name.startswith("hydra/") and name not in ("experiment", "debug") and choice
-        }
+        aside = ("hydra/", "experiment", "debug")
+        found = self.hydra.runtime.choices.items()
+        choices = {name: each for name, each in found if each and not name.startswith(aside)}
         if start.state is not None:
             choices = start.state["choices"]
+        place, record = start.run.path, read_sweep(start.run.path.parent)
+        name = run_name(start.config, choices, record.get("varies", []))
+        group = "/".join(place.parts[-3:-1]) if record else None
         trainer = Trainer(parts, start.config, start.run, terminal, name, group, choices)
         if start.state is not None:
             trainer.load_state_dict(start.state, start.changed)
@@ -288,14 +281,6 @@ class Job:
             command = read_sweep(Path(self.hydra.sweep.dir)).get("command", [])
         experiment = self.hydra.runtime.choices.get("experiment")
         return {"command": command, "overrides": self.overrides, "experiment": experiment}
-
-
-def meet_tasks() -> None:
-    """Meet the other tasks of a job of SLURM: they train one run."""
-    from submitit.helpers import TorchDistributedEnvironment
-
-    TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
-    meet_others()
 
 
 def meet_others() -> None:

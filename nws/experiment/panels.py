@@ -77,10 +77,7 @@ def _name(target: object) -> str:
 
 
 def show_end(terminal: Terminal, trainer: Trainer, facts: Facts, single: bool) -> None:
-    """Show what became of a run, and the commands to look at a single one.
-
-    `facts` are those of its provenance.
-    """
+    """Show what became of a run, by its provenance, and the commands to look at a single one."""
     trained = [row for row in trainer.rows if row["step"]]
     best = [row for row in trained if row["valid/log_likelihood"] == trainer.best]
     rows = [("best", likelihood_text(row)) for row in best[:1]]

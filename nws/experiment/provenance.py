@@ -84,18 +84,15 @@ class Provenance(Callback):
             log.info("resumed at step %d by %s", step, shlex.join(origin["command"]))
 
     def start(self, trainer: Trainer) -> None:
-        """Note that a resumed run goes on; a new one has no file yet."""
-        if trainer.rows:
+        if trainer.rows:  # a new run has no file yet
             self.saved(trainer)
 
     def saved(self, trainer: Trainer) -> None:
-        """Note how far the run is."""
         self._write(trainer, state="running", ended=None, pid=os.getpid())
 
     def finish(self, trainer: Trainer, summary: dict[str, Any], state: str) -> None:
-        """Note how the run has ended. On a full disk it has an error of its own."""
         if trainer.rows:
-            with contextlib.suppress(UserError):
+            with contextlib.suppress(UserError):  # on a full disk the run has an error of its own
                 self._write(trainer, state=state, ended=now(), reason=summary["reason"])
         log.info("%s at %s", state, trainer.place)
 
@@ -120,9 +117,9 @@ class Provenance(Callback):
     @property
     def code(self) -> str:
         """The version of nws, and the commit where git knows one, in a few words."""
-        git = self.record["git"] or {"commit": "", "changed": False}
-        parts = [f"nws {self.record['version']}", git["commit"][:7]]
-        return ", ".join(filter(None, parts)) + " with changes" * git["changed"]
+        git = self.record["git"]
+        commit = f", {git['commit'][:7]}{' with changes' * git['changed']}" if git else ""
+        return f"nws {self.record['version']}{commit}"
 
 
 class Code(NamedTuple):
@@ -134,12 +131,8 @@ class Code(NamedTuple):
 
 @lru_cache
 def read_code(folder: Path | None = None) -> Code | None:
-    """Return the state of the working tree around a folder; None where git knows of none.
-
-    By default it is the tree that nws was imported from; for an installed nws, which lies in no
-    tree of its own, that of the working directory.
-    """
-    if folder is None:
+    """Return the state of the working tree around a folder; None where git knows of none."""
+    if folder is None:  # the tree of nws, or where it is installed that of the working directory
         tracked = _git(PACKAGE, "ls-files", "--error-unmatch", "__init__.py") is not None
         return read_code(PACKAGE if tracked else Path.cwd())
     commit, top = _git(folder, "rev-parse", "HEAD"), _git(folder, "rev-parse", "--show-toplevel")
@@ -149,9 +142,8 @@ def read_code(folder: Path | None = None) -> Code | None:
     with tempfile.TemporaryDirectory() as aside:  # an index of our own, so that theirs stays
         index = {"GIT_INDEX_FILE": f"{aside}/index"}
         _git(root, "read-tree", "HEAD", **index)
-        new = _git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", *SOURCES)
-        names = [os.fsdecode(each) for each in (new or b"").split(b"\0") if each]
-        if names:
+        new = _git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", *SOURCES) or b""
+        if names := os.fsdecode(new).split("\0")[:-1]:
             _git(root, "add", "--intent-to-add", "--", *names, **index)
         diff = _git(root, "diff", "--no-ext-diff", "--no-textconv", "HEAD", **index)
     return Code(commit.decode().strip(), diff or b"")

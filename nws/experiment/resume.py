@@ -59,14 +59,10 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
         path = path[1:-1]
     if path in ("", "null", "auto"):
         return list(arguments)
-    choices = load_checkpoint(open_run(path)[0].last).get("choices", {})
+    choices = load_checkpoint(open_run(path)[0].last)["choices"]
     there = {path.relative_to(CONF).with_suffix("").as_posix() for path in CONF.rglob("*.yaml")}
-    known = {name: each for name, each in choices.items() if f"{name}/{each}" in there}
-    added = [
-        f"{name}={choice}"
-        for name, choice in known.items()
-        if override_key(name) not in given and not name.startswith("hydra")
-    ]
+    known = {k: v for k, v in choices.items() if f"{k}/{v}" in there and not k.startswith("hydra")}
+    added = [f"{name}={known[name]}" for name in known if override_key(name) not in given]
     added.append("resume='{}'".format(path.replace("'", "\\'")))
     parts = [added if override_key(each) == "resume" else [each] for each in arguments]
     return [text for part in parts for text in part]
@@ -74,12 +70,9 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
 
 @contextmanager
 def starting_point(config: DictConfig, overrides: Sequence[str], output: Path) -> Iterator[Start]:
-    """Give what the option `resume` of a composed configuration stands for.
-
-    This process is the owner of the run's directory meanwhile. `Taken` where another one trains
-    there.
-    """
+    """Give what the option `resume` of a configuration stands for, with its directory owned."""
     output = output.absolute()
+    resolve_paths(config)
     try:
         path, patience = output, 0.0
         if config.resume == "auto":
@@ -98,8 +91,6 @@ def starting_point(config: DictConfig, overrides: Sequence[str], output: Path) -
 
 
 def _start(run: RunDirectory, config: DictConfig, overrides: Sequence[str]) -> Start:
-    """Return where a run starts whose directory is this process's."""
-    resolve_paths(config)
     state = load_checkpoint(run.last) if run.last.exists() and config.resume else None
     if config.resume in (None, "auto") and state is None:
         run.check_free()
@@ -116,7 +107,7 @@ def _start(run: RunDirectory, config: DictConfig, overrides: Sequence[str]) -> S
     if run.config.exists():
         check_same(load_yaml(run.config), saved, run.last, MIXED, FIXED)
     check_trust(saved, list(config.trust), run.path)
-    as_before = {f"{name}={choice}" for name, choice in state.get("choices", {}).items()}
+    as_before = {f"{name}={choice}" for name, choice in state["choices"].items()}
     overrides = [text for text in overrides if text not in as_before]
     resumed = override(saved, config, overrides)
     changed = {override_key(text).split(".")[0] for text in overrides}
@@ -131,18 +122,13 @@ def resolve_paths(config: DictConfig) -> None:
 
 
 def left_run(output: Path, config: DictConfig) -> Path:
-    """Return the newest unfinished run of a configuration beside a new directory, or that itself.
-
-    A job of a sweep has its own directory.
-    """
-    if RunDirectory(output).last.exists():
+    """Return the newest unfinished run of a configuration beside a new directory, or the latter."""
+    if RunDirectory(output).last.exists():  # as of a job of a sweep
         return output
-    wanted = config.copy()
-    resolve_paths(wanted)
     for last in sorted(output.parent.glob("*/checkpoints/last.pt"), reverse=True):
         try:
             run, saved = open_run(last.parent.parent)
-            check_same(wanted, saved, run.path, ANOTHER)
+            check_same(config, saved, run.path, ANOTHER)
             if not load_checkpoint(last)["finished"]:
                 return run.path
         except UserError:  # another configuration, or damaged
@@ -171,10 +157,7 @@ def _is_in(key: str, groups: Sequence[str]) -> bool:
 
 
 def override(saved: DictConfig, composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
-    """Return a saved configuration with overrides; `UserError` for one that is not allowed.
-
-    The overrides have the values of the `composed` configuration.
-    """
+    """Return a saved configuration with overrides, by their values in the `composed` one."""
     config = saved.copy()
     for text in overrides:
         key = override_key(text)

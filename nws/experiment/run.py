@@ -25,7 +25,7 @@ from omegaconf import DictConfig, OmegaConf
 from nws import distributed
 from nws.errors import UserError
 from nws.experiment.checkpoints import State, load_checkpoint, save_checkpoint
-from nws.files import PACKAGE, read_text, remove_temporary, write_atomically
+from nws.files import PACKAGE, check_folder, read_text, remove_temporary, write_atomically
 
 SWEEP = "sweep.yaml"  # in a sweep's folder: its overrides, its command, the keys that it varies
 YAML_LIMIT, DEPTH = 2**20, 50  # bytes, and sections within each other
@@ -50,10 +50,7 @@ class RunDirectory:
         self.provenance = path / "provenance.json"
 
     def check_free(self) -> None:
-        """Raise `UserError` where the directory holds a run, or a file that a run would write over.
-
-        What a killed start left before its first checkpoint is no run.
-        """
+        """Raise `UserError` where there is a run, or a file that a run would write over."""
         ours = (self.last, self.best, self.config, self.metrics, self.images, self.provenance)
         there = next((each for each in ours if each.exists()), None)
         if there is not None:
@@ -154,9 +151,8 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def remove_empty(directory: Path) -> None:
     """Remove a directory that holds nothing, and those above it, up to the working directory."""
-    here = Path.cwd()
     with suppress(OSError):  # of one that holds something
-        while directory != here and here in directory.parents:
+        while Path.cwd() in directory.parents:
             if directory.exists():
                 directory.rmdir()
             directory = directory.parent
@@ -168,16 +164,13 @@ def load_yaml(path: Path) -> DictConfig:
 
 
 def parse_yaml(text: str, path: Path) -> DictConfig:
-    """Return the configuration that a text is, which came from a file, or from a checkpoint.
-
-    Texts of ours have no aliases, and those of others could multiply.
-    """
+    """Return the configuration that a text is, which came from a file, or from a checkpoint."""
     try:
         depth = 0
         for each in yaml.parse(text, yaml.SafeLoader):
             starts = isinstance(each, yaml.CollectionStartEvent)
             depth += starts - isinstance(each, yaml.CollectionEndEvent)
-            if isinstance(each, yaml.AliasEvent) or depth > DEPTH:
+            if isinstance(each, yaml.AliasEvent) or depth > DEPTH:  # aliases could multiply
                 raise ValueError("it has aliases, or is nested deeper than any file of ours")
         found = OmegaConf.create(text)
         if not isinstance(found, DictConfig) or not found:
@@ -214,13 +207,8 @@ def lay_out(path: Path) -> None:
     if path.name not in names:
         there = ", ".join(f"pretrained/{name}" for name in names)
         raise UserError(f"{path} does not exist; the machines that come with nws are {there}")
-    try:
-        shutil.copytree(PRETRAINED / path.name, path, dirs_exist_ok=True)
-    except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"{path} cannot be written ({reason}); start from a folder of yours") from (
-            error
-        )
+    check_folder(path)
+    shutil.copytree(PRETRAINED / path.name, path, dirs_exist_ok=True)
 
 
 def is_run(path: Path) -> bool:
@@ -251,9 +239,3 @@ def read_sweep(directory: Path) -> dict[str, list[str]]:
     if not path.exists():
         return {}
     return {str(key): [str(each) for each in value] for key, value in load_yaml(path).items()}
-
-
-def sweep_of(run: Path) -> tuple[Path | None, list[str]]:
-    """Return the directory of the sweep that a run is a job of, if any, and what it varies."""
-    record = read_sweep(run.parent)
-    return (run.parent, record.get("varies", [])) if record else (None, [])

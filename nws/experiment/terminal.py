@@ -29,13 +29,10 @@ PARTS = {
     "valid/samples": "{valid/samples} samples",
 }
 
-PanelLines = Sequence[tuple[str, str]]  # what each line of a panel is about, and what it says
-
 
 def write_line(text: object) -> None:
     """Write a line to standard output as one piece, which parallel jobs may share."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    print(f"{text}\n", end="", flush=True)
 
 
 def short_path(path: Path) -> Path:
@@ -91,7 +88,7 @@ class Terminal:
             shown.pop()
         self.line("  ".join(shown))
 
-    def panel(self, title: str, rows: PanelLines, foot: str = "") -> None:
+    def panel(self, title: str, rows: Sequence[tuple[str, str]], foot: str = "") -> None:
         """Show what a run is, or what became of it: a frame on a terminal, else plain lines."""
         if not self.is_terminal:
             text = [f"{title} ({foot})" if foot else title]

@@ -131,14 +131,10 @@ class Trainer:
                 self._save(best=False)
 
     def call(self, method: str, *arguments: Any, only: Collection[str] | None = None) -> list[Any]:
-        """Call a method of each callback, or of some, and return what each returned.
-
-        One that only shows the run may fail, with a warning.
-        """
+        """Call a method of each callback, or of some; one that only shows the run may fail."""
         found = []
-        for name, callback in list(self.callbacks.items()):
-            if only is not None and name not in only:
-                continue
+        for name in [*self.callbacks] if only is None else only:
+            callback = self.callbacks[name]
             try:
                 found.append(getattr(callback, method)(*arguments))
             except (Exception, SystemExit) as error:  # wandb exits where its service failed
@@ -166,7 +162,6 @@ class Trainer:
             self.seconds += time.perf_counter() - started
 
     def _step(self) -> None:
-        """Take one step."""
         for metric in self.learner.metrics:
             metric.learning_rate.fill_(self.rates[metric.network.upward])
         self.call("before_step", self)
@@ -223,28 +218,22 @@ class Trainer:
         self.terminal.row(row)
 
     def _row(self) -> Row:
-        """Return the row of metrics of this step, and start the sums of the next.
-
-        At step 0 nothing of training is in it.
-        """
-        found = self.call("row", self)
-        own: Row = {key: each for columns in found if columns for key, each in columns.items()}
-        valid = self.validate(self.machine)
-        train = self._train_means() if self.count else {}
+        """Return the row of metrics of this step, and start the sums of the next."""
+        own = self.call("row", self)  # a callback may find that the numbers are lost
         row: Row = {"epoch": self.epoch, "step": self.step, "seconds": round(self.seconds, 3)}
-        ess = {"train/ess": train.pop("train/ess")} if train else {}
-        row |= train | {"valid/log_likelihood": valid.pop("valid/log_likelihood")} | ess | valid
+        row |= self._train_means() if self.count else {}
+        row |= self.validate(self.machine)
         row["learning_rate"], rate = self.rates
         if len(self.optimizer.param_groups) > 1:
             row["recognition/learning_rate"] = rate
-        row |= own
+        for columns in own:
+            row |= columns or {}
         return row | (self.learner.report() if self.step else {})
 
     def validate(self, machine: HelmholtzMachine) -> Row:
         """Return the columns of an evaluation of a machine."""
-        settings = self.settings
-        points = settings.evaluation_points
-        return validate(machine, self.data, settings.evaluation_samples, points)
+        samples, points = self.settings.evaluation_samples, self.settings.evaluation_points
+        return validate(machine, self.data, samples, points)
 
     def _train_means(self) -> Row:
         """Return the training columns: means since the last row. Start the sums of the next."""
@@ -264,7 +253,6 @@ class Trainer:
 
     def state_dict(self) -> State:
         """Return everything to go on bit for bit, as tensors and plain values."""
-        config: Any = OmegaConf.create(self.config)
         return {
             "step": self.step,
             "total_steps": self.total_steps,
@@ -274,7 +262,7 @@ class Trainer:
             "sums": self.sums,
             "count": self.count,
             "rows": self.rows,
-            "configuration": OmegaConf.to_yaml(config),
+            "configuration": OmegaConf.to_yaml(OmegaConf.create(self.config)),
             "choices": self.choices,
             "shape": list(self.data.shape),
             "machine": self.machine.state_dict(),
