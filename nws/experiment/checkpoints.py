@@ -52,12 +52,6 @@ def _read(path: Path) -> State:
     version = state.get("version") if isinstance(state, dict) else "none"
     if version != VERSION:
         raise ValueError(f"its format is {version}, this nws reads {VERSION}")
-    _check(state)
-    return state
-
-
-def _check(state: State) -> None:
-    """Raise `ValueError` where a checkpoint does not have what every program counts on."""
     for name, kind in PARTS.items():
         if not isinstance(state.get(name), kind):
             raise ValueError(f"its {name} is no {kind.__name__}")
@@ -67,6 +61,7 @@ def _check(state: State) -> None:
     for row in state["rows"]:
         if not all(isinstance(row.get(name), int | float) for name in COLUMNS):
             raise ValueError("its rows lack columns that every run has, or have no numbers there")
+    return state
 
 
 @contextmanager

@@ -225,7 +225,12 @@ class Job:
             terminal.line(f"nothing to do: {trainer.ends}")
             return trainer.best
         start.run.keep_log()
-        origin, here = self._origin() | identity(trainer), surroundings(trainer.device)
+        command = Sweep.command
+        if self.in_worker:  # another process than that of the command
+            command = read_sweep(Path(self.hydra.sweep.dir)).get("command", [])
+        origin: Any = {"command": command, "overrides": self.overrides} | identity(trainer)
+        origin["experiment"] = self.hydra.runtime.choices.get("experiment")
+        here = surroundings(trainer.device)
         here["precision"] = str(trainer.learner.precision).removeprefix("torch.")
         record = Provenance(start.run, origin, here, None if state is None else trainer.step)
         trainer.callbacks = {"provenance": record, **trainer.callbacks}
@@ -273,14 +278,6 @@ class Job:
                 "training_seconds": round(trainer.seconds, 3),
             }  # fmt: skip
             trainer.call("finish", trainer, summary, state)
-
-    def _origin(self) -> dict[str, Any]:
-        """Return what this run was asked for by: command line, overrides and experiment."""
-        command = Sweep.command
-        if self.in_worker:  # another process than that of the command
-            command = read_sweep(Path(self.hydra.sweep.dir)).get("command", [])
-        experiment = self.hydra.runtime.choices.get("experiment")
-        return {"command": command, "overrides": self.overrides, "experiment": experiment}
 
 
 def meet_others() -> None:

@@ -15,9 +15,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from nws.data import Dataset, load_arrays, load_dataset
 from nws.errors import UserError
-from nws.experiment.build import ROWS, SOURCE, build_data, build_machine, build_metrics, build_rule
+from nws.experiment.build import build_data, build_machine, build_metrics, build_rule
 from nws.experiment.checkpoints import State, from_checkpoint, load_checkpoint
-from nws.experiment.config import CONF, check_names, check_section, check_trust, to_dict
+from nws.experiment.config import CONF, check_names, check_trust
 from nws.experiment.hardware import pick_device
 from nws.experiment.run import RunDirectory, open_run, parse_yaml
 from nws.learning import NaturalMetric, Rule
@@ -159,11 +159,8 @@ def load_data(data: Any, device: str | torch.device = "auto", **options: Any) ->
     """
     place = pick_device(device)
     if not isinstance(data, str):
-        named = {"name": "arrays"} | options
-        return load_dataset(load_arrays, device=place, train=data, **named)
-    config = _compose({"data": data}, {"data": options})
-    check_section("data", to_dict(config.data), SOURCE)
-    return build_data(config, place)
+        return load_dataset(load_arrays, device=place, train=data, **{"name": "arrays"} | options)
+    return build_data(_compose({"data": data}, {"data": options}), place)
 
 
 def named_rule(name: str, **options: Any) -> Rule:
@@ -215,9 +212,7 @@ def natural_metrics(
         ('generator', 'recognition')
     """
     more = {"damping": {"value": damping}, "metric": options}
-    config = _compose({"metric": metric, "solver": solver}, more)
-    check_section("metric", to_dict(config.metric), ROWS)
-    return build_metrics(config, 1, machine)
+    return build_metrics(_compose({"metric": metric, "solver": solver}, more), 1, machine)
 
 
 def _compose(choices: dict[str, str], options: dict[str, dict[str, Any]]) -> DictConfig:

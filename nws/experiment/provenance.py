@@ -46,19 +46,14 @@ def read_provenance(run: str | Path) -> Facts:
         return {}
     if not isinstance(record, dict):
         return {}
-    if record.get("state") == "running" and not _lives(record.get("host"), record.get("pid")):
-        record["state"] = "failed"
-    return record
-
-
-def _lives(host: object, pid: Any) -> bool:
-    """Return whether a process may be alive; True where it is of another host."""
-    if host == socket.gethostname():
+    if record.get("state") == "running" and record.get("host") == socket.gethostname():
         try:
-            os.kill(pid, 0)  # the signal 0 only asks
-        except OSError as error:  # others are of another user
-            return not isinstance(error, ProcessLookupError)
-    return True
+            os.kill(record["pid"], 0)  # the signal 0 only asks
+        except PermissionError:  # it is of another user
+            pass
+        except (OSError, KeyError, TypeError, OverflowError):
+            record["state"] = "failed"
+    return record
 
 
 class Provenance(Callback):

@@ -72,7 +72,9 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
 def starting_point(config: DictConfig, overrides: Sequence[str], output: Path) -> Iterator[Start]:
     """Give what the option `resume` of a configuration stands for, with its directory owned."""
     output = output.absolute()
-    resolve_paths(config)
+    for key in ("root", "path"):  # so that a run works from any working directory
+        if config.data.get(key) is not None:
+            config.data[key] = os.path.abspath(os.path.expanduser(str(config.data[key])))
     try:
         path, patience = output, 0.0
         if config.resume == "auto":
@@ -112,13 +114,6 @@ def _start(run: RunDirectory, config: DictConfig, overrides: Sequence[str]) -> S
     resumed = override(saved, config, overrides)
     changed = {override_key(text).split(".")[0] for text in overrides}
     return Start(run, resumed, state, changed)
-
-
-def resolve_paths(config: DictConfig) -> None:
-    """Make the paths of the data absolute, so that a run works from any working directory."""
-    for key in ("root", "path"):
-        if config.data.get(key) is not None:
-            config.data[key] = os.path.abspath(os.path.expanduser(str(config.data[key])))
 
 
 def left_run(output: Path, config: DictConfig) -> Path:

@@ -11,12 +11,11 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from logging.handlers import MemoryHandler
 from pathlib import Path
-from typing import Any
 
 import yaml
 from filelock import FileLock, Timeout
@@ -77,7 +76,13 @@ class RunDirectory:
         """Write metrics.csv and config.yaml as a checkpoint has them."""
         if self.writes:
             remove_temporary(self.path)
-            write_atomically(self.metrics, csv_text(state["rows"]).encode())
+            # The row of step 0 lacks the columns of training.
+            columns = dict.fromkeys(name for each in reversed(state["rows"]) for name in each)
+            text = io.StringIO(newline="")
+            writer = csv.DictWriter(text, [*columns], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(state["rows"])
+            write_atomically(self.metrics, text.getvalue().encode())
             write_atomically(self.config, state["configuration"].encode())
 
     def write(self, name: str, content: bytes) -> Path:
@@ -139,16 +144,6 @@ def now() -> str:
     return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows as metrics.csv has them; the row of step 0 lacks the columns of training."""
-    columns = list(dict.fromkeys(name for each in reversed(rows) for name in each))
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
 def remove_empty(directory: Path) -> None:
     """Remove a directory that holds nothing, and those above it, up to the working directory."""
     with suppress(OSError):  # of one that holds something
@@ -188,7 +183,12 @@ def open_run(path: str | Path) -> tuple[RunDirectory, DictConfig]:
     """
     place = Path(os.path.abspath(os.path.expanduser(path)))
     if place.parent.name == PRETRAINED.name and not place.exists():
-        lay_out(place)
+        names = sorted(each.name for each in PRETRAINED.iterdir() if each.is_dir())
+        if place.name not in names:
+            there = ", ".join(f"pretrained/{name}" for name in names)
+            raise UserError(f"{place} does not exist; the machines that come with nws are {there}")
+        check_folder(place)
+        shutil.copytree(PRETRAINED / place.name, place, dirs_exist_ok=True)
     run = RunDirectory(Path(os.path.realpath(place)))
     if not run.path.is_dir():
         raise UserError(f"{run.path} does not exist; a run prints its directory at start and end")
@@ -199,16 +199,6 @@ def open_run(path: str | Path) -> tuple[RunDirectory, DictConfig]:
     if checkpoint is None:
         raise UserError(f"{run.path} is not a run directory: it has no checkpoints/last.pt")
     return run, parse_yaml(load_checkpoint(checkpoint)["configuration"], checkpoint)
-
-
-def lay_out(path: Path) -> None:
-    """Copy the machine that `pretrained/NAME` names to that path."""
-    names = sorted(each.name for each in PRETRAINED.iterdir() if each.is_dir())
-    if path.name not in names:
-        there = ", ".join(f"pretrained/{name}" for name in names)
-        raise UserError(f"{path} does not exist; the machines that come with nws are {there}")
-    check_folder(path)
-    shutil.copytree(PRETRAINED / path.name, path, dirs_exist_ok=True)
 
 
 def is_run(path: Path) -> bool:

@@ -108,7 +108,17 @@ class Trainer:
         tf32 = self.settings.precision == "tf32"
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
         try:
-            self._fit(stop)
+            with self.terminal.training(self):
+                if not self.rows:
+                    self.rows.append(self._row())
+                    self._keep_row()
+                while not stop.any_of(bool(self.ends)) and not stop.asked():
+                    self._train_until_due(stop)
+                    self._do_what_is_due()
+                if self.ends and self.step < self.total_steps:
+                    log.warning(f"the run ends at {self.place}: {self.ends}")
+                if self.saved_step != self.step:
+                    self._save(best=False)
         except Diverged as error:
             kept = f"{self.run.last} (step {self.saved_step}) is the last good checkpoint"
             if self.saved_step is None:
@@ -116,19 +126,6 @@ class Trainer:
             raise Diverged(f"{error}; {kept}") from error
         finally:
             torch.set_float32_matmul_precision(before)
-
-    def _fit(self, stop: StopSignals) -> None:
-        with self.terminal.training(self):
-            if not self.rows:
-                self.rows.append(self._row())
-                self._keep_row()
-            while not stop.any_of(bool(self.ends)) and not stop.asked():
-                self._train_until_due(stop)
-                self._do_what_is_due()
-            if self.ends and self.step < self.total_steps:
-                log.warning(f"the run ends at {self.place}: {self.ends}")
-            if self.saved_step != self.step:
-                self._save(best=False)
 
     def call(self, method: str, *arguments: Any, only: Collection[str] | None = None) -> list[Any]:
         """Call a method of each callback, or of some; one that only shows the run may fail."""
@@ -221,7 +218,15 @@ class Trainer:
         """Return the row of metrics of this step, and start the sums of the next."""
         own = self.call("row", self)  # a callback may find that the numbers are lost
         row: Row = {"epoch": self.epoch, "step": self.step, "seconds": round(self.seconds, 3)}
-        row |= self._train_means() if self.count else {}
+        if self.count:  # means since the last row
+            train = dict(zip(STATISTICS, (self.sums / self.count).tolist(), strict=True))
+            if not self.learner.rule.recognition_dream:  # the steps need no dreams
+                rows = self.settings.batch_size * self.learner.dreams
+                seed = derive_seed(self.seed, 4, self.step)
+                train["dream_loss"] = dream_loss(self.machine, rows, seed)
+            row |= {f"train/{name}": value for name, value in train.items()}
+            self.sums.zero_()
+            self.count = 0
         row |= self.validate(self.machine)
         row["learning_rate"], rate = self.rates
         if len(self.optimizer.param_groups) > 1:
@@ -234,17 +239,6 @@ class Trainer:
         """Return the columns of an evaluation of a machine."""
         samples, points = self.settings.evaluation_samples, self.settings.evaluation_points
         return validate(machine, self.data, samples, points)
-
-    def _train_means(self) -> Row:
-        """Return the training columns: means since the last row. Start the sums of the next."""
-        train = dict(zip(STATISTICS, (self.sums / self.count).tolist(), strict=True))
-        if not self.learner.rule.recognition_dream:  # the steps need no dreams
-            rows = self.settings.batch_size * self.learner.dreams
-            seed = derive_seed(self.seed, 4, self.step)
-            train["dream_loss"] = dream_loss(self.machine, rows, seed)
-        self.sums.zero_()
-        self.count = 0
-        return {f"train/{name}": value for name, value in train.items()}
 
     def _save(self, best: bool) -> None:
         self.run.save(self.state_dict(), best)
@@ -300,31 +294,19 @@ class Trainer:
             steps = 0 if self.plateau else min(self.step, self.total_steps)
             again = longer or changed & {"optimizer", "scheduler"}
             restore(self.optimizer, self.scheduler, state, steps if again else None)
-            self._load_metrics(state, changed)
+            fresh = bool(changed & {"metric", "solver"})
+            for metric, saved in zip(self.learner.metrics, state["metrics"], strict=False):
+                metric.load_state_dict(saved, "damping" in changed, fresh)
+            for metric in () if state["metrics"] else self.learner.metrics:
+                metric.start_at(self.step)  # a run that had none starts with them here
             for name, saved in state["callbacks"].items():
                 if name in self.callbacks and name not in changed:
                     self.callbacks[name].load_state_dict(saved)
             for name, each in self._stateful().items():
                 each.load_state_dict(state["stateful"][name])
-            self._load_draws(state)
-
-    def _load_metrics(self, state: State, changed: set[str]) -> None:
-        """Restore the metrics; a run that had none starts with them here."""
-        fresh = bool(changed & {"metric", "solver"})
-        for metric, saved in zip(self.learner.metrics, state["metrics"], strict=False):
-            metric.load_state_dict(saved, "damping" in changed, fresh)
-        if not state["metrics"]:
-            for metric in self.learner.metrics:
-                metric.start_at(self.step)
-
-    def _load_draws(self, state: State) -> None:
-        """Let the draws go on; from a new seed where the checkpoint is of another device."""
-        rng = self.learner.rng
-        if state["rng_device"] == rng.device.type:
-            rng.set_state(state["rng"])
-            return
-        log.warning(
-            f"the checkpoint is from {state['rng_device']}: on {rng.device} its draws cannot be"
-            " continued"
-        )
-        rng.manual_seed(derive_seed(self.seed, 1, self.step))
+            rng, device = self.learner.rng, state["rng_device"]
+            if device == rng.device.type:
+                rng.set_state(state["rng"])
+            else:
+                log.warning(f"the checkpoint is from {device}: its draws go on from a new seed")
+                rng.manual_seed(derive_seed(self.seed, 1, self.step))
