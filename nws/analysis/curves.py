@@ -45,20 +45,15 @@ def group_runs(runs: Sequence[Run], by: str = "auto") -> dict[str, list[Run]]:
             name if names.count(name) == 1 else f"{name} ({place})": [run]
             for name, place, run in zip(names, places, runs, strict=True)
         }
-    if by == "auto":
-        return _by_name(runs, but_seed(differing_keys(runs)) or ["algorithm.name"])
     names = by.split(",")
-    known = dict.fromkeys(key for run in runs for key in run.config)
-    keys = [find_key(name, known) for name in names if name != "argument"]
-    return _by_name(runs, keys, "argument" in names)
-
-
-def _by_name(
-    runs: Sequence[Run], keys: Sequence[str], argument: bool = False
-) -> dict[str, list[Run]]:
+    if by == "auto":
+        keys = but_seed(differing_keys(runs)) or ["algorithm.name"]
+    else:
+        known = dict.fromkeys(key for run in runs for key in run.config)
+        keys = [find_key(name, known) for name in names if name != "argument"]
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        parts = [run.argument] * argument + [label(run, keys)] * bool(keys)
+        parts = [run.argument] * ("argument" in names) + [label(run, keys)] * bool(keys)
         groups.setdefault(", ".join(parts), []).append(run)
     return groups
 
@@ -86,7 +81,9 @@ def curve(runs: Sequence[Run], axis: str, column: str) -> Band:
     are those of any run within the span that all share; each run is interpolated linearly. Runs of
     one point each have one mean. Where no span is shared, there are no points.
     """
-    table = pd.concat([_series(run, axis, column) for run in runs], axis=1).sort_index()
+    # The last number where those of the axis repeat.
+    tables = (run.metrics.groupby(run.metrics[axis].round(9)) for run in runs)
+    table = pd.concat([each[column].last().dropna() for each in tables], axis=1).sort_index()
     common = table.dropna()
     if (table.notna().sum() == 1).all():
         place = float(table.index.to_series().mul(table.notna().sum(axis=1)).sum()) / len(runs)
@@ -97,11 +94,6 @@ def curve(runs: Sequence[Run], axis: str, column: str) -> Band:
         values = table.interpolate("index", limit_area="inside").dropna()
     spread = values.std(axis=1).fillna(0.0)  # of one run there is none
     return pd.DataFrame({"mean": values.mean(axis=1), "deviation": spread})
-
-
-def _series(run: Run, axis: str, column: str) -> "pd.Series[float]":
-    """The numbers of a column, by the numbers of another; the last where these repeat."""
-    return run.metrics.groupby(run.metrics[axis].round(9))[column].last().dropna()
 
 
 def scale(bands: Mapping[str, Band], column: str) -> Scale:

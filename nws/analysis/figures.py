@@ -61,7 +61,10 @@ def draw(
         UserError: A logarithmic axis with values of at most 0.
     """
     runs = [run for group in groups.values() for run in group]
-    floor = _floor(runs, column) if log else -np.inf
+    floor = float(pd.concat([run.metrics[column] for run in runs]).min()) if log else -np.inf
+    if log and floor <= 0:  # bands that go below 0 have no place on a logarithmic axis either
+        lowest = f"{column} goes down to {floor:g}"
+        raise UserError(f"a logarithmic axis needs values above 0, {lowest}; leave --log out")
     bands = {name: curve(group, "epoch", column) for name, group in groups.items()}
     found = Scale(None, None, {})
     if not log and ymin is None and ymax is None:
@@ -131,22 +134,11 @@ def _add_legend(figure: Figure) -> None:
     lines, names = figure.axes[0].get_legend_handles_labels()
     letters = 8 + max(len(line) for name in names for line in name.splitlines())  # 8: the handle
     columns = max(1, min(len(names), MAX_COLUMNS, int(LETTERS * figure.get_figwidth() / letters)))
-    legend = figure.legend(
-        lines, names, loc="outside lower center", ncols=columns, handlelength=2.6
-    )
-    for text in legend.get_texts():  # a name with dollar signs is no formula
+    made = figure.legend(lines, names, loc="outside lower center", ncols=columns, handlelength=2.6)
+    for text in made.get_texts():  # a name with dollar signs is no formula
         text.set_parse_math(False)
     rows = sum(name.count("\n") + 1 for name in names) / columns
     figure.set_size_inches(figure.get_size_inches() + np.array([0, LINE * (np.ceil(rows) - 1)]))
-
-
-def _floor(runs: Sequence[Run], column: str) -> float:
-    """The lowest value of any run: bands that go below 0 have no place on a logarithmic axis."""
-    lowest = float(pd.concat([run.metrics[column] for run in runs]).min())
-    if lowest <= 0:
-        found = f"{column} goes down to {lowest:g}"
-        raise UserError(f"a logarithmic axis needs values above 0, {found}; leave --log out")
-    return lowest
 
 
 def _line(axes: Axes, band: pd.DataFrame, floor: float, label: str | None = None) -> None:

@@ -12,8 +12,8 @@ from nws.experiment.config import override_key
 
 #: keys, or groups of them, that tell nothing about what a run computes
 INCIDENTAL = (
-    "name", "device", "progress", "verbosity", "resume", "logger", "hydra", "experiment", "debug",
-    "tuned", "data.root", "trainer.check_every", "trainer.images_every",
+    "name", "device", "progress", "resume", "logger", "hydra", "experiment", "debug", "tuned",
+    "data.root",
 )  # fmt: skip
 #: groups that an algorithm chooses along with itself
 CHOSEN_BY_ALGORITHM = ("algorithm", "metric", "solver", "damping", "optimizer", "scheduler")
@@ -29,10 +29,11 @@ def differing_keys(runs: Sequence[Run]) -> list[str]:
     texts = (text for run in runs for text in run.provenance.get("overrides", ()))
     given = set(map(override_key, texts))
     kept: list[str] = []
-    for key in sorted(filter(_tells, all_differences(runs)), key=_rank):
+    left_out = tuple(f"{name}." for name in INCIDENTAL)
+    keys = [key for key in all_differences(runs) if not f"{key}.".startswith(left_out)]
+    for key in sorted(keys, key=_rank):
         typed = key in given or (_is_name(key) and key.rpartition(".")[0] in given)  # metric=fisher
-        leaders = (name for name in kept if _may_lead(name, key))
-        if typed or not any(_follows(runs, key, leader) for leader in leaders):
+        if typed or not any(_follows(runs, key, leader) for leader in kept):
             kept.append(key)
     return kept
 
@@ -60,17 +61,6 @@ def _is_name(key: str) -> bool:
     return key.endswith((".name", "._target_"))
 
 
-def _tells(key: str) -> bool:
-    """Whether a key says what a run computes."""
-    return not f"{key}.".startswith(tuple(f"{name}." for name in INCIDENTAL))
-
-
-def _may_lead(leader: str, key: str) -> bool:
-    """Whether a key's value may follow from that of a leader: an option of what it names."""
-    chosen = leader == "algorithm.name" and key.partition(".")[0] in CHOSEN_BY_ALGORITHM
-    return chosen or (_is_name(leader) and key.startswith(leader.rpartition(".")[0] + "."))
-
-
 def _rank(key: str) -> tuple[object, ...]:
     """The order of keys: the algorithm, the data, what else has a name, rates, all others, seed."""
     first = ("algorithm.name", "data.name")
@@ -80,9 +70,11 @@ def _rank(key: str) -> tuple[object, ...]:
 
 
 def _follows(runs: Sequence[Run], key: str, leader: str) -> bool:
-    """Whether runs with one value of the leader have one value of the key."""
-    values = pd.DataFrame([(_text(run, leader), _text(run, key)) for run in runs])
-    return bool((values.groupby(0)[1].nunique() == 1).all())
+    """Whether a key is an option of what a leader names, and has one value for each of its."""
+    chosen = leader == "algorithm.name" and key.partition(".")[0] in CHOSEN_BY_ALGORITHM
+    own = _is_name(leader) and key.startswith(leader.rpartition(".")[0] + ".")
+    pairs = {(_text(run, leader), _text(run, key)) for run in runs}
+    return (chosen or own) and len(pairs) == len({value for value, _ in pairs})
 
 
 # --- what keys and values are called --------------------------------------------------------------
@@ -96,18 +88,13 @@ def short_names(keys: Sequence[str]) -> dict[str, str]:
         {'algorithm.name': 'algorithm', 'optimizer.lr': 'lr', 'damping.value': 'damping.value', \
 'trainer.batch_size': 'batch_size'}
     """
-    short = {key: _short(key) for key in keys}
+    short = {}
+    for key in keys:
+        group, _, last = key.rpartition(".")
+        alone = key.startswith(("trainer.", "model.")) or key.endswith("lr")
+        short[key] = group if _is_name(key) else last if alone else ".".join(key.split(".")[-2:])
     taken = list(short.values())
     return {key: name if taken.count(name) == 1 else key for key, name in short.items()}
-
-
-def _short(key: str) -> str:
-    """The shortest name that says what a key is."""
-    parts = key.split(".")
-    if _is_name(key):
-        return ".".join(parts[:-1])
-    alone = parts[0] in ("trainer", "model") or parts[-1].endswith("lr")
-    return parts[-1] if alone else ".".join(parts[-2:])
 
 
 def value_text(key: str, value: Any) -> str:
@@ -134,10 +121,8 @@ def label(run: Run, keys: Sequence[str]) -> str:
 
 def columns_of(runs: Sequence[Run], keys: Sequence[str]) -> pd.DataFrame:
     """Return the values of keys as texts, a line for each run, under short names."""
-    columns = {
-        name: [value_text(key, run.config.get(key)) for run in runs]
-        for key, name in short_names(keys).items()
-    }
+    names = short_names(keys)
+    columns = {names[key]: [value_text(key, run.config.get(key)) for run in runs] for key in keys}
     return pd.DataFrame(columns, index=range(len(runs)), dtype=object)
 
 

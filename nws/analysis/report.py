@@ -108,9 +108,8 @@ def _evaluations(run: Run) -> dict[str, str]:
             asked += f", {checkpoint}" + f", {weights}" * (weights != "plain")
             found[f"log p ({asked})"] = with_error(row["log_likelihood"], row["standard_error"], 2)
             if "log_p_star" in row:
-                found[f"log p* ({asked})"] = with_error(
-                    row["log_p_star"], row["log_p_star_standard_error"], 2
-                )
+                pair = row["log_p_star"], row["log_p_star_standard_error"]
+                found[f"log p* ({asked})"] = with_error(*pair, digits=2)
     return found
 
 
@@ -190,9 +189,8 @@ def figures(every: Sequence[Run]) -> dict[str, Any]:
     """What plotly draws of each view, axis and column: traces, the range of y, what is cut."""
     runs = [run for run in every if len(run.metrics)]
     names = dict.fromkeys(name for run in runs for name in run.metrics.dropna(axis=1, how="all"))
-    columns = sorted(
-        (name for name in names if name not in POSITION), key=lambda name: name != LOG_LIKELIHOOD
-    )
+    columns = [name for name in names if name not in POSITION]
+    columns.sort(key=lambda name: name != LOG_LIKELIHOOD)
     methods, alone = group_runs(runs), group_runs(runs, "run")
     numbers = {run.path: n for n, group in enumerate(methods.values()) for run in group}
     views = {"each run": alone}

@@ -89,22 +89,16 @@ def read_run(path: str | Path, argument: str | None = None) -> Run:
         raise UserError(f"{directory.config} cannot be read: {error}") from error
     metrics = pd.DataFrame(columns=POSITION, dtype=float)
     if os.path.lexists(directory.metrics):
-        metrics = _read_metrics(directory.metrics)
+        try:
+            text = io.StringIO(read_text(directory.metrics))
+            metrics = pd.read_csv(text, dtype=float, float_precision="round_trip")
+            _ = metrics[POSITION]
+        except (ValueError, KeyError) as error:
+            expected = "expected rows of numbers with columns epoch, step and seconds"
+            raise UserError(f"{directory.metrics} cannot be read: {expected} ({error})") from error
+        metrics = metrics.replace([math.inf, -math.inf], math.nan)
     provenance = read_provenance(directory.path)
     return Run(directory.path, argument or str(path), flat, metrics, provenance)
-
-
-def _read_metrics(file: Path) -> pd.DataFrame:
-    try:
-        text = io.StringIO(read_text(file))
-        table = pd.read_csv(text, dtype=float, float_precision="round_trip")
-        _ = table[POSITION]
-    except (ValueError, KeyError) as error:
-        raise UserError(
-            f"{file} cannot be read: expected rows of numbers with columns epoch, "
-            f"step and seconds ({type(error).__name__}: {error})"
-        ) from error
-    return table.replace([math.inf, -math.inf], math.nan)
 
 
 def read_runs(folders: Iterable[str | Path], evaluated: bool = True) -> list[Run]:

@@ -10,15 +10,11 @@ from rich.table import Table
 NUMBER = re.compile(r"\W?\d|$|-$|nan$")  # how a cell of a column of numbers starts
 
 
-def console() -> Console:
-    """A console on standard output; a file or a pipe gets lines as long as they need to be."""
-    width = None if sys.stdout.isatty() else 10_000
-    return Console(width=width, markup=False, highlight=False, emoji=False)
-
-
 def show(cells: pd.DataFrame) -> None:
     """Print a table of texts: columns of numbers to the right, others to the left, none cut."""
-    cells, screen = cells.astype(str), console()
+    width = None if sys.stdout.isatty() else 10_000  # of a file or a pipe: as wide as need be
+    screen = Console(width=width, markup=False, highlight=False, emoji=False)
+    cells = cells.astype(str)
     gap = 2 if screen.width > 100 else 1
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     for place, name in enumerate(cells):

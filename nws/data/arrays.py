@@ -88,23 +88,26 @@ def _images(where: object, arrays: dict[str, np.ndarray], shape: Sequence[int] |
         got = "; ".join(f"{part} {arrays[part].shape} of {kinds[part]}" for part in arrays)
         raise UserError(f"{where}: expected images of one size and kind in all parts, got {got}")
     (size,), kind = sizes, kinds.popitem()[1]
+    if shape is not None:
+        size = height_and_width("data.shape", shape)
+    elif len(size) == 1:
+        side = math.isqrt(size[0])
+        size = (side, side) if side * side == size[0] else (1, size[0])
     images = [_as_bytes(array, kind) for array in arrays.values()]
-    maximum = 1 if kind == BITS else 255
-    return in_parts(images, _image_shape(size, shape), where, maximum)
+    return in_parts(images, size, where, 1 if kind == BITS else 255)
 
 
 def _kind(where: str, array: np.ndarray) -> str:
     """Return what an array holds: `BITS`, `BYTES` or `SHARES`; `UserError` if none of these."""
-    kind = array.dtype.kind
     if array.ndim not in (2, 3) or array.size == 0:
         raise UserError(f"{where}: expected images (N, D) or (N, H, W), got shape {array.shape}")
-    if kind not in "buif":
+    if array.dtype.kind not in "buif":
         raise UserError(f"{where}: expected booleans, integers or floats, got dtype {array.dtype}")
-    low, high = array.min(), array.max()
-    if low >= 0 and high <= (1 if kind == "f" else 255):
-        if high <= 1 and (kind != "f" or np.isin(array, (0, 1)).all()):
+    low, high, floats = array.min(), array.max(), array.dtype.kind == "f"
+    if low >= 0 and high <= (1 if floats else 255):
+        if high <= 1 and (not floats or np.isin(array, (0, 1)).all()):
             return BITS
-        return SHARES if kind == "f" else BYTES
+        return SHARES if floats else BYTES
     expected = "0 and 1, or integers 0..255 (astype('uint8')), or floats in [0, 1]"
     raise UserError(f"{where}: expected {expected}, got {array.dtype} from {low} to {high}")
 
@@ -115,13 +118,3 @@ def _as_bytes(array: np.ndarray, kind: str) -> torch.Tensor:
         array = np.rint(array.astype(np.float32) * 255)
     array = array.view(np.uint8) if array.dtype == np.bool_ else array.astype(np.uint8, copy=False)
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))
-
-
-def _image_shape(size: tuple[int, ...], shape: Sequence[int] | None) -> tuple[int, int]:
-    """Return (H, W) of images of size (D,) or (H, W): as given, as the array says, or a square."""
-    if shape is not None:
-        return height_and_width("data.shape", shape)
-    if len(size) == 2:
-        return size[0], size[1]
-    side = math.isqrt(size[0])
-    return (side, side) if side * side == size[0] else (1, size[0])

@@ -50,12 +50,11 @@ class RawImages:
         pixels = self.shape[0] * self.shape[1]
         expected = f"bytes (torch.uint8) of shape (N, {pixels}) for images of {tuple(self.shape)}"
         for part, images in self.parts().items():
-            if images.dtype != torch.uint8 or images.shape != (max(1, len(images)), pixels):
-                got = f"{images.dtype} of shape {tuple(images.shape)}"
-            elif (white := int(images.max())) > self.maximum:
-                got = f"a byte of {white}, where {self.maximum} means intensity 1"
-            else:
-                continue
+            got = f"{images.dtype} of shape {tuple(images.shape)}"
+            if images.dtype == torch.uint8 and images.shape == (max(1, len(images)), pixels):
+                got = f"a byte of {int(images.max())}, where {self.maximum} means intensity 1"
+                if images.max() <= self.maximum:
+                    continue
             raise UserError(f"RawImages: {part} must be {expected}, got {got}")
 
     def parts(self) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nws.data.dataset import PARTS, RawImages
 from nws.data.reading import explained, find_path, height_and_width, in_parts, resize
-from nws.errors import UserError, positive_int
+from nws.errors import UserError
 from nws.files import check_file
 
 ENDINGS = (".png", ".jpg", ".jpeg")
@@ -89,14 +89,11 @@ def _official(dataset: str, root: Path, options: dict[str, Any]) -> list[Any]:
     return [make(**given)]
 
 
-def _images(
-    parts: Iterable[Iterable[Tensor]], size: int | Sequence[int] | None, where: object
-) -> RawImages:
+def _images(parts: Iterable[Iterable[Tensor]], size: Any, where: object) -> RawImages:
     """Return parts of images (H, W) uint8, brought to `data.size` if it is given."""
-    if isinstance(size, int | float):
-        size = (positive_int("data.size", size),) * 2
-    target = None if size is None else height_and_width("data.size", size)
-    found = [[i if target is None else resize(i[None], target)[0] for i in part] for part in parts]
+    if size is not None:
+        size = height_and_width("data.size", [size] * 2 if isinstance(size, int | float) else size)
+    found = [[i if size is None else resize(i[None], size)[0] for i in part] for part in parts]
     sizes = {tuple(image.shape) for part in found for image in part}
     if len(sizes) > 1:
         got = ", ".join(f"{height}x{width}" for height, width in sorted(sizes))

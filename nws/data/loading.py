@@ -57,10 +57,9 @@ def load_dataset(
     raw = _call(source, name, options)
     size = sum(map(torch.numel, raw.parts().values()))
     host = where == "host" or (where == "auto" and size > SHARE * memory(device))
-    parts: dict[str, Any] = {
-        part: _hold(_binarize(part, images, raw, binarize), device, host)
-        for part, images in raw.parts().items()
-    }
+    parts: dict[str, Any] = {}
+    for part, images in raw.parts().items():
+        parts[part] = _hold(_binarize(part, images, raw, binarize), device, host)
     if raw.unlabeled is raw.train:
         parts["unlabeled"] = parts["train"]
     exact = raw.distribution and (raw.distribution[0].to(device), raw.distribution[1].to(device))
@@ -74,7 +73,7 @@ def _call(source: Callable[..., RawImages], name: str, options: dict[str, Any]) 
         signature = inspect.signature(source)
         known += signature.parameters
         if "root" not in known:
-            options = {key: value for key, value in options.items() if key != "root"}
+            options.pop("root", None)
         signature.bind(**options)
     except (TypeError, ValueError) as error:  # the latter of builtins
         taken = f"its options are {', '.join(known)}"
