@@ -53,8 +53,12 @@ def start(timeout: float = TIMEOUT) -> None:
     if count == 1 or distributed.is_initialized():
         return
     cuda = torch.cuda.is_available() and distributed.is_nccl_available()
+    # On one host torchrun's store has the keys of earlier starts; on several it is new each time.
+    several = os.environ.get("GROUP_WORLD_SIZE", "1") != "1"
+    attempt = "0" if several else os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     try:
-        _store = _meet(min(timeout, MEETING))
+        found = next(rendezvous("env://", timeout=timedelta(seconds=min(timeout, MEETING))))
+        _store = distributed.PrefixStore(f"nws/{attempt}", found[0])
         distributed.init_process_group(
             "cpu:gloo,cuda:nccl" if cuda else "gloo", store=_store, rank=_number("RANK", 0),
             world_size=count, timeout=timedelta(seconds=timeout),
@@ -72,15 +76,6 @@ def start(timeout: float = TIMEOUT) -> None:
         torch.cuda.set_device(_number("LOCAL_RANK", rank()))
     else:  # gloo's threads would end the interpreter with SIGABRT; nccl waits for one that has gone
         atexit.register(stop)
-
-
-def _meet(timeout: float) -> Any:
-    """The store of a run's processes; an error where they have not come in time."""
-    store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
-    # On one host torchrun's store has the keys of earlier starts; on several it is new each time.
-    several = os.environ.get("GROUP_WORLD_SIZE", "1") != "1"
-    attempt = "0" if several else os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return distributed.PrefixStore(f"nws/{attempt}", store)
 
 
 def _number(name: str, default: int, least: int = 0) -> int:

@@ -25,23 +25,18 @@ def module_of(program: str) -> str:
 
 
 def run() -> None:
-    """The program: the first word says which one, the others are its arguments."""
-    with errors_for_people():
-        start()
-
-
-def start() -> None:
-    """Start the program that the first word names, by its own name or its module's."""
+    """The program: the first word says which one, by its own name or its module's."""
     words = sys.argv[1:]
-    if not words or words[0] in ("-h", "--help"):
-        print(HELP.format(programs="\n".join(f"  {n:16} {PROGRAMS[n]}" for n in PROGRAMS)))
-    elif words[0] == "--version":
-        print(f"nws {nws.__version__}")
-    else:
-        program = _named(words[0])
-        name = shlex.join(MODULE) if Path(sys.argv[0]).name == "__main__.py" else "nws"
-        sys.argv[:2] = [f"{name} {program}"]  # argparse and `command_line` take the name from here
-        launch(module_of(program))
+    with errors_for_people():
+        if not words or words[0] in ("-h", "--help"):
+            print(HELP.format(programs="\n".join(f"  {n:16} {PROGRAMS[n]}" for n in PROGRAMS)))
+        elif words[0] == "--version":
+            print(f"nws {nws.__version__}")
+        else:
+            program = _named(words[0])
+            name = shlex.join(MODULE) if Path(sys.argv[0]).name == "__main__.py" else "nws"
+            sys.argv[:2] = [f"{name} {program}"]  # where argparse and `command_line` find it
+            launch(module_of(program))
 
 
 def _named(word: str) -> str:

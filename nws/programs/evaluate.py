@@ -43,10 +43,7 @@ def read_arguments() -> argparse.Namespace:
 
 def run() -> None:
     meet_others()
-    main(read_arguments())
-
-
-def main(given: argparse.Namespace) -> None:
+    given = read_arguments()
     options = ("split", "data_points", "seed", "checkpoint", "weights", "z_samples")
     common = {name: getattr(given, name) for name in options}
     requests = [Request(samples=samples, **common) for samples in sorted({*given.samples})]
@@ -142,7 +139,6 @@ def print_doubts(runs: Sequence[Run], rows: pd.DataFrame) -> None:
     for run, row in zip(runs, rows.to_dict("records"), strict=True):
         if row["z_samples"] and not resolves(row["log_z"], row["z_samples"]):
             print(
-                f"{run.path}: log Z is too small for {row['z_samples']} dreams, so it "
-                "is likely too low and log p* too high, beyond the errors shown; take more with "
-                "--z-samples"
+                f"{run.path}: log Z is too small for {row['z_samples']} dreams, so it is likely too"
+                " low and log p* too high, beyond the errors shown; take more with --z-samples"
             )

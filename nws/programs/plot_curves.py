@@ -6,7 +6,7 @@ from pathlib import Path
 from nws.analysis.curves import curve, group_runs, with_column
 from nws.analysis.figures import draw, figure_paths, labels, save
 from nws.analysis.keys import but_seed, differing_keys
-from nws.analysis.runs import LOG_LIKELIHOOD, Run, read_runs
+from nws.analysis.runs import LOG_LIKELIHOOD, read_runs
 from nws.errors import UserError
 from nws.programs.options import say_replaced, warn
 
@@ -39,7 +39,14 @@ def run() -> None:
     paths = figure_paths(given.output, f"curves_{column.replace('/', '_')}")
     every = read_runs(given.runs)
     runs = with_column(every, column)
-    groups = relabel(group_runs(runs, given.group), given.label)
+    groups, names = group_runs(runs, given.group), given.label
+    if names:
+        if len(names) != len(groups) or len(set(names)) != len(groups) or "" in names:
+            raise UserError(
+                f"--label must be given once for each of the {len(groups)} groups "
+                f"({'; '.join(groups)}), each time another text, got {'; '.join(map(repr, names))}"
+            )
+        groups = dict(zip(names, groups.values(), strict=True))
     bands = {name: curve(group, "epoch", column) for name, group in groups.items()}
     if apart := [name for name, band in bands.items() if band.empty]:
         raise UserError(
@@ -58,14 +65,3 @@ def run() -> None:
         print(f"{text}: {end['mean']:.3f}{spread} after {end.name:g} epochs")
     say_replaced(paths)
     save(files, paths)
-
-
-def relabel(groups: dict[str, list[Run]], labels: list[str]) -> dict[str, list[Run]]:
-    if not labels:
-        return groups
-    if len(labels) != len(groups) or len(set(labels)) != len(groups) or "" in labels:
-        raise UserError(
-            f"--label must be given once for each of the {len(groups)} groups "
-            f"({'; '.join(groups)}), each time another text, got {'; '.join(map(repr, labels))}"
-        )
-    return dict(zip(labels, groups.values(), strict=True))

@@ -42,24 +42,22 @@ def run() -> None:
     folders = given.folders or [name for name in FOLDERS if Path(name).is_dir()]
     if not folders:
         raise UserError(f"there is no folder {' or '.join(FOLDERS)} here; name one with runs in it")
-    every, failures = read_all(folders)
+    every, failures = [], []
+    for path in dict.fromkeys(path for folder in folders for path in find_runs(folder)):
+        try:
+            every.append(read_run(path))
+        except UserError as error:
+            failures.append(str(error))
     if every:
-        print_runs(in_order(every, given.where, given.sort))
+        runs = in_order(every, given.where, given.sort)
+        show(runs_table(runs, differing_keys(runs)))
+        counts = frame(runs)["state"].value_counts(sort=False)
+        states = ", ".join(f"{number} {state}" for state, number in counts.items())
+        print(f"{len(runs)} run{'s' * (len(runs) > 1)}: {states}")
     for message in failures:
         warn(message)
     if not every:
         sys.exit(1)
-
-
-def read_all(folders: Sequence[str]) -> tuple[list[Run], list[str]]:
-    """All runs below folders, each once, and a message for each that cannot be read."""
-    runs, failures = [], []
-    for path in dict.fromkeys(path for folder in folders for path in find_runs(folder)):
-        try:
-            runs.append(read_run(path))
-        except UserError as error:
-            failures.append(str(error))
-    return runs, failures
 
 
 def in_order(runs: Sequence[Run], where: str | None, sort: str | None) -> list[Run]:
@@ -99,11 +97,3 @@ def true_of(table: pd.DataFrame, where: str) -> "pd.Series[bool]":
             f"{where!r}: {error}; names: {FIELDS}, and keys, with a dot in backticks"
         ) from error
     return found
-
-
-def print_runs(runs: Sequence[Run]) -> None:
-    """Print the table, and how many runs are in which state."""
-    show(runs_table(runs, differing_keys(runs)))
-    counts = frame(runs)["state"].value_counts(sort=False)
-    states = ", ".join(f"{number} {state}" for state, number in counts.items())
-    print(f"{len(runs)} run{'s' * (len(runs) > 1)}: {states}")

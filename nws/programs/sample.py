@@ -134,8 +134,12 @@ class Drawing:
     def inpaint(self) -> View:
         """The missing pixels at the end of a chain that starts from a generated image."""
         parts, names = self.originals()
-        originals = parts[-1]
-        missing = read_mask(self.given.mask, self.loaded.shape).to(originals.device)
+        originals, mask, shape = parts[-1], self.given.mask, self.loaded.shape
+        if mask.lower().endswith(".png"):
+            missing = read_image(Path(mask), shape) > 0.5
+        else:
+            missing = sampling.half_mask(shape, mask)
+        missing = missing.to(originals.device)
         start = torch.where(missing, self.dreams(len(originals)), originals)
         filled = self.run_chain(start, observed=~missing)[-1]
         left = torch.where(missing, MISSING, originals)
@@ -214,12 +218,6 @@ class Drawing:
         self.ess = sum(sizes) / len(sizes)
         return frames
 
-    def doubt(self) -> list[str]:
-        """Why the pictures cannot be trusted, where they cannot."""
-        size = f"effective sample size {self.ess:.1f} of {self.given.samples}"
-        text = f"{size}: too few to follow p; take more with --samples"
-        return [text] * (self.ess < TRUSTED_ESS)  # nan: no importance samples
-
     def grid(self, images: Tensor, columns: int | None = None) -> Tensor:
         return pictures.image_grid(images, self.loaded.shape, self.given.columns or columns)
 
@@ -235,20 +233,6 @@ def read_image(path: Path, shape: tuple[int, int]) -> Tensor:
     return torch.from_numpy(np.asarray(grey) / np.float32(255)).flatten()
 
 
-def read_mask(mask: str, shape: tuple[int, int]) -> Tensor:
-    """Which pixels are missing, (H W,) booleans: a half, or the white of a PNG of the same size."""
-    if not mask.lower().endswith(".png"):
-        return sampling.half_mask(shape, mask)
-    return read_image(Path(mask), shape) > 0.5
-
-
-def origin(loaded: LoadedRun, given: argparse.Namespace) -> str:
-    """The first line of the caption: what, and which machine."""
-    path = loaded.directory.path
-    kind = f"{given.checkpoint} checkpoint" + ", averaged weights" * (given.weights == "average")
-    return f"{given.what}, {path.parent.name}/{path.name}, step {loaded.state['step']:,} ({kind})"
-
-
 def run() -> None:
     given = read_arguments()
     loaded = open_machine(given.run, given)
@@ -260,11 +244,17 @@ def run() -> None:
     gibbs = given.chain == "gibbs" or (given.chain is None and is_bidirectional(loaded.config))
     drawing = Drawing(given, loaded, torch.Generator(loaded.device).manual_seed(given.seed), gibbs)
     frames, shown = getattr(drawing, given.what)()
-    caption = "\n".join([origin(loaded, given), shown, *drawing.doubt()])
+    place = loaded.directory.path
+    kind = f"{given.checkpoint} checkpoint" + ", averaged weights" * (given.weights == "average")
+    origin = f"{place.parent.name}/{place.name}, step {loaded.state['step']:,} ({kind})"
+    caption = f"{given.what}, {origin}\n{shown}"
+    if drawing.ess < TRUSTED_ESS:  # nan: no importance samples
+        size = f"effective sample size {drawing.ess:.1f} of {given.samples}"
+        caption += f"\n{size}: too few to follow p; take more with --samples"
     if given.output:
         say_replaced([path])
     if given.what == "chain":
         pictures.save_gif(frames, path, caption)
     else:
         pictures.save_png(frames[0], path, caption)
-    print(f"{caption}\n{path}\n{loaded.directory.path}")
+    print(f"{caption}\n{path}\n{place}")

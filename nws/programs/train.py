@@ -8,7 +8,6 @@ import os
 import shlex
 import signal
 import sys
-from pathlib import Path
 
 from nws.errors import Stopped, UserError
 from nws.experiment.config import CONF, override_key
@@ -41,22 +40,15 @@ def help_text(asked: list[str]) -> str:
     groups = {str(group): [p for p in files if files[p] == group] for group in files.values()}
     del groups["."]
     if not asked:
-        lines = [
-            f"  {group + '=':28} {', '.join(path.stem for path in paths)}"
-            for group, paths in groups.items()
-            if not group.startswith("hydra")
-        ]
+        own = {group: paths for group, paths in groups.items() if not group.startswith("hydra")}
+        lines = [f"  {g + '=':28} {', '.join(path.stem for path in own[g])}" for g in own]
         keys = (CONF / "config.yaml").read_text()
         return USAGE.format(train=command_line("train")) + "\n".join([*lines, "", keys.strip()])
     unknown = [word for word in asked if word not in groups]
     if unknown:
         raise UserError(f"--help takes the groups {', '.join(groups)}; got {shlex.join(unknown)}")
-    texts = [
-        f"{group}={path.stem}\n{path.read_text().strip()}"
-        for group in asked
-        for path in groups[group]
-    ]
-    return "\n\n".join(texts)
+    paths = [(group, path) for group in asked for path in groups[group]]
+    return "\n\n".join(f"{name}={path.stem}\n{path.read_text().strip()}" for name, path in paths)
 
 
 def run() -> None:
@@ -83,12 +75,7 @@ def run() -> None:
             raise KeyboardInterrupt from None
         raise
     finally:
-        _report(Sweep.directory)
+        if Sweep.directory is not None:
+            from nws.analysis.summaries import print_sweep  # pandas takes its time
 
-
-def _report(sweep: Path | None) -> None:
-    """Print the table of a sweep, however it ended, and its directory."""
-    if sweep is not None:
-        from nws.analysis.summaries import print_sweep  # pandas takes its time
-
-        print_sweep(sweep)
+            print_sweep(Sweep.directory)
