@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from numbers import Integral, Real
 
@@ -31,6 +31,14 @@ def positive_int(name: str, value: object, minimum: int = 1, maximum: float = ma
         return int(value)  # type: ignore
     most = f" and at most {maximum:,}" if maximum < math.inf else ""
     raise UserError(f"{name} must be a whole number of at least {minimum}{most}, got {value!r}")
+
+
+def one_of(name: str, value: object, choices: Iterable[object]) -> None:
+    """Raise `UserError` where the value of an option is none of the choices."""
+    if value not in (there := [*choices]):
+        words = [str(each) for each in there]
+        expected = " or ".join(words) if len(words) == 2 else f"one of {', '.join(words)}"
+        raise UserError(f"{name} must be {expected}, got {value!r}")
 
 
 def number(name: str, value: object, expected: str, holds: Callable[[float], bool]) -> float:

@@ -79,10 +79,7 @@ def remove_temporary(folder: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raise `UserError` where a file cannot be written at a path, before work is spent on it.
-
-    Folders that are missing are none: they are made when the file is written.
-    """
+    """Raise `UserError` where a file cannot be written at a path, or its folders not be made."""
     _check_name(path)
     check_folder(path.parent)
 

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import torch
 from rich.progress import track
-from scipy.stats import bootstrap
 from torch import Tensor
 
 from nws.analysis.runs import is_bidirectional
@@ -119,11 +118,9 @@ def bootstrap_interval(values: "np.ndarray[Any, Any]", seed: int = 0) -> list[fl
     """
     if len(values) < 2:
         return None
-    found = bootstrap(
-        (values,), np.mean, n_resamples=RESAMPLES, batch=50, method="percentile",
-        rng=np.random.default_rng(seed),
-    )  # fmt: skip
-    return [float(end) for end in found.confidence_interval]
+    rng = np.random.default_rng(seed)
+    means = [rng.choice(values, len(values)).mean() for _ in range(RESAMPLES)]
+    return [float(end) for end in np.percentile(means, (2.5, 97.5))]
 
 
 # --- sums -----------------------------------------------------------------------------------------

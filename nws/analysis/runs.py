@@ -57,10 +57,7 @@ class Run:
 
     @cached_property
     def best(self) -> dict[str, float]:
-        """The row of metrics.csv with the best `valid/log_likelihood`; {} where there is none.
-
-        As best.pt, it leaves out step 0, before any training.
-        """
+        """The row with the best `valid/log_likelihood`, without step 0; {} where there is none."""
         values = self.metrics.get(LOG_LIKELIHOOD, pd.Series(dtype=float))
         values = values[self.metrics["step"] > 0].dropna()
         return dict(self.metrics.loc[values.idxmax()]) if len(values) else {}

@@ -66,10 +66,7 @@ def means_table(
 
 
 def print_sweep(directory: Path) -> None:
-    """Print the end of a sweep: its runs, the means over seeds, and the best run's directory.
-
-    A folder without runs prints nothing.
-    """
+    """Print the end of a sweep: its runs, the means over seeds, and the best run's directory."""
     try:
         runs = [read_run(path) for path in find_runs(directory)]
     except UserError:  # no job came to a run of its own

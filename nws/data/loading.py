@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from nws.data.dataset import CHUNK, Dataset, RawImages, Split
-from nws.errors import UserError
+from nws.errors import UserError, one_of
 
 BINARIZATIONS = ("resample", "static", "threshold", "none")
-WHERE = ("device", "host", "auto")
 SHARE = 0.5  # of a device's memory, that the bytes of a data set take at most with `auto`
 # Seeds of the draw that makes a part binary, constants: every run sees the same images.
 DRAW_SEEDS = {"train": 101, "valid": 202, "test": 303, "unlabeled": 404}
@@ -50,9 +49,8 @@ def load_dataset(
         ('digits', 1297, torch.Size([250, 64]))
     """
     name = name or getattr(source, "__name__", "data").removeprefix("load_")
-    for option, value, choices in (("binarize", binarize, BINARIZATIONS), ("where", where, WHERE)):
-        if value not in choices:
-            raise UserError(f"data.{option} must be one of {', '.join(choices)}, got {value!r}")
+    one_of("data.binarize", binarize, BINARIZATIONS)
+    one_of("data.where", where, ("device", "host", "auto"))
     device = torch.device(device)
     raw = _call(source, name, options)
     size = sum(map(torch.numel, raw.parts().values()))

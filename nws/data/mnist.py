@@ -60,10 +60,7 @@ def _find(folder: Path) -> list[Path]:
 
 
 def _read(file: Path) -> Tensor:
-    """Return the bytes (N, H, W) of an idx file; a map of it, if it is not packed.
-
-    Its header is 0, 0, 8 (for bytes), 3 (dimensions); then the sizes, as big-endian 32 bits.
-    """
+    """Return the bytes (N, H, W) of an idx file; a map of it, if it is not packed."""
     check_file(file)
     advice = "delete it and run again to download it, or replace it by a good copy"
     with explained(f"{file} is damaged, or no idx file of images", advice):
@@ -72,6 +69,6 @@ def _read(file: Path) -> Tensor:
                 array = np.frombuffer(bytearray(content.read(MAX_BYTES)), np.uint8)
         else:
             array = np.memmap(file, np.uint8, "c")
-        if array[:4].tolist() != [0, 0, 8, 3]:
+        if array[:4].tolist() != [0, 0, 8, 3]:  # bytes, of 3 dimensions; their sizes come next
             raise ValueError(f"its magic number is {array[:4].tolist()}")
         return torch.from_numpy(array[16:].reshape(array[4:16].view(">u4").tolist()))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nws.data.dataset import RawImages
 from nws.data.reading import explained, find_path, resize
-from nws.errors import UserError
+from nws.errors import UserError, one_of
 
 SPLITS = ("unlabeled", "train", "both")  # the folds number the first two 0 and 1
 FILE_SIDES = {24: 48, 48: 48, 96: 96}  # the side asked for, and the side of the file's images
@@ -35,9 +35,7 @@ def load_tfd(
     """
     options = {"fold": (fold, range(FOLDS)), "split": (split, SPLITS), "size": (size, FILE_SIDES)}
     for option, (value, choices) in options.items():
-        if value not in tuple(choices):
-            expected = ", ".join(map(str, choices))
-            raise UserError(f"data.{option} must be one of {expected}, got {value!r}")
+        one_of(f"data.{option}", value, choices)
     side, size = FILE_SIDES[size], int(size)
     file = find_path("data.root", root) / "TFD" / f"TFD_{side}x{side}.mat"
     images, folds = _read(file, side)

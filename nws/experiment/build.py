@@ -12,7 +12,7 @@ from torch.optim import Optimizer, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from nws.data import Dataset, load_dataset
-from nws.errors import UserError, number, positive_int
+from nws.errors import UserError, number, one_of, positive_int
 from nws.experiment.batches import check_seed, derive_seed, steps_per_epoch
 from nws.experiment.callbacks import Callback
 from nws.experiment.config import (
@@ -90,9 +90,7 @@ class Settings:
             given, most = getattr(self, name), MOST_SAMPLES if "samples" in name else math.inf
             if given is not None or name != "evaluation_points":
                 setattr(self, name, positive_int(f"trainer.{name}", given, maximum=most))
-        if self.precision not in PRECISIONS:
-            expected = ", ".join(PRECISIONS)
-            raise UserError(f"trainer.precision must be one of {expected}, got {self.precision!r}")
+        one_of("trainer.precision", self.precision, PRECISIONS)
 
     def total_steps(self, images: int) -> int:
         """Return the number of steps of a run on so many training images."""
@@ -230,16 +228,13 @@ def build_damping(config: DictConfig, total_steps: int) -> Damping:
 def build_metrics(
     config: DictConfig, total_steps: int, machine: HelmholtzMachine
 ) -> list[NaturalMetric]:
-    """Return a metric for each network from `metric`, `solver`, `damping`; none if Euclidean.
-
-    The options of `RowOptions` say which rows a metric takes in. The metric's own come first.
-    """
+    """Return a metric for each network from `metric`, `solver`, `damping`; none if Euclidean."""
     options = to_dict(config.metric)
     if options.get("_target_") is None:
         return []
     check_section("metric", options, ROWS)
     taken, _ = parameters_of(locate(options["_target_"], "metric"))
-    names = [name for name in ROWS if name in options and name not in taken]
+    names = [name for name in ROWS if name in options and name not in taken]  # its own come first
     rows = RowOptions(**{name: options.pop(name) for name in names})
     extra = {}
     if "solver" in taken:

@@ -264,11 +264,8 @@ def filled(value: Any, total_steps: int) -> Any:
 
 def check_keys(config: DictConfig, mistakes: Mistakes) -> None:
     """Collect missing values, keys that nothing reads, and values that do not resolve."""
-    known = OmegaConf.load(CONF / "config.yaml")
-    assert isinstance(known, DictConfig)
-    names = {str(key) for key in known if key not in ("defaults", "hydra")} | {"tuned"}
-    for each in known.defaults:
-        names |= {str(key).split()[-1].split("/")[0] for key in each} if each != "_self_" else set()
+    names = {*map(str, OmegaConf.load(CONF / "config.yaml")), "tuned"} - {"defaults", "hydra"}
+    names |= {path.name for path in CONF.iterdir() if path.is_dir()}
     mistakes.attempt(check_names, "", [str(key) for key in config], sorted(names), "train.py")
     for key in sorted(OmegaConf.missing_keys(config)):
         mistakes.texts.append(f"{key} has no value (???); give {key}=VALUE")

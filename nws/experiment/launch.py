@@ -49,10 +49,6 @@ log = logging.getLogger(__name__)
 
 AGREE_EVERY = 4  # steps between two looks of several processes at whether to stop
 PARENT = "NWS_SWEEP_PROCESS"  # the variable by which workers know the process of their sweep
-# Loggers that say what a run says itself; and Optuna's data base, even where there is none.
-CHATTY = (
-    "hydra._internal.core_plugins.basic_launcher", "hydra_plugins.hydra_joblib_launcher", "alembic",
-)  # fmt: skip
 STARTED = ""  # when the program was started, with microseconds: one for each run
 
 
@@ -96,8 +92,6 @@ class Sweep(Callback):
         """Write sweep.yaml, unless the sweep goes on."""
         with errors_for_people():  # Hydra would only warn
             self._start(config, Path(config.hydra.sweep.dir).absolute())
-        for name in CHATTY:
-            logging.getLogger(name).setLevel(logging.WARNING)
         os.environ[PARENT] = str(os.getpid())
 
     def _start(self, config: DictConfig, directory: Path) -> None:

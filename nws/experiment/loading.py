@@ -14,7 +14,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from nws.data import Dataset, load_arrays, load_dataset
-from nws.errors import UserError
+from nws.errors import UserError, one_of
 from nws.experiment.build import build_data, build_machine, build_metrics, build_rule
 from nws.experiment.checkpoints import State, from_checkpoint, load_checkpoint
 from nws.experiment.config import CONF, check_names, check_trust
@@ -107,12 +107,8 @@ def load_run(
     Raises:
         UserError: Where there is no run, a file is damaged, or an option is none of these.
     """
-    for name, value, choices in (
-        ("checkpoint", checkpoint, ("best", "last")),
-        ("weights", weights, ("plain", "average")),
-    ):
-        if value not in choices:
-            raise UserError(f"{name} must be {' or '.join(choices)}, got {value!r}")
+    one_of("checkpoint", checkpoint, ("best", "last"))
+    one_of("weights", weights, ("plain", "average"))
     place = pick_device(device)
     run, _ = open_run(path)
     file = run.best if checkpoint == "best" else run.last
@@ -218,9 +214,7 @@ def natural_metrics(
 def _compose(choices: dict[str, str], options: dict[str, dict[str, Any]]) -> DictConfig:
     """Return the configuration of these choices of groups, with these values of options."""
     for group, choice in choices.items():
-        there = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
-        if choice not in there:
-            raise UserError(f"{group} must be one of {', '.join(there)}, got {choice!r}")
+        one_of(group, choice, sorted(path.stem for path in (CONF / group).glob("*.yaml")))
     overrides = [f"{group}={choice}" for group, choice in choices.items()]
     with hydra.initialize_config_dir(str(CONF), job_name="nws", version_base="1.3"):
         config = hydra.compose("config", overrides)

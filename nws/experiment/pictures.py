@@ -114,10 +114,7 @@ def stacked_grid(
 
 
 def captioned(grid: Tensor, caption: str) -> Image.Image:
-    """Return a grid (3, height, width) in [0, 1] as a picture, with a caption below it.
-
-    Lines of the caption are broken between words. A grid that is narrow gets a white margin.
-    """
+    """Return a grid (3, height, width) in [0, 1] as a picture, with a caption below it."""
     grey = grid.detach().mul(255).round().to(torch.uint8).permute(1, 2, 0).numpy()
     picture = Image.fromarray(grey)
     if not caption:

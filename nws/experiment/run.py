@@ -85,12 +85,10 @@ class RunDirectory:
             write_atomically(self.metrics, text.getvalue().encode())
             write_atomically(self.config, state["configuration"].encode())
 
-    def write(self, name: str, content: bytes) -> Path:
-        """Write another file of the run, and return its path."""
-        path = self.path / name
+    def write(self, name: str, content: bytes) -> None:
+        """Write another file of the run."""
         if self.writes:
-            write_atomically(path, content)
-        return path
+            write_atomically(self.path / name, content)
 
     def keep_log(self) -> None:
         """Let all that is logged go to train.log as well. A full disk costs lines of it alone."""
@@ -104,10 +102,7 @@ class RunDirectory:
 
     @contextmanager
     def owned(self, patience: float = 0.0) -> Iterator[None]:
-        """Have this process own the directory: the kernel frees the lock however it ends.
-
-        `patience` are seconds to wait for it. `Taken` where another process trains here.
-        """
+        """Own the directory; `Taken` where another process still does after `patience` seconds."""
         self.check_links()
         place = self.path / ".lock"
         lock = FileLock(place, fallback_to_soft=False)
@@ -121,11 +116,6 @@ class RunDirectory:
                 f"{self.path} is being trained by {who}; nothing was changed. Wait for its end,"
                 " stop it, or give another directory"
             ) from None
-        except OSError as error:
-            raise UserError(
-                f"{self.path} cannot be written to ({error.strerror or error}); make room or"
-                " choose another folder"
-            ) from error
         try:
             logging.getLogger().addHandler(self._log)
             yield
@@ -170,7 +160,7 @@ def parse_yaml(text: str, path: Path) -> DictConfig:
         found = OmegaConf.create(text)
         if not isinstance(found, DictConfig) or not found:
             raise ValueError("it has no keys and values")
-    except (Exception, RecursionError) as error:
+    except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"{path} is damaged: {reason}; put back a good copy") from error
     return found

@@ -57,10 +57,7 @@ def row_parts(row: Row) -> list[str]:
 
 
 class Terminal:
-    """What one run shows: bars (`progress`) where the output is a terminal.
-
-    The name of a `job` that shares the output with others stands before each line, without bars.
-    """
+    """What one run shows: bars on a terminal; a `job` that shares it puts its name before lines."""
 
     def __init__(self, progress: bool = True, job: str | None = None, speaks: bool = True) -> None:
         self.speaks = speaks
@@ -100,18 +97,17 @@ class Terminal:
         table.add_column(overflow="fold")
         for label, what in rows:
             table.add_row(label, Text(what))
-        frame = Panel(
+        self.console.print(Panel(
             table, title=Text(title, "bold"), subtitle=Text(foot, "dim"), title_align="left",
             subtitle_align="right", expand=False,
-        )  # fmt: skip
-        self.console.print(frame)
+        ))  # fmt: skip
 
     @contextmanager
     def training(self, trainer: Trainer) -> Iterator[None]:
         """Show a bar while a run goes on."""
         with self.bars:
-            self._bar = self.bars.add_task("training", total=trainer.total_steps, note="")
-            self.bars.update(self._bar, completed=trainer.step)
+            total, step = trainer.total_steps, trainer.step
+            self._bar = self.bars.add_task("training", total=total, completed=step, note="")
             yield
         self.bars.remove_task(self._bar)
 

@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from nws.errors import UserError
+from nws.errors import UserError, one_of
 from nws.experiment.callbacks.callback import Callback, Row, Trainer
-
-MODES = ("online", "offline", "disabled")
 
 
 class WandbLogger(Callback):
@@ -26,8 +24,7 @@ class WandbLogger(Callback):
     shows = True
 
     def __init__(self, mode: Any = "offline", **options: Any) -> None:
-        if mode not in MODES:
-            raise UserError(f"logger.mode must be one of {', '.join(MODES)}, got {mode!r}")
+        one_of("logger.mode", mode, ("online", "offline", "disabled"))
         if not isinstance(options.get("project", ""), str):
             raise UserError(f"logger.project must be a text, got {options['project']!r}")
         self.mode, self.options = mode, options
