@@ -43,11 +43,8 @@ class Batches:
         steps_per_epoch(size, len(data.train), "training")
         if "unlabeled" in sources:
             if data.unlabeled is None:
-                raise UserError(
-                    "metric.batch=unlabeled needs a data set with unlabelled images,"
-                    f" {data.name} has none; use data=tfd, or metric.batch=other for another batch"
-                    " of the training images"
-                )
+                way = "take data=tfd, or metric.batch=other for other training images"
+                raise UserError(f"metric.batch=unlabeled: {data.name} has no such images; {way}")
             steps_per_epoch(size, len(data.unlabeled), "unlabelled")
 
     def at(self, step: int, rng: torch.Generator) -> list[Tensor]:

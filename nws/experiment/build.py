@@ -136,10 +136,8 @@ def build_parts(config: DictConfig, device: torch.device) -> Parts:
     learner = WakeSleep(machine, rule, rng, metrics, product_type(settings.precision, device))
     if data.distribution is not None and not can_enumerate(machine, len(data.distribution[0])):
         data = replace(data, distribution=None)
-        log.warning(
-            f"metrics.csv will not have exact/kl: layers {list(machine.sizes[1:])} have too many"
-            " states to sum over; model=toy has few enough"
-        )
+        layers = f"layers {list(machine.sizes[1:])} have too many states to sum over"
+        log.warning(f"metrics.csv will not have exact/kl: {layers}; model=toy has few enough")
     return Parts(settings, data, learner, optimizer, scheduler, callbacks, total)
 
 

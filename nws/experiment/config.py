@@ -119,10 +119,8 @@ def check_trust(config: DictConfig, trusted: Sequence[str], where: object) -> No
     for key, target in foreign_targets(config):
         if not any(f"{target}.".startswith(f"{each}.") for each in trusted):
             module = target.partition(".")[0]
-            raise UserError(
-                f"{where} wants to call {target} ({key}._target_), which no run of ours needs; if"
-                f" you trust it, add trust=[{module}] to train.py, or --trust {module} to others"
-            )
+            way = f"add trust=[{module}] to train.py, or --trust {module} to others, to trust it"
+            raise UserError(f"{where} wants to call {target} ({key}._target_); {way}")
 
 
 def is_known(target: str) -> bool:
@@ -146,11 +144,9 @@ def locate(target: object, option: str) -> Callable[..., Any]:
     try:
         found = pkgutil.resolve_name(str(target))
     except Exception as error:  # a file of the user's own may raise any
-        raise UserError(
-            f"{option}._target_={target} cannot be imported ({describe(error)}); a file of your own"
-            " has to lie in the working directory, beside train.py or on PYTHONPATH, under a name"
-            " that no library has"
-        ) from error
+        place = "has to lie in the working directory, beside train.py or on PYTHONPATH"
+        reason = f"cannot be imported ({describe(error)}); a file of your own {place}"
+        raise UserError(f"{option}._target_={target} {reason}") from error
     if not callable(found):
         raise UserError(f"{option}._target_ must name a function or a class, got {target}")
     return found

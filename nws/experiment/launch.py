@@ -98,8 +98,7 @@ class Sweep(Callback):
         if distributed.size() > 1:
             raise UserError(
                 "a sweep (-m) starts its runs by itself, and torchrun starts the processes of one"
-                " run; start run after run by torchrun, or the sweep without it, on SLURM with"
-                " hydra/launcher=slurm_nodes for several processes a run"
+                " run; start run after run by it, or the sweep alone (hydra/launcher=slurm_nodes)"
             )
         record, overrides = directory / SWEEP, sweep_command(config.hydra.overrides)
         before = read_sweep(directory)

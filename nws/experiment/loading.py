@@ -56,9 +56,8 @@ class LoadedRun:
         pixels, visible = data.shape[0] * data.shape[1], self.machine.sizes[0]
         if pixels != visible:
             raise UserError(
-                f"{self.directory.path} is of another architecture: its machine has {visible}"
-                f" visible units, and the images of {data.name} have {pixels} pixels now;"
-                " give the data that it was trained with"
+                f"the machine of {self.directory.path} has {visible} visible units, and the images"
+                f" of {data.name} have {pixels} pixels now; give the data that it was trained with"
             )
         return data
 
@@ -120,10 +119,8 @@ def load_run(
         if weights == "average":
             average = state["callbacks"].get("average") or {"count": 0}
             if not average["count"]:
-                raise UserError(
-                    f"{file} has no averaged weights; a run has them with average=exponential or"
-                    " average=tail, from average.start on"
-                )
+                way = "a run has them with average=exponential or average=tail, from its start on"
+                raise UserError(f"{file} has no averaged weights; {way}")
             parameters = average["machine"]
         if not all(each.isfinite().all() for each in parameters.values()):
             raise UserError(f"{file} has parameters that are not finite, of no use to any program")

@@ -98,10 +98,8 @@ def _start(run: RunDirectory, config: DictConfig, overrides: Sequence[str]) -> S
         run.check_free()
         return Start(run, config)
     if state is None:
-        raise UserError(
-            f"expected a checkpoint at {run.last}, found none; copies by nws export, and runs"
-            " without their checkpoints, can be looked at but not gone on with"
-        )
+        others = "copies by nws export, and runs without their checkpoints, can only be looked at"
+        raise UserError(f"expected a checkpoint at {run.last}, found none; {others}")
     saved = parse_yaml(state["configuration"], run.last)
     if config.resume == "auto":
         check_same(config, saved, run.path, ANOTHER)

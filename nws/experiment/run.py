@@ -112,10 +112,8 @@ class RunDirectory:
             place.write_text(f"process {os.getpid()} on {socket.gethostname()} since {now()}")
         except Timeout:
             who = read_text(place, 1000) or "another process"
-            raise Taken(
-                f"{self.path} is being trained by {who}; nothing was changed. Wait for its end,"
-                " stop it, or give another directory"
-            ) from None
+            what = f"{self.path} is being trained by {who}; nothing was changed"
+            raise Taken(f"{what}; wait for its end, stop it, or give another directory") from None
         try:
             logging.getLogger().addHandler(self._log)
             yield

@@ -45,9 +45,7 @@ def estimate_noise(gradients: Tensor, size: int) -> GradientNoise:
     """
     count = len(gradients)
     if count < 2:
-        raise UserError(
-            f"the noise of gradients needs at least 2 batches, got {count}; take more batches"
-        )
+        raise UserError(f"the noise of gradients needs at least 2 batches, got {count}; take more")
     mean = gradients.mean(0)
     trace = size * (gradients - mean).square().sum() / (count - 1)
     squared_norm = mean.square().sum() - trace / (size * count)

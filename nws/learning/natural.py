@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nws.errors import UserError, number, positive_int
+from nws.errors import UserError, number, one_of, positive_int
 from nws.learning.gradients import Term
 from nws.learning.rows import layer_rows
 from nws.learning.together import sum_
@@ -46,14 +46,8 @@ class RowOptions:
     max_kl: float | None = None
 
     def __post_init__(self) -> None:
-        choices = {
-            "generator_rows": ("model", "posterior"),
-            "batch": ("same", "other", "unlabeled"),
-        }
-        for name, allowed in choices.items():
-            found = getattr(self, name)
-            if found not in allowed:
-                raise UserError(f"metric.{name} must be one of {', '.join(allowed)}, got {found!r}")
+        one_of("metric.generator_rows", self.generator_rows, ("model", "posterior"))
+        one_of("metric.batch", self.batch, ("same", "other", "unlabeled"))
         positive_int("metric.refresh_every", self.refresh_every)
         if self.max_rows is not None:
             positive_int("metric.max_rows", self.max_rows)
@@ -197,10 +191,7 @@ class NaturalMetric:
         self._let_go()
 
     def check(self) -> None:
-        """Raise `UserError` for a matrix that could not be inverted on a device (synchronises).
-
-        A step does not wait for the device to say so; on the CPU it has raised the error itself.
-        """
+        """Raise `UserError` for a matrix that could not be inverted on a device (synchronises)."""
         self.metric.check()
 
     def report(self) -> dict[str, float]:

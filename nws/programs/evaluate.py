@@ -133,8 +133,8 @@ def print_doubts(runs: Sequence[Run], rows: pd.DataFrame) -> None:
     if len(low):
         print(
             f"{LOW}: the effective sample size is below {TRUSTED_ESS:g} in {len(low)} of "
-            f"{len(rows)} rows, so their log p is likely too low, beyond the errors "
-            "shown; take more with --samples"
+            f"{len(rows)} rows, so their log p is likely too low, beyond the errors shown; take "
+            "more with --samples"
         )
     for run, row in zip(runs, rows.to_dict("records"), strict=True):
         if row["z_samples"] and not resolves(row["log_z"], row["z_samples"]):

@@ -49,10 +49,8 @@ def run() -> None:
         groups = dict(zip(names, groups.values(), strict=True))
     bands = {name: curve(group, "epoch", column) for name, group in groups.items()}
     if apart := [name for name, band in bands.items() if band.empty]:
-        raise UserError(
-            f"the runs of {', '.join(apart)} share no epochs, so they have no mean; "
-            "separate them with --group, or give fewer"
-        )
+        way = "so they have no mean; separate them with --group, or give fewer"
+        raise UserError(f"the runs of {', '.join(apart)} share no epochs, {way}")
     for name, group in groups.items():
         if unlike := but_seed(differing_keys(group)):
             warn(f"{name} is a mean over runs that differ in {', '.join(unlike[:4])}")

@@ -25,10 +25,8 @@ class Patience(Callback):
     def ends(self) -> str:  # type: ignore[override]
         if self.evaluations is None or self.waited < self.evaluations:
             return ""
-        return (
-            f"{self.waited} evaluations brought no better valid/log_likelihood; go on with"
-            f" callbacks.patience.evaluations=N, N > {self.waited}"
-        )
+        way = f"go on with callbacks.patience.evaluations=N, N > {self.waited}"
+        return f"{self.waited} evaluations brought no better valid/log_likelihood; {way}"
 
     def after_row(self, trainer: Trainer, row: Row) -> None:
         """Count; `trainer.best` is that of the rows before."""

@@ -23,10 +23,8 @@ class TensorBoardLogger(Callback):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise UserError(
-                "logger=tensorboard needs the package tensorboard, which is not installed:"
-                " pip install -c constraints.txt '.[tensorboard]'"
-            ) from error
+            way = "pip install -c constraints.txt '.[tensorboard]'"
+            raise UserError(f"logger=tensorboard needs the package tensorboard: {way}") from error
         self._open = SummaryWriter
 
     def start(self, trainer: Trainer) -> None:
