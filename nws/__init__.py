@@ -7,14 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nws.experiment.loading import LoadedRun, load_data, load_run, named_rule, natural_metrics
     from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep
-    from nws.models import (
-        BeliefNetwork,
-        HelmholtzMachine,
-        Layer,
-        Trace,
-        exact_log_likelihood,
-        log_likelihood,
-    )
+    from nws.models import BeliefNetwork, HelmholtzMachine, Layer, Trace
+    from nws.models.likelihood import exact_log_likelihood, log_likelihood
     from nws.natural import Damping, UnitFisher, natural_direction
 
 __version__ = "0.2.0"  # pyproject.toml reads it here

@@ -76,26 +76,20 @@ def write_report(runs: Sequence[Run], path: Path, *, title: str, command: str) -
     )  # fmt: skip
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
     keys, found = differing_keys(runs), entries(runs)
+    table, evaluated = runs_table(runs, keys), pd.DataFrame([_evaluations(run) for run in runs])
+    links = enumerate(table["run"], 1)
+    table["run"] = [Markup(f'<a href="#run-{n}">{escape(name)}</a>') for n, name in links]
     kinds = dict.fromkeys(kind for entry in found for kind in entry.images)
     lengths = {kind: max(len(entry.images.get(kind, ())) for entry in found) for kind in kinds}
     content = environment.get_template("page.html").render(
         title=title, command=command, time=datetime.now().astimezone().isoformat(" ", "minutes"),
         means=means_table(runs, list(frame(runs)["best"]), keys, "best valid, nats"),
-        table=table(runs, keys), entries=found, kinds=lengths, figures=figures(runs),
-        labels=LABELS, style=Markup((folder / "page.css").read_text()),
-        plotly=Markup(get_plotlyjs()),
+        table=pd.concat([table, evaluated.fillna(""), frame(runs)["host"]], axis=1),
+        entries=found, kinds=lengths, figures=figures(runs), labels=LABELS,
+        style=Markup((folder / "page.css").read_text()), plotly=Markup(get_plotlyjs()),
     ).encode()  # fmt: skip
     write_atomically(path, content)
     return f"{len(runs)} run{'s' * (len(runs) > 1)}, {len(content) / 1e6:.1f} MB"
-
-
-def table(runs: Sequence[Run], keys: Sequence[str]) -> pd.DataFrame:
-    """The table of runs as texts, with what evaluate.py found and where they ran."""
-    shown = runs_table(runs, keys)
-    links = enumerate(shown["run"], 1)
-    shown["run"] = [Markup(f'<a href="#run-{n}">{escape(name)}</a>') for n, name in links]
-    evaluated = pd.DataFrame([_evaluations(run) for run in runs])
-    return pd.concat([shown, evaluated.fillna(""), frame(runs)["host"]], axis=1)
 
 
 def _evaluations(run: Run) -> dict[str, str]:

@@ -96,13 +96,13 @@ def override_key(text: str) -> str:
     return text.split("=", 1)[0].lstrip("+~").split("@")[0].replace("/", ".")
 
 
-def foreign_targets(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+def own_targets(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
     """Yield each `_target_` in dictionaries and lists that is not known, with its section's key."""
     if OmegaConf.is_config(value):
         value = OmegaConf.to_container(value, resolve=False)
     for name, each in value.items() if isinstance(value, dict) else enumerate(value):
         if isinstance(each, dict | list):
-            yield from foreign_targets(each, f"{key}.{name}".lstrip("."))
+            yield from own_targets(each, f"{key}.{name}".lstrip("."))
         elif name == "_target_" and each is not None and not is_known(str(each)):
             yield key, str(each)
 
@@ -116,7 +116,7 @@ def check_trust(config: DictConfig, trusted: Sequence[str], where: object) -> No
     """
     if "${" in OmegaConf.to_yaml(config).replace(DATA_ROOT, ""):
         raise UserError(f"{where} has references (${{..}}) in its configuration, as no run does")
-    for key, target in foreign_targets(config):
+    for key, target in own_targets(config):
         if not any(f"{target}.".startswith(f"{each}.") for each in trusted):
             module = target.partition(".")[0]
             way = f"add trust=[{module}] to train.py, or --trust {module} to others, to trust it"

@@ -26,14 +26,7 @@ from nws import distributed
 from nws.errors import Diverged, Stopped, UserError
 from nws.experiment.boundary import describe, end_program, errors_for_people, explain
 from nws.experiment.build import MORE, build_parts
-from nws.experiment.config import (
-    CONF,
-    foreign_targets,
-    leave_out_others,
-    override_key,
-    to_dict,
-    typed,
-)
+from nws.experiment.config import CONF, leave_out_others, override_key, own_targets, to_dict, typed
 from nws.experiment.hardware import device_text, pick_device, surroundings
 from nws.experiment.invocation import command_line
 from nws.experiment.panels import identity, show_end, show_start
@@ -160,7 +153,7 @@ class Job:
             with self._start(place) as start, StopSignals(distributed.any_, every) as stop:
                 best = self._train(start, stop)
         except Exception as error:
-            own = [f"{key}._target_={target}" for key, target in foreign_targets(self.config)]
+            own = [f"{key}._target_={target}" for key, target in own_targets(self.config)]
             if own:
                 error.add_note(f"this run calls {', '.join(own)}")
             if not self.sweep:  # Hydra would name the overrides once more

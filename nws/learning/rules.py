@@ -73,12 +73,8 @@ class Rule:
             found = copy.deepcopy(self.weighting)(torch.zeros(shape), torch.zeros(shape))
             good = [tuple(weights.shape) for weights in found] == [shape, shape]
         except (AttributeError, TypeError, ArithmeticError) as error:
-            raise UserError(
-                "algorithm.weighting, a function of log p and log q, (B, K) each, cannot be called:"
-                f" {type(error).__name__}: {error}"
-            ) from error
+            what = "algorithm.weighting, a function of log p and log q, (B, K) each"
+            raise UserError(f"{what}, cannot be called: {type(error).__name__}: {error}") from error
         if not good:
-            raise UserError(
-                "algorithm.weighting must return the weights of p and of q, (B, K) each,"
-                f" got {found!r}"
-            )
+            expected = "algorithm.weighting must return the weights of p and of q, (B, K) each"
+            raise UserError(f"{expected}, got {found!r}")

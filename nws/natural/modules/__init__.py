@@ -10,12 +10,6 @@ from nws.natural.modules.families import (
 from nws.natural.modules.optimizer import NaturalGradient
 
 __all__ = [
-    "BernoulliLogits",
-    "CategoricalLogits",
-    "GaussianMean",
-    "Linearized",
-    "ModelCurvature",
-    "NaturalGradient",
-    "OutputFamily",
-    "OutputMetric",
-]
+    "BernoulliLogits", "CategoricalLogits", "GaussianMean", "Linearized", "ModelCurvature",
+    "NaturalGradient", "OutputFamily", "OutputMetric",
+]  # fmt: skip
