@@ -43,15 +43,7 @@ def read_text(path: Path, limit: int = TEXT_LIMIT) -> str:
 
 
 def read_bytes(path: Path, limit: int = TEXT_LIMIT) -> bytes:
-    """Return what a regular file holds. A pipe or a device in its place would never end.
-
-    Args:
-        path: The file.
-        limit: The most bytes that it may have.
-
-    Raises:
-        UserError: There is no such file, it is no regular one, or it is larger.
-    """
+    """Return what a regular file of at most `limit` bytes holds; `UserError` for anything else."""
     check_file(path, limit)
     try:
         return path.read_bytes()

@@ -127,11 +127,7 @@ def bootstrap_interval(values: "np.ndarray[Any, Any]", seed: int = 0) -> list[fl
 
 
 def sums_of_images(machine: HelmholtzMachine, images: Tensor, samples: int, seed: int) -> Tensor:
-    """log sum_k w_k^e of each image (N, n_0) and each of `EXPONENTS`: (3, N), float64.
-
-    Raises:
-        UserError: No image, or one out of range.
-    """
+    """log sum_k w_k^e of each image (N, n_0) and each of `EXPONENTS`: (3, N), float64."""
     likelihood.check_data(machine, images)
     max_rows = rows_at_once(machine, likelihood.MAX_ELEMENTS)
     chunks = images.split(min(max_rows, max(1, max_rows // samples)))

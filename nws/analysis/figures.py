@@ -89,12 +89,7 @@ def draw(
 def draw_bound(names: Sequence[str], rows: pd.DataFrame) -> dict[str, bytes]:
     """Draw log-likelihoods against importance samples, with bars of one standard error.
 
-    Args:
-        names: The run of each row.
-        rows: Rows of evaluation.json.
-
-    Returns:
-        The content of the files, as of `draw`.
+    `rows` are those of evaluation.json, and `names` their runs. It returns what `draw` does.
     """
     with matplotlib.rc_context(STYLE | {"axes.prop_cycle": LINES}):  # type: ignore[arg-type]
         figure = Figure(figsize=(0.6 * WIDTH, HEIGHT), layout="constrained")
@@ -173,11 +168,7 @@ def decimal_ticks(axis: Axis) -> None:
 
 
 def figure_paths(output: Path | None, default: str = "") -> list[Path]:
-    """The files of a figure, which can be written: PNG and SVG unless `output` names one of them.
-
-    Raises:
-        UserError: The output has no name or another ending, or cannot be written.
-    """
+    """The files of a figure: PNG and SVG unless `output` names one. It checks that they can be."""
     path = Path(f"{default}.png") if output is None else output
     check_writable(path)
     if path.suffix not in ("", ".png", ".svg"):

@@ -211,8 +211,7 @@ def build_machine(config: DictConfig, data: Dataset | int) -> HelmholtzMachine:
 
 def build_rule(config: DictConfig, total_steps: int = 1) -> Rule:
     """Return the learning rule of the `algorithm` group."""
-    rule: Rule = _build(filled(to_dict(config.algorithm), total_steps), "algorithm")
-    return rule
+    return _build(filled(to_dict(config.algorithm), total_steps), "algorithm")
 
 
 def build_damping(config: DictConfig, total_steps: int) -> Damping:

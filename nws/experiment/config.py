@@ -176,8 +176,7 @@ def check_names(option: str, given: Sequence[str], taken: Sequence[str], owner: 
 def check_section(option: str, section: Any, more: Sequence[str] = ()) -> None:
     """Hold the keys of a section, and of those within it, against the signatures they are for.
 
-    A dictionary with a `_target_` names its class. `more` are names that the caller takes out of
-    the section, or gives beside it. `UserError` for a key that is no parameter.
+    `more` are names that the caller takes out of the section, or gives beside it.
     """
     if not isinstance(section, dict):
         return

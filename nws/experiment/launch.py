@@ -47,8 +47,8 @@ STARTED = ""  # when the program was started, with microseconds: one for each ru
 
 def folder(name: object) -> str:
     """Return an experiment's name as a folder below outputs/; `UserError` where it leads out."""
-    parts = Path(str(name)).parts
-    if not parts or ".." in parts or Path(str(name)).is_absolute():
+    path = Path(str(name))
+    if not path.parts or ".." in path.parts or path.is_absolute():
         raise UserError(f"name must be a folder below outputs/, got {name!r}")
     return str(name)
 
@@ -259,10 +259,8 @@ class Job:
             log.info("error: %s", reason, exc_info=not isinstance(error, UserError))
             raise
         finally:
-            summary = {
-                "best/log_likelihood": trainer.best, "steps": trainer.step, "reason": reason,
-                "training_seconds": round(trainer.seconds, 3),
-            }  # fmt: skip
+            summary: Any = {"best/log_likelihood": trainer.best, "steps": trainer.step}
+            summary |= {"reason": reason, "training_seconds": round(trainer.seconds, 3)}
             trainer.call("finish", trainer, summary, state)
 
 

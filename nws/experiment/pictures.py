@@ -78,10 +78,9 @@ def with_source(split: Split, images: Tensor, name: str) -> tuple[list[Tensor], 
 
 
 def image_grid(images: Tensor, shape: tuple[int, int], columns: int | None = None) -> Tensor:
-    """Return a grid (3, height, width) of images (n, H W) in [0, 1], row by row.
+    """Return a grid (3, height, width) of images (n, H W) in [0, 1], of `shape` (H, W).
 
-    It is as square as can be unless `columns` is given. `shape` is (H, W). Small images are
-    enlarged, so that a grid of eight columns is about `WIDTH` pixels wide.
+    It is as square as can be unless `columns` is given. Small images are enlarged.
     """
     from torchvision.utils import make_grid
 
@@ -98,8 +97,7 @@ def stacked_grid(
 ) -> Tensor:
     """Return a grid in which image i of the first part stands above image i of the next ones.
 
-    Each of `parts` is (n, H W), for example originals and their reconstructions. Where they take
-    several lines, a wide line lies between one group of rows and the next.
+    Each of `parts` is (n, H W). A wide line lies between one group of rows and the next.
     """
     parts = [part.cpu() for part in parts]
     count = len(parts[0])

@@ -134,8 +134,7 @@ def check_same(
 ) -> None:
     """Raise `UserError` for the first key in which two configurations differ.
 
-    `text` says of the subject what it is, with the `key` and both values. `only` has the keys and
-    groups that are compared; by default they are all but `ASIDE`.
+    `text` says it of the subject. `only` are the keys and groups compared, else all but `ASIDE`.
     """
     ours, theirs = (flatten(to_dict(each)) for each in (here, there))
     for key in dict.fromkeys([*ours, *theirs]):

@@ -165,10 +165,7 @@ def parse_yaml(text: str, path: Path) -> DictConfig:
 
 
 def open_run(path: str | Path) -> tuple[RunDirectory, DictConfig]:
-    """Return an existing run and its configuration; `UserError` where it cannot be read.
-
-    `pretrained/NAME` is copied from nws to the working directory first, where it is not there.
-    """
+    """Return an existing run and its configuration; of `pretrained/NAME` a copy, made here."""
     place = Path(os.path.abspath(os.path.expanduser(path)))
     if place.parent.name == PRETRAINED.name and not place.exists():
         names = sorted(each.name for each in PRETRAINED.iterdir() if each.is_dir())

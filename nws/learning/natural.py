@@ -137,10 +137,9 @@ class NaturalMetric:
         directions = self.metric.direction(gradients)
         found, expected = ([tuple(each.shape) for each in part] for part in (directions, gradients))
         if found != expected:
-            raise UserError(
-                f"{type(self.metric).__name__}.direction must return a tensor (m, d) for each layer"
-                f" of the {self.network.name}, {expected}; got {found}"
-            )
+            what = f"a tensor (m, d) for each layer of the {self.network.name}, {expected}"
+            name = type(self.metric).__name__
+            raise UserError(f"{name}.direction must return {what}; got {found}")
         if measures:
             self._measured = terms, gradients, self._parameters()
         scale = 1 + self._alpha
