@@ -8,6 +8,8 @@ from pathlib import Path
 from nws.errors import UserError
 
 PACKAGE = Path(__file__).resolve().parent  # the folder nws
+#: The folder of config.yaml: in an installed nws within the package, in the repository beside it.
+CONF = (PACKAGE if (PACKAGE / "conf").is_dir() else PACKAGE.parent) / "conf"
 TEXT_LIMIT = 64 * 2**20  # bytes of a text that is read
 
 

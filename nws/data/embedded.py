@@ -1,5 +1,8 @@
 """Data sets that need no download: Kirby's 3x3 images, and scikit-learn's digits."""
 
+from importlib.util import find_spec
+from pathlib import Path
+
 import numpy as np
 import torch
 
@@ -27,8 +30,9 @@ def load_three_by_three() -> RawImages:
 
 def load_digits() -> RawImages:
     """Return scikit-learn's 1,797 8x8 digits of 0 to 16 in their own order: train, valid, test."""
-    from sklearn.datasets import load_digits as read_digits
-
-    images = torch.from_numpy(read_digits().data.astype(np.uint8))
+    found = find_spec("sklearn")  # its file alone: scikit-learn takes more than a second to import
+    assert found is not None and found.origin is not None, "a requirement of nws"
+    file = Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    images = torch.from_numpy(np.loadtxt(file, np.uint8, delimiter=",")[:, :-1].copy())
     train, valid, test = images.tensor_split((DIGITS_TRAIN, DIGITS_TRAIN + DIGITS_VALID))
     return RawImages(train, valid, test, (8, 8), maximum=16)

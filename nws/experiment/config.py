@@ -20,10 +20,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from nws.errors import UserError
 from nws.experiment.boundary import describe
-from nws.files import PACKAGE
+from nws.files import CONF
 
-#: The folder of config.yaml: in an installed nws within the package, in the repository beside it.
-CONF = (PACKAGE if (PACKAGE / "conf").is_dir() else PACKAGE.parent) / "conf"
 #: Keys that an object's section may have beside its parameters.
 HYDRAS = ("_target_", "_partial_")
 #: What a saved run may name: parts of machines and of learning, which call nothing by a text.

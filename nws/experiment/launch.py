@@ -26,7 +26,7 @@ from nws import distributed
 from nws.errors import Diverged, Stopped, UserError
 from nws.experiment.boundary import describe, end_program, errors_for_people, explain
 from nws.experiment.build import MORE, build_parts
-from nws.experiment.config import CONF, leave_out_others, override_key, own_targets, to_dict, typed
+from nws.experiment.config import leave_out_others, override_key, own_targets, to_dict, typed
 from nws.experiment.hardware import device_text, pick_device, surroundings
 from nws.experiment.invocation import command_line
 from nws.experiment.panels import identity, show_end, show_start
@@ -36,7 +36,7 @@ from nws.experiment.run import SWEEP, RunDirectory, Taken, read_sweep
 from nws.experiment.signals import StopSignals, end_with
 from nws.experiment.terminal import Terminal, short_path, write_line
 from nws.experiment.trainer import Trainer
-from nws.files import write_atomically
+from nws.files import CONF, write_atomically
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,10 @@ from nws.data import Dataset, load_arrays, load_dataset
 from nws.errors import UserError, one_of
 from nws.experiment.build import build_data, build_machine, build_metrics, build_rule
 from nws.experiment.checkpoints import State, from_checkpoint, load_checkpoint
-from nws.experiment.config import CONF, check_names, check_trust
+from nws.experiment.config import check_names, check_trust
 from nws.experiment.hardware import pick_device
 from nws.experiment.run import RunDirectory, open_run, parse_yaml
+from nws.files import CONF
 from nws.learning import NaturalMetric, Rule
 from nws.models import HelmholtzMachine
 

@@ -11,8 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from nws.errors import UserError
 from nws.experiment.checkpoints import State, load_checkpoint
-from nws.experiment.config import CONF, check_trust, flatten, override_key, to_dict
+from nws.experiment.config import check_trust, flatten, override_key, to_dict
 from nws.experiment.run import RunDirectory, load_yaml, open_run, parse_yaml, remove_empty
+from nws.files import CONF
 
 #: What a resumed run keeps: its place in the draws depends on it, or only a start takes it.
 FIXED = ("seed", "name", "trainer.batch_size", "algorithm", "model", "data")

@@ -1,18 +1,9 @@
 """The configurations of runs, side by side: `python scripts/diff.py RUN RUN`."""
 
 import argparse
-from typing import Any
-
-import pandas as pd
-
-from nws.analysis.keys import value_text
-from nws.analysis.runs import folder_names, frame, read_run
-from nws.analysis.tables import show
-from nws.experiment.config import flatten
 
 #: what provenance.json says of a run that is shown beside its configuration, where it differs
 ORIGIN = ("version", "git", "torch", "device", "host", "layers", "parameters")
-LONGEST = 60  # letters of a value
 
 
 def read_arguments() -> argparse.Namespace:
@@ -27,6 +18,13 @@ def read_arguments() -> argparse.Namespace:
 
 def run() -> None:
     given = read_arguments()
+    import pandas as pd
+
+    from nws.analysis.keys import texts
+    from nws.analysis.runs import folder_names, frame, read_run
+    from nws.analysis.tables import show
+    from nws.experiment.config import flatten
+
     runs = [read_run(path) for path in (given.run, *given.others)]
     config = texts([run.config for run in runs])
     origin = texts([
@@ -38,9 +36,3 @@ def run() -> None:
     table.columns = pd.Index(folder_names(runs))
     show(table.reset_index(names=""))
     print(f"{len(config) - len(unlike[0])} of {len(config)} keys of the configuration are the same")
-
-
-def texts(values: list[dict[str, Any]]) -> pd.DataFrame:
-    """Flat dictionaries side by side, a line for each key; a dash where one has no such key."""
-    lines = [{key: value_text("", each[key])[:LONGEST] for key in each} for each in values]
-    return pd.DataFrame(lines, dtype=object).T.fillna("-")

@@ -3,7 +3,6 @@
 import argparse
 from pathlib import Path
 
-from nws.analysis.export import export_run
 from nws.experiment.invocation import command_line
 from nws.programs.options import machine_options, open_machine
 
@@ -23,6 +22,8 @@ def read_arguments() -> argparse.Namespace:
 
 def run() -> None:
     given = read_arguments()
+    from nws.analysis.export import export_run
+
     made = export_run(open_machine(given.run, given), given.folder)
     print(f"{made.best.stat().st_size:,} bytes; the machine is in half precision")
     print(f"look at it with\n  {command_line('sample', made.path)}")

@@ -1,11 +1,16 @@
-"""What the command lines of several programs share."""
+"""What the command lines of several programs share.
+
+A program imports what takes torch or pandas when its arguments are read: `--help` is there at once.
+"""
 
 import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from nws.experiment.loading import LoadedRun, load_run
+if TYPE_CHECKING:
+    from nws.experiment.loading import LoadedRun
 
 
 def machine_options() -> argparse.ArgumentParser:
@@ -21,8 +26,10 @@ def machine_options() -> argparse.ArgumentParser:
     return parser
 
 
-def open_machine(path: str | Path, given: argparse.Namespace) -> LoadedRun:
+def open_machine(path: str | Path, given: argparse.Namespace) -> "LoadedRun":
     """The run at a path, as `machine_options` say."""
+    from nws.experiment.loading import load_run
+
     return load_run(path, given.checkpoint, given.weights, given.device, given.trust)
 
 

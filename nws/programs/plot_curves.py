@@ -3,10 +3,6 @@
 import argparse
 from pathlib import Path
 
-from nws.analysis.curves import curve, group_runs, with_column
-from nws.analysis.figures import draw, figure_paths, labels, save
-from nws.analysis.keys import but_seed, differing_keys
-from nws.analysis.runs import LOG_LIKELIHOOD, read_runs
 from nws.errors import UserError
 from nws.programs.options import say_replaced, warn
 
@@ -18,7 +14,8 @@ def read_arguments() -> argparse.Namespace:
     )
     add = parser.add_argument
     add("runs", metavar="RUN", nargs="+", help="a run directory, or a folder with runs below it")
-    add("--column", default=LOG_LIKELIHOOD, help=f"of metrics.csv (default {LOG_LIKELIHOOD})")
+    usual = "valid/log_likelihood"
+    add("--column", default=usual, help=f"of metrics.csv (default {usual})")
     keys = "runs with the same values of these configuration keys, such as algorithm,lr, make one"
     keys += " line; auto (default): of all keys in which they differ, but for the seed; run: each"
     keys += " run by itself; argument: those of one RUN of this command line"
@@ -35,6 +32,11 @@ def read_arguments() -> argparse.Namespace:
 
 def run() -> None:
     given = read_arguments()
+    from nws.analysis.curves import curve, group_runs, with_column
+    from nws.analysis.figures import draw, figure_paths, labels, save
+    from nws.analysis.keys import but_seed, differing_keys
+    from nws.analysis.runs import read_runs
+
     column: str = given.column
     paths = figure_paths(given.output, f"curves_{column.replace('/', '_')}")
     every = read_runs(given.runs)

@@ -4,8 +4,6 @@ import argparse
 import sys
 from pathlib import Path
 
-from nws.analysis.report import write_report
-from nws.analysis.runs import read_runs
 from nws.errors import UserError
 from nws.experiment.invocation import command_line
 from nws.files import check_writable
@@ -29,6 +27,9 @@ def read_arguments() -> argparse.Namespace:
 
 def run() -> None:
     given = read_arguments()
+    from nws.analysis.report import write_report
+    from nws.analysis.runs import read_runs
+
     runs = read_runs(given.runs, evaluated=False)
     names = [Path(*Path(folder).resolve().parts[-2:]) for folder in given.runs]
     title = f"Report on {', '.join(map(str, names))}"

@@ -10,10 +10,8 @@ import signal
 import sys
 
 from nws.errors import Stopped, UserError
-from nws.experiment.config import CONF, override_key
 from nws.experiment.invocation import command_line
-from nws.experiment.launch import Sweep, main, meet_others
-from nws.experiment.resume import resume_arguments
+from nws.files import CONF
 
 USAGE = """usage: {train} [-m] [resume=RUN|auto] [group=choice ...] [key=value ...]
        {train} --help [GROUP ...]
@@ -57,6 +55,10 @@ def run() -> None:
     if {"-h", "--help"} & set(given):
         print(help_text([word for word in given if "=" not in word and word[0] != "-"]))
         return
+    from nws.experiment.config import override_key
+    from nws.experiment.launch import Sweep, main, meet_others
+    from nws.experiment.resume import resume_arguments
+
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors pass through Hydra, to our boundary
     Sweep.command, Sweep.directory = shlex.split(command_line("train", *given)), None
     meet_others()

@@ -18,11 +18,13 @@ from typing import Any
 from conftest import ROOT
 from hydra.core.global_hydra import GlobalHydra
 
+from nws.experiment import launch, resume
 from nws.experiment.boundary import errors_for_people
 from nws.programs import train
 
 #: The errors of a disk, and whether a file can then be removed or renamed.
 DISKS = {"full": (errno.ENOSPC, True), "read_only": (errno.EROFS, False)}
+assert launch and resume  # imported once, here
 CHANGES = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir")
 
 
