@@ -73,15 +73,24 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "predict": {"type": numbers, "help": "numbers of GPUs, for the model of processes alone"},
     "json": {"action": "store_true", "help": "print one JSON object and nothing else"},
 }
-EACH = "device threads repeats json".split()
-NATURAL = "dtype max-rows damping solver iterations accuracy rank steps-before".split()
+EACH = ["device", "threads", "repeats", "json"]
+NATURAL = [
+    "dtype",
+    "max-rows",
+    "damping",
+    "solver",
+    "iterations",
+    "accuracy",
+    "rank",
+    "steps-before",
+]
 TAKES = {
-    "step": [*"layers batch algorithms metrics precisions optimizer".split(), *NATURAL],
-    "peers": "dtype layers batch steps-before".split(),
-    "solvers": "dtype rank".split(),
-    "scale": [*"batch algorithms metrics visible hidden most-bytes".split(), *NATURAL],
-    "launches": [*"layers batch algorithms metrics".split(), *NATURAL],
-    "processes": [*"layers batch optimizer predict".split(), *NATURAL],
+    "step": [*["layers", "batch", "algorithms", "metrics", "precisions", "optimizer"], *NATURAL],
+    "peers": ["dtype", "layers", "batch", "steps-before"],
+    "solvers": ["dtype", "rank"],
+    "scale": [*["batch", "algorithms", "metrics", "visible", "hidden", "most-bytes"], *NATURAL],
+    "launches": [*["layers", "batch", "algorithms", "metrics"], *NATURAL],
+    "processes": [*["layers", "batch", "optimizer", "predict"], *NATURAL],
 }
 
 

@@ -6,10 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from processes import environment, free_port
+from processes import environment, free_port, together
 
 from nws import distributed
 from nws.errors import UserError
@@ -39,6 +40,19 @@ def test_processes_that_have_lost_another_end_with_status_1() -> None:
     errors = [each.communicate(timeout=100)[1] for each in started]
     assert [each.returncode for each in started] == [1, -signal.SIGKILL, 1], errors
     assert all("another process of this run has ended" in each for each in errors[::2])
+
+
+def threads_after_the_end() -> list[str]:
+    import torch._dynamo  # as optimizers do, after the processes have met
+
+    distributed.sum_([torch.ones(10)])
+    distributed.stop()
+    return [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+
+
+def test_no_thread_outlives_the_group() -> None:
+    """A thread of gloo that the interpreter's end meets aborts the process, now and then."""
+    assert not any("gloo" in name for each in together(2, threads_after_the_end) for name in each)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
