@@ -74,23 +74,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "json": {"action": "store_true", "help": "print one JSON object and nothing else"},
 }
 EACH = ["device", "threads", "repeats", "json"]
-NATURAL = [
-    "dtype",
-    "max-rows",
-    "damping",
-    "solver",
-    "iterations",
-    "accuracy",
-    "rank",
-    "steps-before",
-]
+STEPS = ["dtype", "layers", "batch", "steps-before"]
+NATURAL = ["algorithms", "metrics", "max-rows", "damping", "solver", "iterations", "accuracy",
+           "rank"]  # fmt: skip
 TAKES = {
-    "step": [*["layers", "batch", "algorithms", "metrics", "precisions", "optimizer"], *NATURAL],
-    "peers": ["dtype", "layers", "batch", "steps-before"],
+    "step": [*STEPS, *NATURAL, "precisions", "optimizer"],
+    "peers": STEPS,
     "solvers": ["dtype", "rank"],
-    "scale": [*["batch", "algorithms", "metrics", "visible", "hidden", "most-bytes"], *NATURAL],
-    "launches": [*["layers", "batch", "algorithms", "metrics"], *NATURAL],
-    "processes": [*["layers", "batch", "optimizer", "predict"], *NATURAL],
+    "scale": ["visible", "hidden", "most-bytes", "dtype", "batch", "steps-before", *NATURAL],
+    "launches": [*STEPS, *NATURAL],
+    "processes": [*STEPS, *NATURAL[2:], "optimizer", "predict"],
 }
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from nws.data.dataset import RawImages
+from nws.data.dataset import PARTS, RawImages
 
 DIGITS_TRAIN, DIGITS_VALID = 1_297, 250  # of 1,797; the others are the test part
 
@@ -29,6 +29,7 @@ def load_digits() -> RawImages:
     """Return scikit-learn's 1,797 8x8 digits of 0 to 16 in their own order: train, valid, test."""
     from sklearn.datasets import load_digits as read_digits
 
-    images = torch.from_numpy(read_digits().data.astype(np.uint8))
-    train, valid, test = images.tensor_split((DIGITS_TRAIN, DIGITS_TRAIN + DIGITS_VALID))
-    return RawImages(train, valid, test, (8, 8), maximum=16)
+    found, ends = read_digits(), (DIGITS_TRAIN, DIGITS_TRAIN + DIGITS_VALID)
+    train, valid, test = torch.from_numpy(found.data.astype(np.uint8)).tensor_split(ends)
+    labels = dict(zip(PARTS, torch.from_numpy(found.target).tensor_split(ends), strict=True))
+    return RawImages(train, valid, test, (8, 8), maximum=16, labels=labels)
