@@ -229,7 +229,8 @@ def make(section: dict[str, Any], option: str, *arguments: Any, **extra: Any) ->
     found, late = locate(options.pop("_target_"), option), options.pop("_partial_", False)
     if late:
         return partial(found, *arguments, **options, **extra)
-    kinds = getattr(found.__init__ if isinstance(found, type) else found, "__annotations__", {})
+    maker = getattr(found, "__init__", None) if isinstance(found, type) else found
+    kinds = getattr(maker, "__annotations__", {})
     for key, each in options.items():
         if isinstance(each, str) and str(kinds.get(key)) in ("bool", "bool | None", str(bool)):
             raise UserError(f"{option}.{key} must be true or false, got {each!r}")
