@@ -16,6 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed.nn.functional  # later its defaults would keep the group and its threads
 from torch import Tensor, distributed
 from torch.distributed.rendezvous import rendezvous
 

@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
@@ -48,34 +49,55 @@ def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
+OPTIONS: dict[str, dict[str, Any]] = {
+    "device": {"default": "cpu", "help": "cpu or cuda (default cpu)"},
+    "dtype": {"default": "float32", "choices": ["float32", "float64"]},
+    "threads": {"type": int, "help": "CPU threads (default: torch's)"},
+    "repeats": {"type": int, "help": "of what is timed (default 200; of scale 15)"},
+    "layers": {"type": numbers, "default": LAYERS, "help": "sizes, the visible layer first"},
+    "batch": {"type": int, "default": 32, "help": "data points B (default 32)"},
+    "algorithms": {"type": words, "help": "default ws,rws,nws,nrws; of scale nrws"},
+    "metrics": {"type": words, "default": ["fisher"], "help": "of natural rules (default fisher)"},
+    "precisions": {"type": words, "default": ["float32"], "help": "float32,bfloat16"},
+    "max-rows": {"type": int, "help": "that a metric takes in, a layer (default: all)"},
+    "optimizer": {"default": "sgd", "choices": ["sgd", "adam"], "help": "default sgd"},
+    "damping": {"type": float, "default": 0.2, "help": "of the natural rules (default 0.2)"},
+    "solver": {"default": "pcg", "choices": list(SOLVERS), "help": "of natural rules (pcg)"},
+    "iterations": {"type": int, "help": "of pcg (default: its own)"},
+    "accuracy": {"type": float, "default": 1e-2, "help": "of pcg, without iterations (0.01)"},
+    "rank": {"type": int, "default": 15, "help": "of pcg's preconditioner (default 15)"},
+    "visible": {"type": numbers, "default": [784, 2304, 4096, 9216], "help": "sizes"},
+    "hidden": {"type": numbers, "default": [300], "help": "sizes (default 300)"},
+    "most-bytes": {"type": float, "help": "leaves out what should take more"},
+    "steps-before": {"type": int, "default": 100, "help": "of Adam on the machine (default 100)"},
+    "predict": {"type": numbers, "help": "numbers of GPUs, for the model of processes alone"},
+    "json": {"action": "store_true", "help": "print one JSON object and nothing else"},
+}
+EACH = ["device", "threads", "repeats", "json"]
+STEPS = ["dtype", "layers", "batch", "steps-before"]
+NATURAL = ["algorithms", "metrics", "max-rows", "damping", "solver", "iterations", "accuracy",
+           "rank"]  # fmt: skip
+TAKES = {
+    "step": [*STEPS, *NATURAL, "precisions", "optimizer"],
+    "peers": STEPS,
+    "solvers": ["dtype", "rank"],
+    "scale": ["visible", "hidden", "most-bytes", "dtype", "batch", "steps-before", *NATURAL],
+    "launches": [*STEPS, *NATURAL],
+    "processes": [*STEPS, *NATURAL[2:], "optimizer", "predict"],
+}
+
+
 def make_parser() -> argparse.ArgumentParser:
+    """The parser, in which each benchmark lists its own options and has defaults for the others."""
     parser = argparse.ArgumentParser(description="Time nws on this machine.")
-    add = parser.add_argument
-    add("what", choices=list(BENCHMARKS))
-    add("--device", default="cpu", help="cpu or cuda (default cpu)")
-    add("--dtype", default="float32", choices=["float32", "float64"])
-    add("--threads", type=int, help="CPU threads (default: torch's)")
-    add("--repeats", type=int, help="of what is timed (default 200; of scale 15)")
-    add("--layers", type=numbers, default=LAYERS, help="sizes, the visible layer first")
-    add("--batch", type=int, default=32, help="data points B (default 32)")
-    add("--algorithms", type=words, help="default ws,rws,nws,nrws; of scale nrws")
-    add("--metrics", type=words, default=["fisher"], help="of the natural rules (default fisher)")
-    add("--precisions", type=words, default=["float32"], help="of step: float32,bfloat16")
-    add("--max-rows", type=int, help="that a metric takes in, a layer (default: all)")
-    add("--optimizer", choices=["sgd", "adam"], default="sgd", help="of step (default sgd)")
-    add("--damping", type=float, default=0.2, help="of the natural rules (default 0.2)")
-    add("--solver", choices=list(SOLVERS), default="pcg", help="of the natural rules (default pcg)")
-    add("--iterations", type=int, help="of pcg (default: its own)")
-    aim = "that pcg aims at without --iterations (default 0.01)"
-    add("--accuracy", type=float, default=1e-2, help=aim)
-    add("--rank", type=int, default=15, help="of pcg's preconditioner (default 15)")
-    add("--visible", type=numbers, default=[784, 2304, 4096, 9216], help="sizes for scale")
-    add("--hidden", type=numbers, default=[300], help="sizes for scale (default 300)")
-    add("--most-bytes", type=float, help="scale leaves out what should take more")
-    before = "of Adam on the machine before what is timed (default 100)"
-    add("--steps-before", type=int, default=100, help=before)
-    add("--predict", type=numbers, help="numbers of GPUs, for the model of processes alone")
-    add("--json", action="store_true", help="print one JSON object and nothing else")
+    defaults = {name.replace("-", "_"): each.get("default") for name, each in OPTIONS.items()}
+    benchmarks = parser.add_subparsers(dest="what", required=True, metavar="BENCHMARK")
+    for name, function in BENCHMARKS.items():
+        about = (function.__doc__ or "").strip().splitlines()[0]
+        one = benchmarks.add_parser(name, help=about, description=about)
+        one.set_defaults(**defaults)
+        for option in [*TAKES[name], *EACH]:
+            one.add_argument(f"--{option}", **OPTIONS[option])
     return parser
 
 
@@ -90,7 +112,7 @@ def read_arguments() -> argparse.Namespace:
     arguments.options = {}
     if arguments.solver == "pcg":
         arguments.options = {"rank": arguments.rank, "accuracy": arguments.accuracy}
-    if arguments.iterations and arguments.solver in ("pcg", "auto"):
+    if arguments.iterations and arguments.solver == "pcg":
         arguments.options["iterations"] = arguments.iterations
     return arguments
 

@@ -35,7 +35,10 @@ def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 
     def run(*arguments: str) -> list[dict[str, Any]]:
         monkeypatch.setattr(solvers, "SHAPES", [(60, 40, 7), (20, 33, 6)])
-        monkeypatch.setattr(sys, "argv", ["benchmark.py", *arguments, *TINY, "--json"])
+        given = dict(zip(TINY[::2], TINY[1::2], strict=True))
+        takes = [*benchmark.TAKES[arguments[0]], *benchmark.EACH]
+        tiny = [word for key in given if key[2:] in takes for word in (key, given[key])]
+        monkeypatch.setattr(sys, "argv", ["benchmark.py", *arguments, *tiny, "--json"])
         benchmark.main()
         report = json.loads(capsys.readouterr().out)
         assert list(report) == ["device", "dtype", "threads", "rows"]
@@ -44,6 +47,14 @@ def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
         return rows
 
     return run
+
+
+def test_each_benchmark_lists_its_own_options(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, own in {"step": "--precisions", "scale": "--visible", "solvers": "--rank"}.items():
+        with pytest.raises(SystemExit):
+            benchmark.make_parser().parse_args([name, "--help"])
+        shown = capsys.readouterr().out
+        assert own in shown and "--json" in shown and "--predict" not in shown
 
 
 def test_step(bench: Bench) -> None:

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from nws.data.dataset import PARTS, RawImages
+from nws.data.loading import memory
 from nws.data.reading import explained, find_path, height_and_width, in_parts
 from nws.errors import UserError
 from nws.files import check_file
@@ -40,6 +41,9 @@ def load_npz(
         if isinstance(loaded, np.ndarray):
             arrays = {"the array": loaded}
         else:
+            size = sum(each.file_size for each in loaded.zip.infolist())
+            if size > memory(torch.device("cpu")):
+                raise ValueError(f"unpacked they would take {size:,} bytes, more than the memory")
             arrays = {part: np.asarray(loaded[part]) for part in PARTS}
     return _images(file, arrays, shape)
 

@@ -33,6 +33,7 @@ class RawImages:
         unlabeled: Images for `metric.batch=unlabeled`, (N, D) uint8; may be `train` itself.
         order: The rows of `train` to train on, in this order; None for all. A file that is shuffled
             so need not be in memory.
+        labels: The class of each image, (N,) of each part by its name, where they are known.
 
     Raises `UserError` where a part has another type or shape, or bytes above the maximum.
     """
@@ -45,6 +46,7 @@ class RawImages:
     distribution: tuple[Tensor, Tensor] | None = None
     unlabeled: Tensor | None = None
     order: Tensor | None = None
+    labels: dict[str, Tensor] | None = None
 
     def __post_init__(self) -> None:
         pixels = self.shape[0] * self.shape[1]
@@ -127,3 +129,4 @@ class Dataset:
     test: Split
     distribution: tuple[Tensor, Tensor] | None = None  # as in `RawImages`
     unlabeled: Split | None = None  # for `metric.batch=unlabeled`
+    labels: dict[str, Tensor] | None = None  # as in `RawImages`; training takes none

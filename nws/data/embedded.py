@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nws.data.dataset import RawImages
+from nws.data.dataset import PARTS, RawImages
 
 DIGITS_TRAIN, DIGITS_VALID = 1_297, 250  # of 1,797; the others are the test part
 
@@ -30,9 +30,11 @@ def load_three_by_three() -> RawImages:
 
 def load_digits() -> RawImages:
     """Return scikit-learn's 1,797 8x8 digits of 0 to 16 in their own order: train, valid, test."""
-    found = find_spec("sklearn")  # its file alone: scikit-learn takes more than a second to import
-    assert found is not None and found.origin is not None, "a requirement of nws"
-    file = Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz"
-    images = torch.from_numpy(np.loadtxt(file, np.uint8, delimiter=",")[:, :-1].copy())
-    train, valid, test = images.tensor_split((DIGITS_TRAIN, DIGITS_TRAIN + DIGITS_VALID))
-    return RawImages(train, valid, test, (8, 8), maximum=16)
+    package = find_spec("sklearn")  # its file alone: the package takes more than a second to import
+    assert package is not None and package.origin is not None, "a requirement of nws"
+    file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    table = torch.from_numpy(np.loadtxt(file, np.uint8, delimiter=","))  # the label comes last
+    ends = (DIGITS_TRAIN, DIGITS_TRAIN + DIGITS_VALID)
+    train, valid, test = table[:, :-1].contiguous().tensor_split(ends)
+    labels = dict(zip(PARTS, table[:, -1].long().tensor_split(ends), strict=True))
+    return RawImages(train, valid, test, (8, 8), maximum=16, labels=labels)

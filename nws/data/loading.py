@@ -61,7 +61,7 @@ def load_dataset(
     if raw.unlabeled is raw.train:
         parts["unlabeled"] = parts["train"]
     exact = raw.distribution and (raw.distribution[0].to(device), raw.distribution[1].to(device))
-    return Dataset(name, raw.shape, distribution=exact, **parts)
+    return Dataset(name, raw.shape, distribution=exact, labels=raw.labels, **parts)
 
 
 def _call(source: Callable[..., RawImages], name: str, options: dict[str, Any]) -> RawImages:

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nws.data.dataset import RawImages
+from nws.data.dataset import PARTS, RawImages
 from nws.data.reading import explained, find_path
 from nws.files import check_file
 
 FILES = ("train-images-idx3-ubyte", "t10k-images-idx3-ubyte")
+LABELS = ("train-labels-idx1-ubyte", "t10k-labels-idx1-ubyte")
 VALID_IMAGES = 10_000  # taken from the end of the official training file
 MAX_BYTES = 2**30  # of a file, unpacked; only a broken one has more
 
@@ -48,19 +49,24 @@ def _load(root: object, kind: str) -> RawImages:
             getattr(torchvision.datasets, kind)(str(folder.parent.parent), download=True)
         files = _find(folder)
     official, test = map(_read, files)
-    train, valid = official.flatten(1).tensor_split((len(official) - VALID_IMAGES,))
-    return RawImages(train, valid, test.flatten(1), (test.shape[1], test.shape[2]))
+    end = (len(official) - VALID_IMAGES,)
+    train, valid = official.flatten(1).tensor_split(end)
+    images, labels = (train, valid, test.flatten(1)), None
+    if len(files := _find(folder, LABELS)) == 2:
+        first, last = (_read(file, 1).long() for file in files)
+        labels = dict(zip(PARTS, (*first.tensor_split(end), last), strict=True))
+    return RawImages(*images, (test.shape[1], test.shape[2]), labels=labels)
 
 
-def _find(folder: Path) -> list[Path]:
+def _find(folder: Path, names: tuple[str, ...] = FILES) -> list[Path]:
     """Return those of the two files that are there, unpacked if there is one, else packed."""
-    files = ([folder / name, folder / f"{name}.gz"] for name in FILES)
+    files = ([folder / name, folder / f"{name}.gz"] for name in names)
     found = (next(filter(os.path.lexists, each), None) for each in files)
     return [file for file in found if file is not None]
 
 
-def _read(file: Path) -> Tensor:
-    """Return the bytes (N, H, W) of an idx file; a map of it, if it is not packed."""
+def _read(file: Path, dimensions: int = 3) -> Tensor:
+    """Return bytes (N, H, W), or labels (N,), of an idx file; a map of it, if it is not packed."""
     check_file(file)
     advice = "delete it and run again to download it, or replace it by a good copy"
     with explained(f"{file} is damaged, or no idx file of images", advice):
@@ -69,6 +75,7 @@ def _read(file: Path) -> Tensor:
                 array = np.frombuffer(bytearray(content.read(MAX_BYTES)), np.uint8)
         else:
             array = np.memmap(file, np.uint8, "c")
-        if array[:4].tolist() != [0, 0, 8, 3]:  # bytes, of 3 dimensions; their sizes come next
+        if array[:4].tolist() != [0, 0, 8, dimensions]:  # of bytes; their sizes come next
             raise ValueError(f"its magic number is {array[:4].tolist()}")
-        return torch.from_numpy(array[16:].reshape(array[4:16].view(">u4").tolist()))
+        start = 4 + 4 * dimensions
+        return torch.from_numpy(array[start:].reshape(array[4:start].view(">u4").tolist()))

@@ -38,15 +38,18 @@ def load_tfd(
         one_of(f"data.{option}", value, choices)
     side, size = FILE_SIDES[size], int(size)
     file = find_path("data.root", root) / "TFD" / f"TFD_{side}x{side}.mat"
-    images, folds = _read(file, side)
+    images, folds, faces = _read(file, side)
     images, kind = resize(images, (size, size)).flatten(1), folds[:, int(fold)]
     unlabeled, labeled, valid, test = by_kind = [images[kind == number] for number in range(4)]
     train = torch.cat([unlabeled, labeled]) if split == "both" else by_kind[SPLITS.index(split)]
-    return RawImages(train, valid, test, (size, size), unlabeled=unlabeled)
+    kinds = [faces[kind == number] for number in range(4)]
+    first = torch.cat(kinds[:2]) if split == "both" else kinds[SPLITS.index(split)]
+    labels = {"train": first, "valid": kinds[2], "test": kinds[3]}
+    return RawImages(train, valid, test, (size, size), unlabeled=unlabeled, labels=labels)
 
 
-def _read(file: Path, side: int) -> tuple[Tensor, Tensor]:
-    """Return the images, (N, side, side) uint8, and their kinds in each fold, (N, 5) uint8."""
+def _read(file: Path, side: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return images, (N, side, side), kinds in each fold, (N, 5), expressions or -1, (N,)."""
     from scipy.io import loadmat
 
     if not file.is_file():
@@ -58,7 +61,7 @@ def _read(file: Path, side: int) -> tuple[Tensor, Tensor]:
     problem = f"{file}: expected a MATLAB file of version 7 with arrays images, (N, {side}, {side})"
     problem += f" uint8, and folds, (N, {FOLDS}) of 0 (unlabelled), 1 (train), 2 (valid), 3 (test)"
     with explained(problem, "take a fresh copy of the file"):
-        found = loadmat(file, variable_names=["images", "folds"])
+        found = loadmat(file, variable_names=["images", "folds", "labs_ex"])
         images, kinds = found["images"], found["folds"]
         if images.dtype != np.uint8 or images.shape[1:] != (side, side):
             raise ValueError(f"images are {images.dtype} of shape {images.shape}")
@@ -66,4 +69,5 @@ def _read(file: Path, side: int) -> tuple[Tensor, Tensor]:
             raise ValueError(f"folds are {kinds.dtype} of shape {kinds.shape}")
     # MATLAB keeps the first index fastest, so the arrays are in column order: copied to rows.
     pixels, numbers = np.ascontiguousarray(images), kinds.astype(np.uint8, order="C")
-    return torch.from_numpy(pixels), torch.from_numpy(numbers)
+    faces = torch.from_numpy(found.get("labs_ex", np.full(len(images), -1)).astype(int).ravel())
+    return torch.from_numpy(pixels), torch.from_numpy(numbers), faces

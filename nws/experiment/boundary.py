@@ -67,8 +67,12 @@ def explain(error: Exception) -> str:
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if isinstance(error, UserError):
         return str(error)
-    if kinds & {"HydraException", "OmegaConfBaseException"}:  # these stay in their own words
-        return " ".join(f"{error} {error.__cause__ or ''}".split())
+    frames = traceback.extract_tb(error.__traceback__)
+    of_flags = kinds & {"ValueError"} and frames and "hydra/_internal" in frames[-1].filename
+    if of_flags or kinds & {"HydraException", "OmegaConfBaseException"}:  # in their own words
+        text = f"{error} {error.__cause__ or ''}"
+        own = text.partition("UserError raised while resolving interpolation: ")[2].splitlines()
+        return own[0] if own else " ".join(text.split())
     if kinds & {"MemoryError", "OutOfMemoryError"} or "Allocator" in str(error):
         return MEMORY
     if isinstance(error, OSError):

@@ -87,7 +87,7 @@ class Settings:
             expected = "above 0 and at most 1e9"
             setattr(self, name, number(option, given, expected, lambda value: 0 < value <= 1e9))
         for name in ("batch_size", "evaluation_samples", "evaluation_points"):
-            given, most = getattr(self, name), MOST_SAMPLES if "samples" in name else math.inf
+            given, most = getattr(self, name), MOST_SAMPLES if "samples" in name else 10**9
             if given is not None or name != "evaluation_points":
                 setattr(self, name, positive_int(f"trainer.{name}", given, maximum=most))
         one_of("trainer.precision", self.precision, PRECISIONS)
@@ -256,7 +256,8 @@ def build_optimizer(config: DictConfig, machine: HelmholtzMachine) -> Optimizer:
             options[name] = number(
                 f"optimizer.{name}", options[name], "of at least 0", lambda value: value >= 0
             )
-    if "lr" not in options and "lr" in parameters_of(locate(options["_target_"], "optimizer"))[0]:
+    takes = parameters_of(locate(options["_target_"], "optimizer"))[0]
+    if options.get("lr") is None and "lr" in takes:
         raise UserError("optimizer.lr has no value; give optimizer.lr=VALUE")
     made: Optimizer = _build(options, "optimizer", parameter_groups(machine, options))
     if isinstance(made, SparseAdam):

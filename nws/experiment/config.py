@@ -227,13 +227,19 @@ def make(section: dict[str, Any], option: str, *arguments: Any, **extra: Any) ->
     found, late = locate(options.pop("_target_"), option), options.pop("_partial_", False)
     if late:
         return partial(found, *arguments, **options, **extra)
+    maker = getattr(found, "__init__", None) if isinstance(found, type) else found
+    kinds = getattr(maker, "__annotations__", {})
+    for key, each in options.items():
+        if isinstance(each, str) and str(kinds.get(key)) in ("bool", "bool | None", str(bool)):
+            raise UserError(f"{option}.{key} must be true or false, got {each!r}")
     try:
         return found(*arguments, **options, **extra)
     except (UserError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
+        inner = error.__traceback__ and error.__traceback__.tb_next
         own = {k: v for k, v in section.items() if k not in HYDRAS and not torch.is_tensor(v)}
-        reason = f"cannot be made from the options {own}: {describe(error)}"
+        reason = f"cannot be made from the options {own}: {describe(error.with_traceback(inner))}"
         raise UserError(f"{option}: {section['_target_']} {reason}") from error
 
 

@@ -47,7 +47,7 @@ STARTED = ""  # when the program was started, with microseconds: one for each ru
 
 def folder(name: object) -> str:
     """Return an experiment's name as a folder below outputs/; `UserError` where it leads out."""
-    path = Path(str(name))
+    path = Path("" if name is None else str(name))
     if not path.parts or ".." in path.parts or path.is_absolute():
         raise UserError(f"name must be a folder below outputs/, got {name!r}")
     return str(name)

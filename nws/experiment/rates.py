@@ -69,5 +69,6 @@ def _check_gathered(optimizer: Optimizer, saved: dict[str, Any]) -> None:
     fused = any(group.get("fused") for group in optimizer.param_groups)
     for number, parameter in zip(numbers, parameters, strict=True):
         for name, each in saved["state"].get(number, {}).items():
-            if fused and isinstance(each, Tensor) and each.shape not in ((), parameter.shape):
+            expected = () if name == "step" else parameter.shape
+            if fused and isinstance(each, Tensor) and each.shape != expected:
                 raise ValueError(f"{name} of the optimizer does not fit its parameter")

@@ -63,7 +63,7 @@ def run() -> None:
     Sweep.command, Sweep.directory = shlex.split(command_line("train", *given)), None
     meet_others()
     # SIGTERM ends a sweep as Ctrl-C does; a run in this process takes both over meanwhile.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     given.sort(key=lambda word: word not in ("-m", "--multirun"))  # Hydra reads flags first
     sys.argv[1:] = resume_arguments(given)
     try:
@@ -81,3 +81,4 @@ def run() -> None:
             from nws.analysis.summaries import print_sweep  # pandas takes its time
 
             print_sweep(Sweep.directory)
+        signal.signal(signal.SIGTERM, before)  # while the interpreter ends, a signal is quiet

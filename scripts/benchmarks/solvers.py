@@ -72,6 +72,7 @@ def make_system(
 
 
 def benchmark_solvers(arguments: argparse.Namespace) -> list[Row]:
+    """Times and errors of each solver, on layers of the sizes of a real machine."""
     device, dtype = torch.device(arguments.device), getattr(torch, arguments.dtype)
     rank = arguments.rank
     options: list[tuple[str, dict[str, Any]]] = [

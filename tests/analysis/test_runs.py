@@ -128,7 +128,7 @@ def test_means_are_over_the_runs_that_share_all_but_the_seed(make: Make) -> None
 def folder(make: Make, tmp_path: Path) -> Path:
     """Two algorithms, two rates, one of them only started."""
     make("all/0", [(1, 2, -9), (2, 4, -8)], "rws", 0.1)
-    make("all/1", [(1, 2, -7), (2, 4, -7.5)], "rws", 0.3)
+    make("all/1", [(1, 2, -7), (2, 4, math.nan)], "rws", 0.3)
     make("all/2", [(1, 1, -6)], "nrws", 0.3)
     (make("all/10", [], "nrws", 0.1) / "metrics.csv").unlink()
     facts = {"state": "diverged", "ms_per_step": 12.5, "overrides": ["algorithm=nrws"]}
@@ -148,6 +148,7 @@ def test_the_table_of_runs(command: Command, folder: Path) -> None:
         "run", "algorithm", "lr", "state", "best valid, nats", "ms/step", "epochs", "seconds",
     ]  # fmt: skip
     assert cells(lines[0]) == ["0", "rws", "0.1", "unknown", "-8.000", "200.00", "2", "4.0"]
+    assert cells(lines[1])[4] == "-7.000"  # whose last one is no number
     assert cells(lines[2])[3:6] == ["diverged", "-6.000", "12.50"]
     assert cells(lines[3])[:3] == ["10", "nrws", "0.1"]
     assert lines[4] == "4 runs: 3 unknown, 1 diverged"

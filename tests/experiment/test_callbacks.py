@@ -26,6 +26,7 @@ from conftest import (
     metrics,
 )
 
+from nws.errors import Diverged
 from nws.experiment.callbacks import Average
 from nws.experiment.evaluation import validate
 from nws.experiment.loading import load_run
@@ -88,6 +89,19 @@ def test_numbers_that_are_not_finite_amid_a_run(
         small = train("algorithm=nrws", "metric=fisher", "damping.value=1e-6", "hydra.run.dir=lost")
     assert "step 3: the loss of generator layer 0 is not finite" in small.message()
     assert "raise damping.value (alpha is 1e-06" in small.message()
+
+
+def test_a_step_that_raises_and_a_callback_that_ends(
+    train: Command, interrupt: Interrupt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = lambda self, trainer: setattr(self, "ends", "enough" * (trainer.step == 4))  # noqa: E731
+    with monkeypatch.context() as patch:
+        patch.setattr("nws.experiment.callbacks.divergence.Divergence.after_step", ended)
+        assert train("hydra.run.dir=ended").code == 0
+    assert checkpoint(Path("ended"))["step"] == 4 and read_provenance("ended")["reason"] == "enough"
+    interrupt(9, Diverged("lost"))
+    message = train("hydra.run.dir=lost").message()
+    assert "step 9: lost; " in message and "last.pt (step 6) is the last good checkpoint" in message
 
 
 # --- patience -------------------------------------------------------------------------------------

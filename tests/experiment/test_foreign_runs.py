@@ -237,6 +237,10 @@ WORSE: dict[str, tuple[Callable[[Path], object], str]] = {
     "with no machine": (resaved(lambda s: s.update(machine=torch.zeros(3))), "is damaged"),
     "of another architecture": (altered("model.layers", [7, 2]), "is of another run"),
     "of another seed": (altered("seed", 7), "is of another run"),
+    "of another shape": (
+        resaved(lambda s: s["optimizer"]["state"][0].update(exp_avg_sq=torch.tensor(1.0))),
+        "exp_avg_sq of the optimizer does not fit",
+    ),
     "a folder": (lambda file: (file.unlink(), file.mkdir()), "is no regular file"),
     "gone": (lambda file: file.unlink(), "expected a checkpoint at"),
 }
@@ -249,6 +253,7 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing(
     """The message says what the other checkpoint is good for."""
     make, words = WORSE[kind]
     make(finished / "checkpoints" / "last.pt")
+    (tmp_path / "run" / ".mine.0.tmp").touch()  # the user's own
     before = snapshot(tmp_path)
     message = command(*PROGRAMS[0]).message()
     assert words in message and len(message) < 900, message

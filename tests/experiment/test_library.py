@@ -86,7 +86,10 @@ def test_machines_that_come_with_nws(command: Command, tmp_path: Path) -> None:
 def test_digits_are_as_good_as_they_are_said_to_be(command: Command) -> None:
     """nws/pretrained/README.md; the draws alone make less than 0.05 nats: 0.2 is 4 of these."""
     run = nws.load_run("pretrained/digits", device="cpu")
-    images = run.data.valid.batch()
+    images, labels = run.data.valid.batch(), run.data.labels["valid"]
+    first = run.features(images)[0]
+    means = torch.stack([first[labels == digit].mean(0) for digit in range(10)])
+    assert (torch.cdist(first, means).argmin(1) == labels).float().mean() > 0.6  # of guesses 0.1
     rng = torch.Generator().manual_seed(0)
     assert nws.log_likelihood(run.machine, images, 50, rng).mean == pytest.approx(-23.12, abs=0.2)
 

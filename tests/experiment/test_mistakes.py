@@ -42,7 +42,11 @@ WRONG = {
     "metric=fisher metric.batch=maybe": "metric.batch must be",
     "metric=fisher solver=pcg solver.tolerance=2": "solver.tolerance",
     "optimizer.lr=-1": "optimizer.lr must be a number of at least 0, got -1",
-    "optimizer.betas=[2,0]": "optimizer: torch.optim.Adam cannot be made from the options",
+    "optimizer.betas=[0.9]": "optimizer: torch.optim.Adam cannot be made from the options",
+    "optimizer.fused=maybe": "optimizer.fused must be true or false, got 'maybe'",
+    "trainer.batch_size=1e308": "at most 1,000,000,000, got 1e+308",
+    "trainer.precision=half": "trainer.precision must be one of float32, tf32, bfloat16, auto",
+    "--resolve": "error: The --resolve flag can only be used in conjunction with --cfg",
     "scheduler.lr_lambda.warmup_steps=-1": "warmup_steps must be a number of at least 0, got -1",
     "average=tail average.start=1": "average.start must be a number of at least 0 and below 1",
     "callbacks.patience.evaluations=0": "callbacks.patience.evaluations must be a whole number",
@@ -55,11 +59,13 @@ WRONG = {
     "optimizer._target_=torch.optim.Nosuch": "optimizer._target_=torch.optim.Nosuch cannot be",
     # what is missing
     "optimizer.lr=???": "optimizer.lr has no value (???)",
+    "optimizer.lr=null": "optimizer.lr has no value; give",
     "seed=???": "seed has no value (???)",
     "name=???": "Missing mandatory value: name",
     "~optimizer.lr": "optimizer.lr",
     "seed=${nosuch}": "nosuch",
-    "name=../../etc": "name",
+    "name=../../etc": "error: name must be a folder below outputs/, got '../../etc'",
+    "name=null": "error: name must be a folder below outputs/, got None",
     # several at once
     "seed=-1 trainer.epochs=0 optimizer.lr=-1 +metric.rnk=3 algorithm.samples=0": (
         "4 mistakes in the options:"

@@ -11,6 +11,7 @@ import pytest
 from conftest import Command, Interrupt, assert_same_run, checkpoint, metrics
 
 from nws.experiment.loading import load_run
+from nws.experiment.provenance import read_provenance
 
 IDEAS = """
 import copy
@@ -195,3 +196,6 @@ def test_a_mistake_in_the_users_file_names_it(train: Command, own: Path, text: s
     message = train(*options, "hydra.run.dir=run").message()
     expected = ERRORS[text] or "a file of your own has to lie in the working directory"
     assert expected in message and "defect" not in message, message
+    if "direction" in text:  # it broke in a step, so it leaves a record
+        assert "line 5: TypeError" in read_provenance("run")["reason"]
+        assert "Traceback" in Path("run/train.log").read_text()

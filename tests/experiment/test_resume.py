@@ -33,7 +33,7 @@ CYCLE = (
 RESUMABLE = [
     "callbacks.patience.evaluations=5 callbacks.noise_scale.batches=2"
     " average=exponential average.memory=4",
-    "algorithm=bihm optimizer=sgd average=tail average.start=0.4",
+    "algorithm=bihm optimizer=sgd average=tail average.start=0.4 trainer.precision=bfloat16",
     "algorithm=vimco algorithm.dreams=1 scheduler=cosine",
     "algorithm=ws data.binarize=static model.units=bipolar scheduler=exponential",
     "optimizer.generator_lr=0.02 optimizer.fused=false scheduler=linear_warmup",
