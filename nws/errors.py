@@ -36,9 +36,7 @@ def positive_int(name: str, value: object, minimum: int = 1, maximum: float = ma
 def one_of(name: str, value: object, choices: Iterable[object]) -> None:
     """Raise `UserError` where the value of an option is none of the choices."""
     if value not in (there := [*choices]):
-        words = [str(each) for each in there]
-        expected = " or ".join(words) if len(words) == 2 else f"one of {', '.join(words)}"
-        raise UserError(f"{name} must be {expected}, got {value!r}")
+        raise UserError(f"{name} must be one of {', '.join(map(str, there))}, got {value!r}")
 
 
 def number(name: str, value: object, expected: str, holds: Callable[[float], bool]) -> float:

@@ -99,10 +99,10 @@ def own_targets(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
     if OmegaConf.is_config(value):
         value = OmegaConf.to_container(value, resolve=False)
     for name, each in value.items() if isinstance(value, dict) else enumerate(value):
-        if isinstance(each, dict | list):
-            yield from own_targets(each, f"{key}.{name}".lstrip("."))
-        elif name == "_target_" and each is not None and not is_known(str(each)):
+        if name == "_target_" and each is not None and not is_known(str(each)):
             yield key, str(each)
+        elif isinstance(each, dict | list):
+            yield from own_targets(each, f"{key}.{name}".lstrip("."))
 
 
 def check_trust(config: DictConfig, trusted: Sequence[str], where: object) -> None:

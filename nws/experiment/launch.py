@@ -230,9 +230,9 @@ class Job:
     def _trainer(self, start: Start, terminal: Terminal) -> Trainer:
         """Build what a configuration names, and go on from the checkpoint, if there is one."""
         parts = build_parts(start.config, pick_device(start.config.device))
-        aside = ("hydra/", "experiment", "debug")
+        aside = ("hydra/", "experiment/", "debug/")
         found = self.hydra.runtime.choices.items()
-        choices = {name: each for name, each in found if each and not name.startswith(aside)}
+        choices = {name: each for name, each in found if each and not f"{name}/".startswith(aside)}
         if start.state is not None:
             choices = start.state["choices"]
         place, record = start.run.path, read_sweep(start.run.path.parent)

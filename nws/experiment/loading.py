@@ -107,8 +107,10 @@ def load_run(
     Raises:
         UserError: Where there is no run, a file is damaged, or an option is none of these.
     """
-    one_of("checkpoint", checkpoint, ("best", "last"))
-    one_of("weights", weights, ("plain", "average"))
+    if checkpoint not in ("best", "last"):
+        raise UserError(f"checkpoint must be best or last, got {checkpoint!r}")
+    if weights not in ("plain", "average"):
+        raise UserError(f"weights must be plain or average, got {weights!r}")
     place = pick_device(device)
     run, _ = open_run(path)
     file = run.best if checkpoint == "best" else run.last

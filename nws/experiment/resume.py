@@ -73,10 +73,10 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
 def starting_point(config: DictConfig, overrides: Sequence[str], output: Path) -> Iterator[Start]:
     """Give what the option `resume` of a configuration stands for, with its directory owned."""
     output = output.absolute()
-    for key in ("root", "path"):  # so that a run works from any working directory
-        if config.data.get(key) is not None:
-            config.data[key] = os.path.abspath(os.path.expanduser(str(config.data[key])))
     try:
+        for key in ("root", "path"):  # so that a run works from any working directory
+            if config.data.get(key) is not None:
+                config.data[key] = os.path.abspath(os.path.expanduser(str(config.data[key])))
         path, patience = output, 0.0
         if config.resume == "auto":
             path, patience = left_run(output, config), PATIENCE

@@ -130,8 +130,9 @@ class Trainer:
     def call(self, method: str, *arguments: Any, only: Collection[str] | None = None) -> list[Any]:
         """Call a method of each callback, or of some; one that only shows the run may fail."""
         found = []
-        for name in [*self.callbacks] if only is None else only:
-            callback = self.callbacks[name]
+        for name, callback in list(self.callbacks.items()):
+            if only is not None and name not in only:
+                continue
             try:
                 found.append(getattr(callback, method)(*arguments))
             except (Exception, SystemExit) as error:  # wandb exits where its service failed

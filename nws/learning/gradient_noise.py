@@ -45,7 +45,8 @@ def estimate_noise(gradients: Tensor, size: int) -> GradientNoise:
     """
     count = len(gradients)
     if count < 2:
-        raise UserError(f"the noise of gradients needs at least 2 batches, got {count}; take more")
+        need = "the noise of gradients needs at least 2 batches"
+        raise UserError(f"{need}, got {count}; take more batches")
     mean = gradients.mean(0)
     trace = size * (gradients - mean).square().sum() / (count - 1)
     squared_norm = mean.square().sum() - trace / (size * count)
