@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from omegaconf import DictConfig
-from torch.optim import Optimizer, SparseAdam
+from torch.optim import Muon, Optimizer, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from nws.data import Dataset, load_dataset
@@ -27,6 +27,7 @@ from nws.experiment.config import (
     to_dict,
 )
 from nws.experiment.hardware import PRECISIONS, product_type
+from nws.experiment.optimizers import Together
 from nws.experiment.rates import Scheduler, parameter_groups
 from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep
 from nws.models import HelmholtzMachine
@@ -39,11 +40,11 @@ from nws.natural.solvers import Solver
 log = logging.getLogger(__name__)
 
 MOST_SAMPLES = 10**6  # of an evaluation
-RATES = ("generator_lr", "recognition_lr")  # options of every optimizer here
+RATES = ("generator_lr", "recognition_lr")  # options of every optimizer here, beside `biases`
 SOURCE = ("name", "binarize", "where", "root")  # options of every data set
 ROWS = tuple(field.name for field in fields(RowOptions))  # options of every metric
 #: What a group's section has beside the parameters of its class.
-MORE = {"data": SOURCE, "model": ("layers",), "optimizer": RATES, "metric": ROWS}
+MORE = {"data": SOURCE, "model": ("layers",), "optimizer": (*RATES, "biases"), "metric": ROWS}
 #: What the `_target_` of a group makes, and how messages call it; callbacks are the rest.
 MAKES: dict[str, tuple[Any, str]] = {
     "model": (HelmholtzMachine, "a nws.models.HelmholtzMachine"),
@@ -248,7 +249,8 @@ def build_metrics(
 def build_optimizer(config: DictConfig, machine: HelmholtzMachine) -> Optimizer:
     """Return the `optimizer` group's optimizer of all parameters.
 
-    It has one group of parameters, or where the networks' rates differ one for each network.
+    It has one group of parameters, or where the networks' rates differ one for each network. With a
+    section `biases`, it takes the matrices alone, and the optimizer of that section the rest.
     """
     options = to_dict(config.optimizer)
     for name in ("lr", *RATES):
@@ -256,13 +258,31 @@ def build_optimizer(config: DictConfig, machine: HelmholtzMachine) -> Optimizer:
             options[name] = number(
                 f"optimizer.{name}", options[name], "of at least 0", lambda value: value >= 0
             )
-    takes = parameters_of(locate(options["_target_"], "optimizer"))[0]
-    if options.get("lr") is None and "lr" in takes:
+    found = locate(options["_target_"], "optimizer")
+    if options.get("lr") is None and "lr" in parameters_of(found)[0]:
         raise UserError("optimizer.lr has no value; give optimizer.lr=VALUE")
-    made: Optimizer = _build(options, "optimizer", parameter_groups(machine, options))
+    biases = options.pop("biases", {"_target_": "torch.optim.Adam"} if found is Muon else None)
+    groups = parameter_groups(machine, options)
+    if biases is not None:
+        return build_together(options, biases, groups)
+    made: Optimizer = _build(options, "optimizer", groups)
     if isinstance(made, SparseAdam):
         raise UserError("optimizer: SparseAdam takes sparse gradients alone; take another")
     return made
+
+
+def build_together(options: dict[str, Any], biases: Any, groups: list[dict[str, Any]]) -> Together:
+    """Return an optimizer of the matrices and one of the rest, with the same rates, as one."""
+    if not isinstance(biases, dict) or "_target_" not in biases or "lr" in biases:
+        expected = "null or a section such as {_target_: torch.optim.Adam}, without lr"
+        raise UserError(f"optimizer.biases must be {expected}, got {biases!r}")
+    matrices, others = (
+        [g | {"params": [p for p in g["params"] if (p.ndim == 2) == wanted]} for g in groups]
+        for wanted in (True, False)
+    )
+    second = biases | {name: each for name, each in options.items() if name == "lr"}
+    parts = [make(options, "optimizer", matrices), make(second, "optimizer.biases", others)]
+    return Together([_expected(part, "optimizer") for part in parts])
 
 
 def build_scheduler(config: DictConfig, total_steps: int, optimizer: Optimizer) -> Scheduler:

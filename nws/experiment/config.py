@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from importlib.machinery import PathFinder
 from typing import Any
 
 import torch
@@ -29,6 +30,9 @@ OURS = (
     "nws.models.", "nws.natural.", "nws.learning.", "nws.data.", "nws.schedules.",
     "nws.experiment.callbacks.",
 )  # fmt: skip
+#: A saved run may name these, too, of the libraries of the extra `rivals`.
+RIVALS = ("pytorch_optimizer.SOAP", "schedulefree.AdamWScheduleFree")
+LIBRARIES = {each.partition(".")[0] for each in RIVALS}
 OF_TORCH = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 DATA_ROOT = "${oc.env:NWS_DATA_ROOT,data}"  # of an exported machine
 
@@ -108,9 +112,9 @@ def own_targets(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 def check_trust(config: DictConfig, trusted: Sequence[str], where: object) -> None:
     """Raise `UserError` where a saved configuration names code that nobody asked for.
 
-    What a saved run names is called only if it is one of `OURS`, an optimizer or a scheduler of
-    torch, or of a module that the user names now: of `trusted`. Nothing else is imported. `where`
-    is the run, for the message.
+    What a saved run names is called only if it is one of `OURS` or of `RIVALS`, an optimizer or a
+    scheduler of torch, or of a module that the user names now: of `trusted`. Nothing else is
+    imported. `where` is the run, for the message.
     """
     if "${" in OmegaConf.to_yaml(config).replace(DATA_ROOT, ""):
         raise UserError(f"{where} has references (${{..}}) in its configuration, as no run does")
@@ -122,7 +126,9 @@ def check_trust(config: DictConfig, trusted: Sequence[str], where: object) -> No
 
 
 def is_known(target: str) -> bool:
-    """Return whether a name stands for one of `OURS`, or an optimizer or scheduler of torch."""
+    """Return whether a name is of `OURS` or `RIVALS`, or an optimizer or scheduler of torch."""
+    if target in RIVALS:
+        return True
     if not target.startswith(("nws.", "torch.optim.")):
         return False
     try:
@@ -136,9 +142,15 @@ def is_known(target: str) -> bool:
 
 
 def locate(target: object, option: str) -> Callable[..., Any]:
-    """Import the function or class that a `_target_` names, also of a file in this directory."""
-    if not str(target).startswith(("nws.", "torch.")) and os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    """Import what a `_target_` names, also of a file in this directory; `LIBRARIES` never are."""
+    package, here = str(target).partition(".")[0], os.getcwd()
+    if package in LIBRARIES:
+        path = [each for each in sys.path if each not in ("", here)]
+        if PathFinder.find_spec(package, path) is None:
+            way = "which is not installed: pip install -c constraints.txt '.[rivals]'"
+            raise UserError(f"{option}._target_={target} needs the package {package}, {way}")
+    elif package not in ("nws", "torch") and here not in sys.path:
+        sys.path.append(here)
     try:
         found = pkgutil.resolve_name(str(target))
     except Exception as error:  # a file of the user's own may raise any
@@ -157,7 +169,9 @@ def parameters_of(found: Callable[..., Any]) -> tuple[list[str], bool]:
     except (ValueError, TypeError):  # a builtin that does not say
         return [], True
     names = [each.name for each in taken if not each.kind.name.startswith("VAR_")]
-    return names, any(each.kind is each.VAR_KEYWORD for each in taken)
+    # This library takes any names, and ignores those that it does not know.
+    ignores = str(getattr(found, "__module__", "")).startswith("pytorch_optimizer.")
+    return names, not ignores and any(each.kind is each.VAR_KEYWORD for each in taken)
 
 
 def check_names(option: str, given: Sequence[str], taken: Sequence[str], owner: str) -> None:

@@ -7,6 +7,7 @@ from nws.experiment.callbacks.callback import Row
 from nws.experiment.config import parameters_of
 from nws.experiment.hardware import device_text
 from nws.experiment.invocation import command_line
+from nws.experiment.optimizers import starting_rates, title
 from nws.experiment.provenance import Facts
 from nws.experiment.terminal import Terminal, duration, short_path
 from nws.experiment.trainer import Trainer
@@ -65,10 +66,10 @@ def metric_text(trainer: Trainer, config: DictConfig) -> str:
 def optimizer_text(trainer: Trainer, config: DictConfig) -> str:
     """Return the optimizer, its rates at the start of the schedule, and the schedule."""
     groups = trainer.optimizer.param_groups
-    rates = dict.fromkeys(f"{group.get('initial_lr', group['lr']):g}" for group in groups)
+    rates = " and ".join(starting_rates(trainer.optimizer))
     momentum = f", momentum {groups[0]['momentum']:g}" if groups[0].get("momentum") else ""
     schedule = _name((config.scheduler.get("lr_lambda") or config.scheduler)._target_)
-    return f"{type(trainer.optimizer).__name__}{momentum}, rate {' and '.join(rates)}, {schedule}"
+    return f"{title(trainer.optimizer)}{momentum}, rate {rates}, {schedule}"
 
 
 def _name(target: object) -> str:

@@ -3,36 +3,35 @@
 import warnings
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from nws.experiment.optimizers import title
 from nws.models import HelmholtzMachine
 
 Scheduler = LRScheduler | ReduceLROnPlateau
+#: What some optimizers gather in their groups: SOAP, and those without a schedule.
+COUNTS = ("step", "k", "weight_sum", "lr_max")
 
 
-def parameter_groups(
-    machine: HelmholtzMachine, options: dict[str, Any]
-) -> list[Tensor] | list[dict[str, Any]]:
-    """Return what an optimizer takes: all parameters, or a group of them for each network.
+def parameter_groups(machine: HelmholtzMachine, options: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what an optimizer takes: a group of all parameters, or one for each network.
 
     `generator_lr` and `recognition_lr` are taken out of the options; where both come to the same
     rate, this becomes `lr`.
     """
-    own = [options.pop(name, None) for name in ("generator_lr", "recognition_lr")]
-    rates = [options.get("lr") if rate is None else rate for rate in own]
-    # The top layer has only biases, so its weight is empty.
-    parameters: list[Tensor] = [each for each in machine.parameters() if each.numel()]
+    given = [options.pop(name, None) for name in ("generator_lr", "recognition_lr")]
+    rates = [options.get("lr") if rate is None else rate for rate in given]
+    modules: list[torch.nn.Module] = [*machine.networks]
     if rates[0] == rates[1]:
-        if rates[0] is not None:
-            options["lr"] = rates[0]
-        return parameters
-    groups: list[dict[str, Any]] = []
-    for network, rate in zip(machine.networks, rates, strict=True):
-        part = [each for each in network.parameters() if each.numel()]
-        groups.append({"params": part} | ({} if rate is None else {"lr": rate}))
-    return groups
+        options |= {} if rates[0] is None else {"lr": rates[0]}
+        modules, rates = [machine], [None]
+    # The top layer has only biases, so its weight is empty.
+    parts = [[each for each in module.parameters() if each.numel()] for module in modules]
+    own = [{} if rate is None else {"lr": rate} for rate in rates]
+    return [{"params": part} | lr for part, lr in zip(parts, own, strict=True)]
 
 
 def restore(
@@ -53,8 +52,10 @@ def restore(
             warnings.simplefilter("ignore", UserWarning)
             for _ in range(steps):
                 scheduler.step()  # type: ignore[call-arg]
-        saved["param_groups"] = optimizer.state_dict()["param_groups"]
-    if state["optimizer_class"] == type(optimizer).__name__:
+        counts = {k: v for k, v in saved["param_groups"][0].items() if k in COUNTS}
+        groups = optimizer.state_dict()["param_groups"]
+        saved["param_groups"] = [group | counts for group in groups]
+    if state["optimizer_class"] == title(optimizer):
         _check_gathered(optimizer, saved)
         optimizer.load_state_dict(saved)
         for each in optimizer.state.values():  # on the device each step of NAdam would wait for it

@@ -19,6 +19,7 @@ from nws.experiment.callbacks.callback import Row
 from nws.experiment.checkpoints import State, from_checkpoint
 from nws.experiment.config import to_dict
 from nws.experiment.evaluation import dream_loss, validate
+from nws.experiment.optimizers import starting_rates, title, training
 from nws.experiment.rates import restore
 from nws.experiment.run import RunDirectory
 from nws.experiment.signals import StopSignals
@@ -113,7 +114,8 @@ class Trainer:
                     self.rows.append(self._row())
                     self._keep_row()
                 while not stop.any_of(bool(self.ends)) and not stop.asked():
-                    self._train_until_due(stop)
+                    with training(self.optimizer):
+                        self._train_until_due(stop)
                     self._do_what_is_due()
                 if self.ends and self.step < self.total_steps:
                     log.warning(f"the run ends at {self.place}: {self.ends}")
@@ -230,7 +232,7 @@ class Trainer:
             self.count = 0
         row |= self.validate(self.machine)
         row["learning_rate"], rate = self.rates
-        if len(self.optimizer.param_groups) > 1:
+        if len(starting_rates(self.optimizer)) > 1:
             row["recognition/learning_rate"] = rate
         for columns in own:
             row |= columns or {}
@@ -262,7 +264,7 @@ class Trainer:
             "shape": list(self.data.shape),
             "machine": self.machine.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "optimizer_class": type(self.optimizer).__name__,
+            "optimizer_class": title(self.optimizer),
             "gathered": len(self.optimizer.state),
             "scheduler": self.scheduler.state_dict(),
             "metrics": [metric.state_dict() for metric in self.learner.metrics],

@@ -4,6 +4,7 @@ import torch
 
 from nws.errors import Diverged, positive_int
 from nws.experiment.callbacks.callback import Callback, Row, Trainer
+from nws.experiment.optimizers import starting_rates
 from nws.learning import StepResult
 
 SMALL_ALPHA = 1e-4  # below it a Fisher block from few rows is close to singular
@@ -67,6 +68,5 @@ def cause(trainer: Trainer) -> str:
             f"raise damping.value (alpha is {min(alphas):.2g}: a Fisher block from few rows is"
             " close to singular, and its direction is too long for any rate; 0.02 to 1 is usual)"
         )
-    groups = trainer.optimizer.param_groups  # the schedule may have brought the rates to 0 by now
-    rates = dict.fromkeys(f"{group.get('initial_lr', group['lr']):g}" for group in groups)
-    return f"with a learning rate of {' and '.join(rates)} at the start; {remedy}"
+    rates = " and ".join(starting_rates(trainer.optimizer))
+    return f"with a learning rate of {rates} at the start; {remedy}"
