@@ -127,7 +127,7 @@ def test_choices_of_ones_own(command: Command, tmp_path: Path) -> None:
     assert checkpoint(run)["step"] == 12
 
 
-#: Every choice of every group, in eight runs; and options that no preset has.
+#: Every choice of every group, in eight runs; then optimizers of torch, and options of no preset.
 GROUPS = (
     "algorithm", "model", "average", "scheduler", "optimizer", "metric", "solver", "damping",
 )  # fmt: skip
@@ -137,19 +137,19 @@ OPTIONS = (
     "model/visible=poisson data.binarize=none",
 )  # fmt: skip
 LARGE = ("visible/gaussian", "visible/poisson", "published", "deep")
-TORCH = ("Adadelta", "RMSprop optimizer.lr=0.001", "Rprop", "RAdam")
+TORCH = ("Adadelta", "RMSprop optimizer.lr=0.001", "Rprop", "RAdam", "Muon")
 
 
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("number", range(8 + len(TORCH)))
 def test_every_choice_trains(command: Command, number: int) -> None:
-    words = OPTIONS[number].split()
+    words = OPTIONS[number % 8].split()
     for group in GROUPS:
         choices = [each for each in names(group) if each not in LARGE]
         assert len(choices) <= 8
-        words.append(f"{group}={choices[number % len(choices)]}")
-    if number < len(TORCH):
+        words.append(f"{group}={choices[number % 8 % len(choices)]}")
+    if number >= 8:
         plain = ("~optimizer.betas", "~optimizer.fused", "optimizer=adam")
-        words += [*plain, *f"optimizer._target_=torch.optim.{TORCH[number]}".split()]
+        words += [*plain, *f"optimizer._target_=torch.optim.{TORCH[number - 8]}".split()]
     outcome = command("train.py", *TWO_STEPS, "trainer.batch_size=50", *words)
     assert outcome.code == 0 and outcome.err == "", outcome.err
     rows = metrics(outcome.run)

@@ -66,7 +66,7 @@ def test_no_choice_of_solver_damping_or_metric_is_another_in_disguise(train: Com
 # --- rates ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd", "soap", "muon", "schedule_free"])
 def test_each_network_has_its_own_rate(train: Command, optimizer: str) -> None:
     """One of rate zero stays and the other learns; of SGD a step is as long as the rate says."""
     steps = "1e-6" if optimizer == "sgd" else "0.5"

@@ -40,7 +40,7 @@ REFUSED = {
     "solver": "evil.call torch.load",
     "damping.schedule": "evil.call nws.experiment.boundary.importlib.import_module",
     "optimizer": "evil.call torch.optim.Adam.__init__ torch.optim.optimizer.os.system torch.optim"
-    " torch.hub.load torch.optim.swa_utils.AveragedModel",
+    " torch.hub.load torch.optim.swa_utils.AveragedModel pytorch_optimizer.Lion",
     "scheduler": "evil.call torch.optim.lr_scheduler.warnings.warn torch.save",
     "callbacks.mine": "evil.call pathlib.Path.touch",
     "logger": "evil.call os.remove",

@@ -46,6 +46,9 @@ RESUMABLE = [
     "algorithm=nbihm metric=fisher algorithm.dreams=3 metric.refresh_every=4",
     "optimizer=momentum optimizer.recognition_lr=0.01 scheduler=wsd",
     "optimizer=nadam scheduler=plateau scheduler.patience=0",
+    "optimizer=soap optimizer.precondition_frequency=3 optimizer.recognition_lr=0.03",
+    "optimizer=muon optimizer.generator_lr=0.02 average=tail",
+    "optimizer=schedule_free optimizer.warmup_steps=5 scheduler=constant",
     CYCLE,
     "optimizer._target_=torch.optim.LBFGS optimizer.lr=0.01 ~optimizer.betas ~optimizer.fused"
     " +optimizer.max_iter=3",
@@ -118,12 +121,17 @@ def test_a_stop_before_the_first_step_and_two_signals(
 # --- what may change ------------------------------------------------------------------------------
 
 
-def test_more_epochs_follow_the_longer_schedule(train: Command) -> None:
-    whole = train("hydra.run.dir=whole", "trainer.epochs=4", "scheduler=constant").run
-    train("hydra.run.dir=part", "scheduler=constant")
+@pytest.mark.parametrize("optimizer", ["adam", "soap", "muon", "schedule_free"])
+def test_more_epochs_keep_what_was_gathered(train: Command, optimizer: str) -> None:
+    options = (f"optimizer={optimizer}", "scheduler=constant")
+    whole = train("hydra.run.dir=whole", *options, "trainer.epochs=4").run
+    train("hydra.run.dir=part", *options)
     part = train("resume=part", "trainer.epochs=4").run
     assert_same_run(whole, part)
     assert yaml.safe_load((part / ".hydra/config.yaml").read_text())["trainer"]["epochs"] == 4
+
+
+def test_more_epochs_follow_the_longer_schedule(train: Command) -> None:
     train("hydra.run.dir=linear")
     rows = metrics(train("resume=linear", "trainer.epochs=4").run)
     assert [float(row["learning_rate"]) for row in rows] == pytest.approx([0.005, 0, 0.0025, 0])
