@@ -32,17 +32,19 @@ def write_gradients(network: BeliefNetwork, terms: Sequence[Term], add: bool = F
     for number, (trace, row_weights) in enumerate(terms):
         residual = trace.errors(network).mul_(row_weights[:, None])
         blocks = residual.split(network.widths, dim=1)
+        low = () if trace.rounded is None else residual.to(trace.rounded).split(network.widths, 1)
         first = number == 0 and not add
         write = torch._foreach_copy_ if first else torch._foreach_add_
         write(biases, residual.sum(0).split(network.widths))  # one call for all layers
         for edge in network.edges:
-            inputs, block = trace.inputs(edge), blocks[edge.position]
-            if len(inputs) != len(block):  # K rows share x: the sum over them comes first
-                block = block.unflatten(0, (-1, trace.samples)).sum(1)
-            weight = edge.layer.weight.grad
+            inputs, weight = trace.inputs(edge), edge.layer.weight.grad
             assert weight is not None
-            if inputs.dtype != weight.dtype:
-                found = product(block.T.to(inputs.dtype), inputs)
+            rounded = inputs.dtype != weight.dtype
+            block = (low if rounded else blocks)[edge.position]
+            if len(inputs) != len(block):  # K rows share x: the sum over them comes first
+                block = blocks[edge.position].unflatten(0, (-1, trace.samples)).sum(1).to(inputs)
+            if rounded:
+                found = product(block.T, inputs)
                 weight.copy_(found) if first else weight.add_(found)
             elif first:
                 torch.mm(block.T, inputs, out=weight)

@@ -19,6 +19,8 @@ from nws.models.belief_network import BeliefNetwork, Edge, check_sizes
 from nws.models.noise import Rng, Share
 from nws.models.units import NAMED, Units, check_units, find_units
 
+LARGE = 4096  # weights of a layer from which products in a lower precision save more than casts cost
+
 
 @dataclass(frozen=True)
 class Trace:
@@ -33,14 +35,14 @@ class Trace:
     units: tuple[Units, ...]  # of each layer
     samples: int  # K: that many consecutive rows share their x
     values: Tensor  # (n, N) y, the targets of the layers
-    # (n, N) h, what the layers see of each other; `values` itself for binary units. Of the dtype of
-    # the products, which has 0, 1 and -1.
-    states: Tensor
+    states: Tensor  # (n, N) h, what layers see of each other; `values` itself for binary units
     generator_logits: Tensor  # (n, N)
     recognition_logits: Tensor  # (n, N - n_0)
     generator_means: Tensor  # (n, N) A' of the logits
     recognition_means: Tensor  # (n, N - n_0)
     share: Share | None = None  # which rows of a phase these are; None for all of them
+    # (n, N - n_0) hidden states in the lower precision of products; written where one needs them
+    rounded: Tensor | None = None
 
     @cached_property
     def value_blocks(self) -> tuple[Tensor, ...]:
@@ -54,10 +56,18 @@ class Trace:
 
     @cached_property
     def visible_states(self) -> Tensor:
-        """h^0, once for each data point: (B, n_0). Without a support it is not rounded."""
-        if self.units[0].support is None:
-            return self.units[0].encode(self.value_blocks[0][:: self.samples])
+        """h^0, once for each data point: (B, n_0)."""
         return self.state_blocks[0][:: self.samples]
+
+    @cached_property
+    def rounded_blocks(self) -> tuple[Tensor, ...]:
+        """h^1 .. h^L in the lower precision; nothing without one."""
+        return () if self.rounded is None else self.rounded.split(self.sizes[1:], dim=1)
+
+    @cached_property
+    def _rounded_x(self) -> Tensor:
+        assert self.rounded is not None
+        return self.visible_states.to(self.rounded)
 
     @property
     def pixels(self) -> Tensor:
@@ -71,10 +81,12 @@ class Trace:
 
     def inputs(self, edge: Edge) -> Tensor:
         """States of one layer's parents: (B, n_0) where the parent is x, which K rows share, else
-        (n, parents)."""
-        if edge.parent == 0:
-            return self.visible_states
-        return self.states[:, :0] if edge.parent is None else self.state_blocks[edge.parent]
+        (n, parents). In the precision of the layer's products."""
+        if edge.parent is None:
+            return self.states[:, :0]
+        if self.rounded is not None and edge.layer.rounded is not None:
+            return self.rounded_blocks[edge.parent - 1] if edge.parent else self._rounded_x
+        return self.state_blocks[edge.parent] if edge.parent else self.visible_states
 
     def logits(self, network: BeliefNetwork) -> Tensor:
         """Logits of the units that one network explains: (n, N or N - n_0)."""
@@ -142,7 +154,8 @@ class HelmholtzMachine(nn.Module):
     ) -> None:
         super().__init__()
         keep_freed_memory()  # of traces
-        self._dtype: torch.dtype | None = None  # of states and products; None for the parameters'
+        self._dtype: torch.dtype | None = None  # of large products; None for the parameters'
+        self._rounded: set[int | None] = set()  # layers whose states enter these
         self.sizes = check_sizes(sizes)
         hidden = find_units(units)
         bottom = hidden if visible is None else find_units(visible, "model.visible")
@@ -168,22 +181,24 @@ class HelmholtzMachine(nn.Module):
 
     @contextmanager
     def products_in(self, dtype: torch.dtype | None) -> Iterator[None]:
-        """Have states, and the products with them, of a precision for some lines.
+        """Have the products with states in another precision for some lines.
 
         The weights are rounded once, here; they must not change meanwhile. Everything else stays in
-        the precision of the parameters: products of values without a support too.
+        the precision of the parameters: small products too, and those of values without a support.
         """
-        layers = [edge.layer for network in self.networks for edge in network.edges]
-        if dtype not in (None, layers[0].weight.dtype):
-            self._dtype = dtype
-            for layer in layers:
-                layer.rounded = layer.weight.detach().to(dtype)
+        edges = [edge for network in self.networks for edge in network.edges]
+        if dtype not in (None, edges[0].layer.weight.dtype):
+            edges = [edge for edge in edges if edge.layer.weight.numel() >= LARGE]
+            edges = [edge for edge in edges if self.units[edge.parent or 0].support is not None]
+            self._dtype, self._rounded = dtype, {edge.parent for edge in edges} - {0}
+            for edge in edges:
+                edge.layer.rounded = edge.layer.weight.detach().to(dtype)
         try:
             yield
         finally:
-            self._dtype = None
-            for layer in layers:
-                layer.rounded = None
+            self._dtype, self._rounded = None, set()
+            for edge in edges:
+                edge.layer.rounded = None
 
     @torch.no_grad()
     def wake(self, x: Tensor, samples: int = 1, rng: Rng = None) -> Trace:
@@ -249,6 +264,8 @@ class HelmholtzMachine(nn.Module):
             self.units, trace.value_blocks, trace.state_blocks, strict=True
         ):
             values.copy_(units.decode(block))
+        if trace.rounded is not None:
+            trace.rounded.copy_(trace.states[:, self.sizes[0] :])
         for network in self.networks:
             self._evaluate(trace, network)
         return trace
@@ -262,16 +279,15 @@ class HelmholtzMachine(nn.Module):
         like = next(self.parameters())
         values = like.new_empty(rows, sum(self.sizes))
         encoded = any(units.encode(values) is not values for units in set(self.units))
-        states = values
-        if encoded or self._dtype is not None:
-            states = torch.empty_like(values, dtype=self._dtype)
+        states = torch.empty_like(values) if encoded else values
         hidden = sum(self.sizes[1:])
+        rounded = like.new_empty(rows, hidden, dtype=self._dtype) if self._dtype else None
         widths = (values.shape[1], hidden) * 2
         p_logits, q_logits, p_means, q_means = (like.new_empty(rows, width) for width in widths)
         share = rng if isinstance(rng, Share) else None
         return Trace(
             self.sizes, self.units, samples, values, states,
-            p_logits, q_logits, p_means, q_means, share,
+            p_logits, q_logits, p_means, q_means, share, rounded,
         )  # fmt: skip
 
     def _sample(self, trace: Trace, network: BeliefNetwork, rng: Rng) -> None:
@@ -287,6 +303,8 @@ class HelmholtzMachine(nn.Module):
             values = units.sample_(trace.value_blocks[edge.child], units.mean(logits, out=mean))
             if trace.states is not trace.values:
                 trace.state_blocks[edge.child].copy_(units.encode(values))
+            if edge.child in self._rounded:
+                trace.rounded_blocks[edge.child - 1].copy_(trace.state_blocks[edge.child])
 
     def _evaluate(self, trace: Trace, network: BeliefNetwork) -> None:
         for _ in self._logits(trace, network):

@@ -106,7 +106,9 @@ def products(learner: WakeSleep, batch: int) -> Callable[[], None]:
         for edge in network.edges:
             units, parents = edge.layer.weight.shape
             for phase in ("wake", "dream") if rule.recognition_dream else ("wake",):
-                rows = batch if edge.parent == 0 and phase == "wake" else batch * rule.samples
+                rows = batch * (learner.samples if phase == "wake" else learner.dreams)
+                if edge.parent == 0 and phase == "wake":
+                    rows = batch
                 inputs, targets = (torch.rand(rows, width).to(like) for width in (parents, units))
                 weight = edge.layer.weight.detach().to(like)
                 found.append((inputs, weight.T, torch.empty_like(targets)))
