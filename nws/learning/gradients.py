@@ -41,7 +41,7 @@ def write_gradients(network: BeliefNetwork, terms: Sequence[Term], add: bool = F
             assert weight is not None
             rounded = inputs.dtype != weight.dtype
             block = (low if rounded else blocks)[edge.position]
-            if len(inputs) != len(block):  # K rows share x: the sum over them comes first
+            if inputs.shape[0] != block.shape[0]:  # K rows share x: the sum over them comes first
                 block = blocks[edge.position].unflatten(0, (-1, trace.samples)).sum(1).to(inputs)
             if rounded:
                 found = product(block.T, inputs)

@@ -114,8 +114,8 @@ class Trace:
         sums = []
         for units, columns, widths in network.spans:
             parts = (tensor[:, columns] for tensor in (targets, logits, means))
-            sums += [block.sum(-1) for block in units.log_prob(*parts).split(widths, dim=1)]
-        return torch.stack(sums)
+            sums.append(units.layer_log_probs(*parts, widths))
+        return torch.cat(sums) if len(sums) > 1 else sums[0]
 
 
 class HelmholtzMachine(nn.Module):
@@ -318,7 +318,7 @@ class HelmholtzMachine(nn.Module):
         blocks = trace.logits(network).split(network.widths, dim=1)
         for edge in network.edges:
             inputs, logits = trace.inputs(edge), blocks[edge.position]
-            if len(inputs) == len(logits):
+            if inputs.shape[0] == logits.shape[0]:
                 edge.layer(inputs, out=logits)
             else:  # K rows share x: one product for all of them
                 logits.unflatten(0, (-1, trace.samples)).copy_(edge.layer(inputs)[:, None])

@@ -11,6 +11,7 @@ A fifth family is one file with a subclass of `Units`; see nws/models/gaussian.p
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -18,6 +19,8 @@ from torch import Tensor
 
 from nws.errors import UserError, number
 from nws.models.noise import fill_uniform
+
+AT_ONCE = 98  # numbers of at least 1/2 whose product is no less than 2^-98, which float32 has
 
 
 class Units(ABC):
@@ -64,6 +67,13 @@ class Units(ABC):
     def log_prob(self, values: Tensor, logits: Tensor, means: Tensor) -> Tensor:
         """log p(y; a) = y a - A(a) + log base(y), in nats; `means` are A'(a)."""
         return torch.addcmul(self.log_base(values) - self.log_partition(logits), values, logits)
+
+    def layer_log_probs(
+        self, values: Tensor, logits: Tensor, means: Tensor, widths: Sequence[int]
+    ) -> Tensor:
+        """The sums of `log_prob` over neighbouring layers of these widths: (layers, n)."""
+        blocks = self.log_prob(values, logits, means).split(list(widths), dim=1)
+        return torch.stack([block.sum(-1) for block in blocks])
 
     def encode(self, values: Tensor) -> Tensor:
         """States from values; the same tensor where a unit's state is its value."""
@@ -116,8 +126,32 @@ class Binary(Units):
         The logarithm is of a number between 1/2 and 1, so its error is some eps. Relative to a
         log-probability near 0 that is more: 3 % in float32 where |a| = 11.
         """
-        log_probs = (means - 0.5).abs_().add_(0.5).log_()  # max(p, 1 - p) = |p - 1/2| + 1/2
-        return log_probs.sub_(torch.relu(logits)).addcmul_(values, logits)
+        return _larger(means).log_().sub_(torch.relu(logits)).addcmul_(values, logits)
+
+    def layer_log_probs(
+        self, values: Tensor, logits: Tensor, means: Tensor, widths: Sequence[int]
+    ) -> Tensor:
+        """The sums of `log_prob`, with one logarithm for the product of `AT_ONCE` max(p, 1 - p)."""
+        pieces, owners = _pieces(tuple(widths), means.device)
+        logs = torch.stack([piece.prod(-1) for piece in _larger(means).split(pieces, 1)]).log_()
+        losses = torch.relu(logits).addcmul_(values, logits, value=-1).split(list(widths), dim=1)
+        return torch.stack([each.sum(-1) for each in losses]).neg_().index_add_(0, owners, logs)
+
+
+def _larger(means: Tensor) -> Tensor:
+    """max(p, 1 - p) = |p - 1/2| + 1/2."""
+    return (means - 0.5).abs_().add_(0.5)
+
+
+@lru_cache
+def _pieces(widths: tuple[int, ...], device: torch.device) -> tuple[list[int], Tensor]:
+    """Layers in pieces of at most `AT_ONCE` units: the width of each piece, and its layer."""
+    found = [
+        (min(AT_ONCE, width - start), layer)
+        for layer, width in enumerate(widths)
+        for start in range(0, width, AT_ONCE)
+    ]
+    return [width for width, _ in found], torch.tensor([at for _, at in found], device=device)
 
 
 class Bipolar(Binary):
