@@ -40,7 +40,7 @@ class StepResult(NamedTuple):
 class Phases(NamedTuple):
     """The phases of some of a batch's data points; weights are shares of the whole batch's."""
 
-    wake: Trace
+    wake: Trace | None  # none once nothing needs it any more
     uniform: Tensor  # (n,) of wake rows, all alike
     weights_p: Tensor  # (n,) of wake rows by the rule, for p
     weights_q: Tensor  # (n,) for q
@@ -50,6 +50,7 @@ class Phases(NamedTuple):
 
     def rows(self, metric: NaturalMetric) -> Term:
         """The rows that a metric takes in, of those that are there."""
+        assert self.wake is not None
         if metric.network.upward:
             return self.wake, self.uniform
         model = metric.options.generator_rows == "model"
@@ -128,10 +129,16 @@ class WakeSleep:
         results: list[StepResult] = []
         kept: list[tuple[Phases, Terms]] = []  # for the metrics
         for part in x.chunk(self._parts(x)):
-            phases = self._phases(part, len(x), dreams, self.rule.weighting, learns)
+            phases = self._wake(part, len(x), self.rule.weighting)
             terms = self._terms(phases)
             for network in self.machine.networks:
                 write_gradients(network, terms[network], add=bool(results))
+            if not self.metrics:  # the memory of the wake phase is free for dreams
+                phases, terms = phases._replace(wake=None), {}
+            if dreams:
+                dream = self._dream(part, len(x), learns)
+                self._learn_from(dream, terms, bool(results))
+                phases = phases._replace(dream=dream)
             results.append(self._result(phases, len(x)))
             if self.metrics:
                 kept.append((phases, terms))
@@ -148,7 +155,8 @@ class WakeSleep:
             return None
         weighting = copy.deepcopy(self.rule.weighting)  # one with a state has seen this step
         takes = self._takes_dreams and not self._unlabeled
-        return self._phases(other, len(other), takes, weighting)
+        phases = self._wake(other, len(other), weighting)
+        return phases._replace(dream=self._dream(other, len(other), False)) if takes else phases
 
     def _precondition(self, kept: Sequence[tuple[Phases, Terms]], others: Phases | None) -> None:
         """Turn `.grad` into directions, by the rows of the parts of a batch or of another one."""
@@ -178,41 +186,44 @@ class WakeSleep:
         """In how many parts a batch comes."""
         if x.device.type != "cpu":
             return 1
-        rows = len(x) * max(self.samples, self.dreams)
-        return parts_of(rows * sum(self.machine.sizes), self._weights)
+        states = len(x) * max(self.samples, self.dreams) * sum(self.machine.sizes)
+        halved = self.precision == torch.bfloat16  # the weights that a part passes over
+        return parts_of(states, self._weights // (1 + halved))
 
-    def _phases(
-        self, x: Tensor, points: int, dreams: bool, weighting: Weighting, evaluate: bool = False
-    ) -> Phases:
-        """Run the phases of some of a batch's `points`: of this process's share of them.
-
-        With `dreams`, dreams are drawn for the gradient or for a metric; with `evaluate` for
-        recognition to learn from.
-        """
+    def _wake(self, x: Tensor, points: int, weighting: Weighting) -> Phases:
+        """Run the wake phase of some of a batch's `points`: of this process's share of them."""
         x, rng = own_points(x, self.rng)
         wake = self.machine.wake(x, self.samples, rng)
         log_p, log_q = (wake.layer_log_probs(network) for network in self.machine.networks)
         joint = (each.sum(0).unflatten(0, (-1, self.samples)) for each in (log_p, log_q))
         weights_p, weights_q = (each.flatten() / points for each in weighting(*joint))
-        dream = None
-        if dreams:
-            rng = rng.times(self.dreams) if isinstance(rng, Share) else rng
-            trace = self.machine.dream(len(x) * self.dreams, rng, evaluate)
-            dream = trace, _uniform(trace, points * self.dreams)
         uniform = _uniform(wake, points * self.samples)
-        return Phases(wake, uniform, weights_p, weights_q, log_p, log_q, dream)
+        return Phases(wake, uniform, weights_p, weights_q, log_p, log_q, None)
+
+    def _dream(self, x: Tensor, points: int, evaluate: bool) -> Term:
+        """Draw the dreams of some of a batch's `points`; `evaluate` for recognition to learn."""
+        x, rng = own_points(x, self.rng)
+        rng = rng.times(self.dreams) if isinstance(rng, Share) else rng
+        trace = self.machine.dream(len(x) * self.dreams, rng, evaluate)
+        return trace, _uniform(trace, points * self.dreams)
 
     def _terms(self, phases: Phases) -> Terms:
-        """What the gradient of each network is made of."""
+        """What the gradient of each network is made of in the wake phase."""
         rule, (p, q) = self.rule, self.machine.networks
+        assert phases.wake is not None
         of_q: list[Term] = []
         if rule.recognition_wake:
             weights = phases.weights_q - phases.uniform if rule.baseline else phases.weights_q
             of_q.append((phases.wake, rule.recognition_wake * weights))
-        if rule.recognition_dream and phases.dream is not None:
-            trace, shares = phases.dream
-            of_q.append((trace, rule.recognition_dream * shares))
         return {p: [(phases.wake, rule.generator_wake * phases.weights_p)], q: of_q}
+
+    def _learn_from(self, dream: Term, terms: Terms, add: bool) -> None:
+        """Write the gradient of recognition in dreams, and keep it with those of the wake phase."""
+        if self.rule.recognition_dream:
+            q, (trace, shares) = self.machine.recognition, dream
+            term = trace, self.rule.recognition_dream * shares
+            write_gradients(q, [term], add or bool(self.rule.recognition_wake))
+            terms.setdefault(q, []).append(term)
 
     def _result(self, phases: Phases, points: int) -> StepResult:
         """What is seen of a part of a batch's `points`."""
@@ -223,8 +234,8 @@ class WakeSleep:
             dream_loss = losses.sum()
         wake_losses = -phases.log_p @ phases.weights_p
         log_p, log_q = (each.sum(0) for each in (phases.log_p, phases.log_q))
-        log_weights = (log_p - log_q).unflatten(0, (-1, phases.wake.samples))
-        bound = torch.logsumexp(log_weights, dim=1) - math.log(phases.wake.samples)
+        log_weights = (log_p - log_q).unflatten(0, (-1, self.samples))
+        bound = torch.logsumexp(log_weights, dim=1) - math.log(self.samples)
         ess = effective_sample_size(log_weights)
         means = bound.sum() / points, ess.sum() / points
         statistics = torch.stack([wake_losses.sum(), dream_loss, *means])
