@@ -79,7 +79,7 @@ NATURAL = ["algorithms", "metrics", "max-rows", "damping", "solver", "iterations
            "rank"]  # fmt: skip
 TAKES = {
     "step": [*STEPS, *NATURAL, "precisions", "optimizer"],
-    "peers": STEPS,
+    "peers": [*STEPS, "precisions"],
     "solvers": ["dtype", "rank"],
     "scale": ["visible", "hidden", "most-bytes", "dtype", "batch", "steps-before", *NATURAL],
     "launches": [*STEPS, *NATURAL],

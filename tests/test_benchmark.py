@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -92,10 +93,17 @@ def test_the_error_of_a_direction_follows_the_options_of_its_solver(bench: Bench
 
 
 def test_peers(bench: Bench) -> None:
-    found = {(row["peer"], row["update"]): row for row in bench("peers")}
-    assert {("nws", "rws"), ("torch", "rws"), ("nws", "wake"), ("torch", "wake")} <= {*found}
-    for (_, update), row in found.items():
-        assert row["ratio_to_nws"] == pytest.approx(row["ms"] / found["nws", update]["ms"])
+    keys, precisions = ("peer", "update", "precision"), ("float32", "bfloat16")
+    rows = bench("peers", "--precisions", ",".join(precisions))
+    found = {tuple(row[key] for key in keys): row for row in rows}
+    assert {*product(("nws", "torch"), ("rws", "wake"), precisions)} <= {*found}
+    for (_, *case), row in found.items():
+        assert row["ratio_to_nws"] == pytest.approx(row["ms"] / found["nws", *case]["ms"])
+    peer, images = peers.TorchMachine(HelmholtzMachine((6, 4, 3))), torch.ones(5, 6)
+    for precision in precisions:
+        with peers.casts(images, precision):
+            assert peer.q[0](images).dtype == getattr(torch, precision)
+            assert peer.loss(images, 5, 0.5).dtype == torch.float32
 
 
 @pytest.mark.parametrize("dream_share", [0.5, 0.0])

@@ -128,7 +128,7 @@ class Phase:
             total, spans = _total(weights), self.network.spans
             curvatures = [units.curvature(means[:, columns]) for units, columns, _ in spans]
             scales = (weights / total) @ torch.cat(curvatures, dim=1) * total
-            return part.weights @ part.trace.states.to(weights), scales, total
+            return part.weights @ part.trace.states, scales, total
 
         states, curvature, weight = self._sum(make)
         one, sizes = weight.new_ones(1), self.network.sizes

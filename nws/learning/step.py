@@ -124,30 +124,38 @@ class WakeSleep:
             return self._step(x, other)
 
     def _step(self, x: Tensor, other: Tensor | None) -> StepResult:
-        learns = bool(self.rule.recognition_dream)
-        dreams = learns or (self._takes_dreams and (other is None or self._unlabeled))
+        takes = self._takes_dreams and (other is None or self._unlabeled)
+        dreams = takes or bool(self.rule.recognition_dream)
         results: list[StepResult] = []
         kept: list[tuple[Phases, Terms]] = []  # for the metrics
         for part in x.chunk(self._parts(x)):
-            phases = self._wake(part, len(x), self.rule.weighting)
-            terms = self._terms(phases)
-            for network in self.machine.networks:
-                write_gradients(network, terms[network], add=bool(results))
-            if not self.metrics:  # the memory of the wake phase is free for dreams
-                phases, terms = phases._replace(wake=None), {}
-            if dreams:
-                dream = self._dream(part, len(x), learns)
-                self._learn_from(dream, terms, bool(results))
-                phases = phases._replace(dream=dream)
-            results.append(self._result(phases, len(x)))
-            if self.metrics:
-                kept.append((phases, terms))
+            results.append(self._learn(part, len(x), dreams, bool(results), kept))
         result = StepResult(*(torch.stack(each).sum(0) for each in zip(*results, strict=True)))
         gradients = [each.grad for each in self.machine.parameters() if each.grad is not None]
         sum_([*gradients, *result])
         if self.metrics:
             self._precondition(kept, self._other_phases(other))
         return result
+
+    def _learn(
+        self, x: Tensor, points: int, dreams: bool, add: bool, kept: list[tuple[Phases, Terms]]
+    ) -> StepResult:
+        """Write the gradients of a part of a batch's `points`, or add them."""
+        share, q = self.rule.recognition_dream, self.machine.recognition
+        phases = self._wake(x, points, self.rule.weighting)
+        terms = self._terms(phases)
+        for network in self.machine.networks:
+            write_gradients(network, terms[network], add)
+        if not self.metrics:  # the memory of the wake phase is free for dreams
+            phases, terms = phases._replace(wake=None), {q: []}
+        if dreams:
+            phases = phases._replace(dream=self._dream(x, points, bool(share)))
+        if share and phases.dream is not None:
+            terms[q].append((phases.dream[0], share * phases.dream[1]))
+            write_gradients(q, terms[q][-1:], add or bool(self.rule.recognition_wake))
+        if self.metrics:
+            kept.append((phases, terms))
+        return self._result(phases, points)
 
     def _other_phases(self, other: Tensor | None) -> Phases | None:
         """The phases of another batch than the gradient's, where a metric takes rows of it now."""
@@ -216,14 +224,6 @@ class WakeSleep:
             weights = phases.weights_q - phases.uniform if rule.baseline else phases.weights_q
             of_q.append((phases.wake, rule.recognition_wake * weights))
         return {p: [(phases.wake, rule.generator_wake * phases.weights_p)], q: of_q}
-
-    def _learn_from(self, dream: Term, terms: Terms, add: bool) -> None:
-        """Write the gradient of recognition in dreams, and keep it with those of the wake phase."""
-        if self.rule.recognition_dream:
-            q, (trace, shares) = self.machine.recognition, dream
-            term = trace, self.rule.recognition_dream * shares
-            write_gradients(q, [term], add or bool(self.rule.recognition_wake))
-            terms.setdefault(q, []).append(term)
 
     def _result(self, phases: Phases, points: int) -> StepResult:
         """What is seen of a part of a batch's `points`."""

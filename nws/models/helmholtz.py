@@ -19,7 +19,7 @@ from nws.models.belief_network import BeliefNetwork, Edge, check_sizes
 from nws.models.noise import Rng, Share
 from nws.models.units import NAMED, Units, check_units, find_units
 
-LARGE = 4096  # weights of a layer from which products in a lower precision save more than casts cost
+LARGE = 4096  # weights of a layer from which products in a lower precision save time
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,6 @@ class Trace:
         return self.states.split(self.sizes, dim=1)
 
     @cached_property
-    def visible_states(self) -> Tensor:
-        """h^0, once for each data point: (B, n_0)."""
-        return self.state_blocks[0][:: self.samples]
-
-    @cached_property
     def rounded_blocks(self) -> tuple[Tensor, ...]:
         """h^1 .. h^L in the lower precision; nothing without one."""
         return () if self.rounded is None else self.rounded.split(self.sizes[1:], dim=1)
@@ -67,7 +62,7 @@ class Trace:
     @cached_property
     def _rounded_x(self) -> Tensor:
         assert self.rounded is not None
-        return self.visible_states.to(self.rounded)
+        return self.state_blocks[0][:: self.samples].to(self.rounded)
 
     @property
     def pixels(self) -> Tensor:
@@ -86,7 +81,7 @@ class Trace:
             return self.states[:, :0]
         if self.rounded is not None and edge.layer.rounded is not None:
             return self.rounded_blocks[edge.parent - 1] if edge.parent else self._rounded_x
-        return self.state_blocks[edge.parent] if edge.parent else self.visible_states
+        return self.state_blocks[edge.parent][:: 1 if edge.parent else self.samples]
 
     def logits(self, network: BeliefNetwork) -> Tensor:
         """Logits of the units that one network explains: (n, N or N - n_0)."""
@@ -113,9 +108,9 @@ class Trace:
         logits, means, targets = self.logits(network), self.means(network), self.targets(network)
         sums = []
         for units, columns, widths in network.spans:
-            parts = (tensor[:, columns] for tensor in (targets, logits, means))
-            sums.append(units.layer_log_probs(*parts, widths))
-        return torch.cat(sums) if len(sums) > 1 else sums[0]
+            y, a, mean = (tensor[:, columns] for tensor in (targets, logits, means))
+            sums.append(units.layer_log_probs(y, a, mean, widths))
+        return torch.cat(sums)
 
 
 class HelmholtzMachine(nn.Module):
@@ -186,10 +181,11 @@ class HelmholtzMachine(nn.Module):
         The weights are rounded once, here; they must not change meanwhile. Everything else stays in
         the precision of the parameters: small products too, and those of values without a support.
         """
-        edges = [edge for network in self.networks for edge in network.edges]
-        if dtype not in (None, edges[0].layer.weight.dtype):
-            edges = [edge for edge in edges if edge.layer.weight.numel() >= LARGE]
-            edges = [edge for edge in edges if self.units[edge.parent or 0].support is not None]
+        edges = [
+            edge for network in self.networks for edge in network.edges
+            if edge.layer.weight.numel() >= LARGE and self.units[edge.parent or 0].support
+        ]  # fmt: skip
+        if edges and dtype not in (None, edges[0].layer.weight.dtype):
             self._dtype, self._rounded = dtype, {edge.parent for edge in edges} - {0}
             for edge in edges:
                 edge.layer.rounded = edge.layer.weight.detach().to(dtype)

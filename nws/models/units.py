@@ -11,7 +11,6 @@ A fifth family is one file with a subclass of `Units`; see nws/models/gaussian.p
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor
 from nws.errors import UserError, number
 from nws.models.noise import fill_uniform
 
-AT_ONCE = 98  # numbers of at least 1/2 whose product is no less than 2^-98, which float32 has
+AT_ONCE = 98  # numbers of at least 1/2 whose product float32 has: no less than 2^-98
 
 
 class Units(ABC):
@@ -126,32 +125,22 @@ class Binary(Units):
         The logarithm is of a number between 1/2 and 1, so its error is some eps. Relative to a
         log-probability near 0 that is more: 3 % in float32 where |a| = 11.
         """
-        return _larger(means).log_().sub_(torch.relu(logits)).addcmul_(values, logits)
+        log_probs = (means - 0.5).abs_().add_(0.5).log_()  # max(p, 1 - p) = |p - 1/2| + 1/2
+        return log_probs.sub_(torch.relu(logits)).addcmul_(values, logits)
 
     def layer_log_probs(
         self, values: Tensor, logits: Tensor, means: Tensor, widths: Sequence[int]
     ) -> Tensor:
-        """The sums of `log_prob`, with one logarithm for the product of `AT_ONCE` max(p, 1 - p)."""
-        pieces, owners = _pieces(tuple(widths), means.device)
-        logs = torch.stack([piece.prod(-1) for piece in _larger(means).split(pieces, 1)]).log_()
+        """The sums of `log_prob`; on a CPU one logarithm is of the product of `AT_ONCE` units."""
+        if means.device.type != "cpu":  # where each product would be a launch
+            return super().layer_log_probs(values, logits, means, widths)
+        pieces = [(at, start) for at, m in enumerate(widths) for start in range(0, m, AT_ONCE)]
+        sizes = [min(AT_ONCE, widths[at] - start) for at, start in pieces]
+        larger = (means - 0.5).abs_().add_(0.5).split(sizes, dim=1)
+        logs = torch.stack([piece.prod(-1) for piece in larger]).log_()
         losses = torch.relu(logits).addcmul_(values, logits, value=-1).split(list(widths), dim=1)
-        return torch.stack([each.sum(-1) for each in losses]).neg_().index_add_(0, owners, logs)
-
-
-def _larger(means: Tensor) -> Tensor:
-    """max(p, 1 - p) = |p - 1/2| + 1/2."""
-    return (means - 0.5).abs_().add_(0.5)
-
-
-@lru_cache
-def _pieces(widths: tuple[int, ...], device: torch.device) -> tuple[list[int], Tensor]:
-    """Layers in pieces of at most `AT_ONCE` units: the width of each piece, and its layer."""
-    found = [
-        (min(AT_ONCE, width - start), layer)
-        for layer, width in enumerate(widths)
-        for start in range(0, width, AT_ONCE)
-    ]
-    return [width for width, _ in found], torch.tensor([at for _, at in found], device=device)
+        sums = torch.stack([each.sum(-1) for each in losses]).neg_()
+        return sums.index_add_(0, torch.tensor([at for at, _ in pieces]), logs)
 
 
 class Bipolar(Binary):

@@ -80,26 +80,38 @@ class TorchMachine(nn.Module):
 
 
 def log_prob(logits: Tensor, bits: Tensor) -> Tensor:
-    """log p of each row of bits."""
+    """log p of each row of bits, in float32 where logits are not."""
+    logits, bits = (
+        each.to(torch.promote_types(each.dtype, torch.float32)) for each in (logits, bits)
+    )
     return -F.binary_cross_entropy_with_logits(logits, bits, reduction="none").sum(-1)
 
 
 def torch_step(
-    machine: HelmholtzMachine, x: Tensor, samples: int, dream_share: float
+    machine: HelmholtzMachine, x: Tensor, rule: Rule, precision: str
 ) -> Callable[[], object]:
-    """A step of plain torch with fused Adam, as nws has it."""
+    """A step of plain torch with fused Adam, as nws has it; in bfloat16 by autocast."""
     peer = TorchMachine(machine)
     optimizer = torch.optim.Adam(peer.parameters(), lr=RATE, fused=True)
 
     def step() -> None:
         optimizer.zero_grad()
-        peer.loss(x, samples, dream_share).backward()
+        with casts(x, precision):
+            loss = peer.loss(x, rule.samples, rule.recognition_dream)
+        loss.backward()
         optimizer.step()
 
     return step
 
 
-def pyro_step(machine: HelmholtzMachine, x: Tensor, samples: int) -> Callable[[], object] | None:
+def casts(x: Tensor, precision: str) -> torch.autocast:
+    """Lines whose products are in bfloat16, where that is the precision."""
+    return torch.autocast(x.device.type, torch.bfloat16, precision == "bfloat16")
+
+
+def pyro_step(
+    machine: HelmholtzMachine, x: Tensor, samples: int, precision: str
+) -> Callable[[], object] | None:
     """A step of Pyro's ReweightedWakeSleep with fused Adam; None where Pyro is not installed.
 
     Its importance weights are of the whole batch, not of each data point: the same work as the
@@ -116,7 +128,7 @@ def pyro_step(machine: HelmholtzMachine, x: Tensor, samples: int) -> Callable[[]
         return pyro.sample(name, dist.Bernoulli(logits=logits).to_event(1), obs=bits)
 
     def model(observations: dict[str, Any]) -> None:
-        pyro.module("peer", peer)
+        pyro.module(f"peer in {precision}", peer)
         with pyro.plate("data", len(x)):
             h = sample(f"h{len(peer.p)}", peer.top.expand(len(x), -1))
             for number, layer in list(enumerate(peer.p))[:0:-1]:
@@ -124,7 +136,7 @@ def pyro_step(machine: HelmholtzMachine, x: Tensor, samples: int) -> Callable[[]
             sample("x", peer.p[0](h), observations["x"])
 
     def guide(observations: dict[str, Any]) -> None:
-        pyro.module("peer", peer)
+        pyro.module(f"peer in {precision}", peer)
         with pyro.plate("data", len(x)):
             h = observations["x"]
             for number, layer in enumerate(peer.q, 1):
@@ -134,30 +146,32 @@ def pyro_step(machine: HelmholtzMachine, x: Tensor, samples: int) -> Callable[[]
     pyro.enable_validation(False)  # which would take time
     objective = infer.ReweightedWakeSleep(samples, insomnia=0.5, max_plate_nesting=1)
     svi = infer.SVI(model, guide, optim.Adam({"lr": RATE, "fused": True}), objective)
-    return partial(svi.step, observations={"x": x})
+    return casts(x, precision)(partial(svi.step, observations={"x": x}))
 
 
 def benchmark_peers(arguments: argparse.Namespace) -> list[Row]:
     """Steps with Adam of nws, plain torch and Pyro, with dreams (rws) and without (wake)."""
-    learner, x = make_learner(arguments, "rws")
-    machine, samples = learner.machine, learner.rule.samples
-    wake = Rule("wake", samples, recognition_wake=1.0, recognition_dream=0.0)
-    tasks: dict[str, Callable[[], object]] = {}
-    for rule in (learner.rule, wake):
-        ours = WakeSleep(copy.deepcopy(machine), rule, learner.rng)
-        tasks[f"nws {rule.name}"] = full_step(ours, x, "adam")
-        tasks[f"torch {rule.name}"] = torch_step(machine, x, samples, rule.recognition_dream)
-    pyro = pyro_step(machine, x, samples)
-    if pyro is not None:
-        tasks["pyro rws"] = pyro
+    tasks: dict[tuple[str, str, str], Callable[[], object]] = {}
+    for precision in arguments.precisions:
+        learner, x = make_learner(arguments, "rws", precision=precision)
+        machine, samples = learner.machine, learner.rule.samples
+        wake = Rule("wake", samples, recognition_wake=1.0, recognition_dream=0.0)
+        for rule in (learner.rule, wake):
+            copied = copy.deepcopy(machine)
+            ours = WakeSleep(copied, rule, learner.rng, precision=learner.precision)
+            tasks["nws", rule.name, precision] = full_step(ours, x, "adam")
+            tasks["torch", rule.name, precision] = torch_step(machine, x, rule, precision)
+        pyro = pyro_step(machine, x, samples, precision)
+        if pyro is not None:
+            tasks["pyro", "rws", precision] = pyro
     times = interleaved(tasks, arguments.repeats, torch.device(arguments.device))
-    median = {name: statistics.median(values) for name, values in times.items()}
+    median = {task: statistics.median(values) for task, values in times.items()}
     rows = []
-    for task, values in times.items():
-        peer, update = task.split()
+    for (peer, update, precision), values in times.items():
+        ms = statistics.median(values)
         rows.append({
-            "peer": peer, "update": update, "ms": median[task],
+            "peer": peer, "update": update, "precision": precision, "ms": ms,
             "ms_quartiles": statistics.quantiles(values, n=4)[::2],
-            "ratio_to_nws": median[task] / median[f"nws {update}"],
+            "ratio_to_nws": ms / median["nws", update, precision],
         })  # fmt: skip
     return rows

@@ -108,7 +108,7 @@ def test_a_trace_is_clamped_or_drawn_and_both_networks_are_evaluated(
     clamped = machine.wake(x, case.samples, case.rng())
     assert clamped.samples == case.samples and len(clamped.values) == case.batch * case.samples
     assert torch.equal(clamped.value_blocks[0], x.repeat_interleave(case.samples, dim=0))
-    assert torch.equal(clamped.visible_states, machine.units[0].encode(x))
+    assert torch.equal(clamped.inputs(machine.recognition.edges[0]), machine.units[0].encode(x))
     hidden = torch.cat(clamped.value_blocks[1:], dim=1)
     assert ((hidden == 0) | (hidden == 1)).all()
     drawn = machine.dream(7, case.rng())

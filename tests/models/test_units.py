@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -169,6 +170,28 @@ def test_log_prob_is_right_at_any_logit(dtype: torch.dtype, function: Any) -> No
         expected = -torch.log1p(torch.exp(logits.double() * (1 - 2 * bit)))
         error = (function(torch.full_like(logits, bit), logits).double() - expected).abs().max()
         assert error <= 4 * 40 * torch.finfo(dtype).eps
+
+
+@families
+def test_sums_over_layers_are_those_of_single_units(
+    units: Units, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    widths = [300, 99, 98, 1]
+    logits = torch.randn(7, sum(widths), generator=seeded(0))
+    logits[0] = 0  # here the product is the least
+    means = units.mean(logits)
+    values = draw(units, means)
+    double = units.log_prob(values.double(), logits.double(), units.mean(logits.double()))
+    expected = torch.stack([block.sum(-1) for block in double.split(widths, dim=1)])
+
+    def error() -> float:
+        sums = units.layer_log_probs(values, logits, means, widths)
+        return float(((sums - expected) / expected.abs().clamp_min(1)).abs().max())
+
+    assert error() < 1e-5  # some eps of float32, as each of up to 300 terms has
+    monkeypatch.setattr("nws.models.units.AT_ONCE", 300)
+    if isinstance(units, Binary):  # the control: 2^-300 is 0 in float32
+        assert error() == math.inf
 
 
 # --- Gaussian and Poisson units, against scipy ----------------------------------------------------
