@@ -99,9 +99,9 @@ def model_bytes(
     """What a step should take at its peak, in bytes of the numbers' type.
 
     - 2 P for parameters and gradients.
-    - 2 T for the wake and the dream phase, T = n (5 N - 2 n_0): states, and logits and means of
-      both networks. With 3 n N at work. On a CPU rows come in parts: those of one part are at work,
-      and of the plain rule no others are kept.
+    - T = n (5 N - 2 n_0) for a phase: states, and logits and means of both networks. With 3 n N at
+      work. A metric needs the wake and the dream phase, 2 T. On a CPU rows come in parts: those of
+      one part are at work, and of the plain rule no others are kept.
     - A metric takes in n 2 N: parents and curvature.
     - The exact one has those of the last step too. It has 2 P, gradients with their biases and
       directions, and 5 m d at work in its largest layer, or 3 m d where that is solved in the
@@ -115,7 +115,7 @@ def model_bytes(
     if arguments.device == "cpu":
         part = samples * math.ceil(arguments.batch / parts_of(rows * total, parameters))
     phase = (rows if metric else part) * (5 * total - 2 * visible)
-    count = 2 * parameters + 2 * phase + 3 * part * total
+    count = 2 * parameters + (2 if metric else 1) * phase + 3 * part * total
     if metric is not None:
         count += 2 * rows * total
     if metric == "fisher":
