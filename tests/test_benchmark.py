@@ -94,16 +94,16 @@ def test_the_error_of_a_direction_follows_the_options_of_its_solver(bench: Bench
 
 def test_peers(bench: Bench) -> None:
     keys, precisions = ("peer", "update", "precision"), ("float32", "bfloat16")
-    rows = bench("peers", "--precisions", ",".join(precisions))
+    rows = bench("peers", "--precisions", "float32,bfloat16")
     found = {tuple(row[key] for key in keys): row for row in rows}
     assert {*product(("nws", "torch"), ("rws", "wake"), precisions)} <= {*found}
     for (_, *case), row in found.items():
         assert row["ratio_to_nws"] == pytest.approx(row["ms"] / found["nws", *case]["ms"])
-    peer, images = peers.TorchMachine(HelmholtzMachine((6, 4, 3))), torch.ones(5, 6)
+    peer, x = peers.TorchMachine(HelmholtzMachine((6, 4, 3))), torch.ones(5, 6)
     for precision in precisions:
-        with peers.casts(images, precision):
-            assert peer.q[0](images).dtype == getattr(torch, precision)
-            assert peer.loss(images, 5, 0.5).dtype == torch.float32
+        with peers.casts(x, precision):
+            assert peer.q[0](x).dtype == getattr(torch, precision)
+            assert peer.loss(x, 5, 0.5).dtype == torch.float32
 
 
 @pytest.mark.parametrize("dream_share", [0.5, 0.0])

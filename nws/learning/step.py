@@ -97,7 +97,8 @@ class WakeSleep:
     ) -> None:
         self.machine, self.rule, self.rng, self.metrics = machine, rule, rng, tuple(metrics)
         self.precision = precision
-        self._weights = sum(each.numel() for each in machine.parameters())
+        weights = sum(each.numel() for each in machine.parameters())
+        self._weights = weights // (2 if precision == torch.bfloat16 else 1)  # by their bytes
         # whether another batch is for recognition alone
         self._unlabeled = any(each.options.batch == "unlabeled" for each in self.metrics)
         self.samples = rule.samples
@@ -141,7 +142,7 @@ class WakeSleep:
         self, x: Tensor, points: int, dreams: bool, add: bool, kept: list[tuple[Phases, Terms]]
     ) -> StepResult:
         """Write the gradients of a part of a batch's `points`, or add them."""
-        share, q = self.rule.recognition_dream, self.machine.recognition
+        share, (_, q) = self.rule.recognition_dream, self.machine.networks
         phases = self._wake(x, points, self.rule.weighting)
         terms = self._terms(phases)
         for network in self.machine.networks:
@@ -194,9 +195,8 @@ class WakeSleep:
         """In how many parts a batch comes."""
         if x.device.type != "cpu":
             return 1
-        states = len(x) * max(self.samples, self.dreams) * sum(self.machine.sizes)
-        halved = self.precision == torch.bfloat16  # the weights that a part passes over
-        return parts_of(states, self._weights // (1 + halved))
+        rows = len(x) * max(self.samples, self.dreams)
+        return parts_of(rows * sum(self.machine.sizes), self._weights)
 
     def _wake(self, x: Tensor, points: int, weighting: Weighting) -> Phases:
         """Run the wake phase of some of a batch's `points`: of this process's share of them."""

@@ -21,8 +21,7 @@ class Layer(nn.Module):
     (parents = 0) has its biases as logits.
 
     Attributes:
-        rounded: The weight in a lower precision, for parents of that precision; None outside of
-            `HelmholtzMachine.products_in`.
+        rounded: The weight in a lower precision, or None: see `HelmholtzMachine.products_in`.
     """
 
     def __init__(self, parents: int, units: int) -> None:

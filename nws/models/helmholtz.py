@@ -41,8 +41,7 @@ class Trace:
     generator_means: Tensor  # (n, N) A' of the logits
     recognition_means: Tensor  # (n, N - n_0)
     share: Share | None = None  # which rows of a phase these are; None for all of them
-    # (n, N - n_0) hidden states in the lower precision of products; written where one needs them
-    rounded: Tensor | None = None
+    rounded: Tensor | None = None  # (n, N - n_0) hidden states for products in a lower precision
 
     @cached_property
     def value_blocks(self) -> tuple[Tensor, ...]:
@@ -56,13 +55,8 @@ class Trace:
 
     @cached_property
     def rounded_blocks(self) -> tuple[Tensor, ...]:
-        """h^1 .. h^L in the lower precision; nothing without one."""
-        return () if self.rounded is None else self.rounded.split(self.sizes[1:], dim=1)
-
-    @cached_property
-    def _rounded_x(self) -> Tensor:
-        assert self.rounded is not None
-        return self.state_blocks[0][:: self.samples].to(self.rounded)
+        """h^1 .. h^L in the lower precision, after a place for h^0; nothing without one."""
+        return () if self.rounded is None else self.rounded.split((0, *self.sizes[1:]), dim=1)
 
     @property
     def pixels(self) -> Tensor:
@@ -79,9 +73,10 @@ class Trace:
         (n, parents). In the precision of the layer's products."""
         if edge.parent is None:
             return self.states[:, :0]
-        if self.rounded is not None and edge.layer.rounded is not None:
-            return self.rounded_blocks[edge.parent - 1] if edge.parent else self._rounded_x
-        return self.state_blocks[edge.parent][:: 1 if edge.parent else self.samples]
+        low = None if edge.layer.rounded is None else self.rounded
+        if edge.parent == 0:
+            return self.state_blocks[0][:: self.samples].to(self.states if low is None else low)
+        return (self.state_blocks if low is None else self.rounded_blocks)[edge.parent]
 
     def logits(self, network: BeliefNetwork) -> Tensor:
         """Logits of the units that one network explains: (n, N or N - n_0)."""
@@ -108,8 +103,8 @@ class Trace:
         logits, means, targets = self.logits(network), self.means(network), self.targets(network)
         sums = []
         for units, columns, widths in network.spans:
-            y, a, mean = (tensor[:, columns] for tensor in (targets, logits, means))
-            sums.append(units.layer_log_probs(y, a, mean, widths))
+            parts = (tensor[:, columns] for tensor in (targets, logits, means))
+            sums.append(units.layer_log_probs(*parts, widths=widths))
         return torch.cat(sums)
 
 
@@ -300,7 +295,7 @@ class HelmholtzMachine(nn.Module):
             if trace.states is not trace.values:
                 trace.state_blocks[edge.child].copy_(units.encode(values))
             if edge.child in self._rounded:
-                trace.rounded_blocks[edge.child - 1].copy_(trace.state_blocks[edge.child])
+                trace.rounded_blocks[edge.child].copy_(trace.state_blocks[edge.child])
 
     def _evaluate(self, trace: Trace, network: BeliefNetwork) -> None:
         for _ in self._logits(trace, network):

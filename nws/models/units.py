@@ -67,11 +67,9 @@ class Units(ABC):
         """log p(y; a) = y a - A(a) + log base(y), in nats; `means` are A'(a)."""
         return torch.addcmul(self.log_base(values) - self.log_partition(logits), values, logits)
 
-    def layer_log_probs(
-        self, values: Tensor, logits: Tensor, means: Tensor, widths: Sequence[int]
-    ) -> Tensor:
-        """The sums of `log_prob` over neighbouring layers of these widths: (layers, n)."""
-        blocks = self.log_prob(values, logits, means).split(list(widths), dim=1)
+    def layer_log_probs(self, *parts: Tensor, widths: list[int]) -> Tensor:
+        """The sums of `log_prob(*parts)` over neighbouring layers of these widths: (layers, n)."""
+        blocks = self.log_prob(*parts).split(widths, dim=1)
         return torch.stack([block.sum(-1) for block in blocks])
 
     def encode(self, values: Tensor) -> Tensor:
@@ -128,17 +126,16 @@ class Binary(Units):
         log_probs = (means - 0.5).abs_().add_(0.5).log_()  # max(p, 1 - p) = |p - 1/2| + 1/2
         return log_probs.sub_(torch.relu(logits)).addcmul_(values, logits)
 
-    def layer_log_probs(
-        self, values: Tensor, logits: Tensor, means: Tensor, widths: Sequence[int]
-    ) -> Tensor:
+    def layer_log_probs(self, *parts: Tensor, widths: list[int]) -> Tensor:
         """The sums of `log_prob`; on a CPU one logarithm is of the product of `AT_ONCE` units."""
+        values, logits, means = parts
         if means.device.type != "cpu":  # where each product would be a launch
-            return super().layer_log_probs(values, logits, means, widths)
+            return super().layer_log_probs(*parts, widths=widths)
         pieces = [(at, start) for at, m in enumerate(widths) for start in range(0, m, AT_ONCE)]
         sizes = [min(AT_ONCE, widths[at] - start) for at, start in pieces]
         larger = (means - 0.5).abs_().add_(0.5).split(sizes, dim=1)
         logs = torch.stack([piece.prod(-1) for piece in larger]).log_()
-        losses = torch.relu(logits).addcmul_(values, logits, value=-1).split(list(widths), dim=1)
+        losses = torch.relu(logits).addcmul_(values, logits, value=-1).split(widths, dim=1)
         sums = torch.stack([each.sum(-1) for each in losses]).neg_()
         return sums.index_add_(0, torch.tensor([at for at, _ in pieces]), logs)
 

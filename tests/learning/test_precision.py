@@ -69,16 +69,15 @@ def test_states_are_exact_and_nothing_is_rounded_outside_of_a_step(units: str) -
     with made.machine.products_in(LOW):
         trace = made.machine.wake(x, 3, torch.Generator().manual_seed(0))
     assert trace.states.dtype == trace.values.dtype == torch.float32
-    edges = [network.edges[at] for network, at in zip(made.machine.networks, (-1, 0), strict=True)]
-    with made.machine.products_in(LOW):
-        found = [trace.inputs(edge) for edge in edges]
-    for low, edge in zip(found, edges, strict=True):
-        assert low.dtype == LOW and torch.equal(low.float(), trace.inputs(edge))
+    for network, at in zip(made.machine.networks, (-1, 0), strict=True):
+        with made.machine.products_in(LOW):
+            low = trace.inputs(network.edges[at])
+        assert low.dtype == LOW and torch.equal(low.float(), trace.inputs(network.edges[at]))
     other = learner(torch.float32, units=units)
     made.step(x)
     made.machine.load_state_dict(other.machine.state_dict())
-    one, two = (each.machine.wake(x, 3, torch.Generator().manual_seed(0)) for each in (made, other))
-    assert torch.equal(one.generator_logits, two.generator_logits)
+    found = [each.machine.wake(x, 3, torch.Generator().manual_seed(0)) for each in (made, other)]
+    assert torch.equal(found[0].generator_logits, found[1].generator_logits)
     assert all(each.layer.rounded is None for net in made.machine.networks for each in net.edges)
 
 
@@ -87,11 +86,10 @@ def test_values_without_a_support_are_not_rounded() -> None:
     x = torch.rand(POINTS, SIZES[0], generator=torch.Generator().manual_seed(1))
     with made.machine.products_in(LOW):
         trace = made.machine.wake(x, 2, torch.Generator().manual_seed(0))
-    edge = made.machine.recognition.edges[0]
-    x = trace.inputs(edge)
-    assert x.dtype == torch.float32
-    assert torch.equal(x, made.machine.units[0].encode(trace.values[::2, : SIZES[0]]))
-    logits = edge.layer(x).repeat_interleave(2, 0)
+        edge = made.machine.recognition.edges[0]
+        found = trace.inputs(edge)
+        logits = edge.layer(found).repeat_interleave(2, 0)
+    assert torch.equal(found, made.machine.units[0].encode(x)) and found.dtype == torch.float32
     assert torch.equal(trace.recognition_logits[:, : SIZES[1]], logits)
 
 
