@@ -18,7 +18,7 @@ from nws.natural import (
     LevenbergMarquardt,
     NaturalGradient,
 )
-from nws.natural.metrics import Diagonal, Fisher, Kronecker
+from nws.natural.metrics import Adaptive, Diagonal, Fisher, Kronecker
 from nws.natural.solvers import Cholesky, ConjugateGradient, MinRes, ShermanMorrison
 
 NOT_ABOVE = (0, -0.1, math.nan, math.inf, "much", None, True)
@@ -39,9 +39,13 @@ BAD: list[tuple[Callable[..., Any], str, tuple[Any, ...], str]] = [
     (MinRes, "iterations", (0, None), SOLVER),
     (MinRes, "tolerance", NO_FRACTION, SOLVER),
     *((kind, "memory", (0, -1, 1.5, None), rf"metric\.memory {WHOLE} of at")
-      for kind in (Diagonal, Fisher, Kronecker)),
+      for kind in (Adaptive, Diagonal, Fisher, Kronecker)),
     (Kronecker, "rank", (-1, "all", True), r"metric\.rank must be .*, got"),
-    (Kronecker, "refresh_every", (0,), rf"metric\.refresh_every {WHOLE}"),
+    *((kind, "refresh_every", (0,), rf"metric\.refresh_every {WHOLE}")
+      for kind in (Adaptive, Kronecker)),
+    (Adaptive, "rank", (-1, "full"), rf"metric\.rank {WHOLE}"),
+    *((Adaptive, beta, NO_FRACTION, r"metric\.{option} must be a number of at least 0")
+      for beta in ("beta1", "beta2")),
     *((kind, "value", NOT_ABOVE, r"damping\.value must be a number above 0")
       for kind in (Damping, LevenbergMarquardt)),
     (partial(Damping, 0.5), "schedule", (0.9,), "at step 0: 'float' object is not callable"),
@@ -68,6 +72,6 @@ BAD: list[tuple[Callable[..., Any], str, tuple[Any, ...], str]] = [
 def test_a_bad_option_is_refused_by_name(
     make: Callable[..., Any], option: str, value: Any, message: str
 ) -> None:
-    message = message.format(option=option, value=value) if message is SOLVER else message
+    message = message.format(option=option, value=value) if "{option}" in message else message
     with pytest.raises(UserError, match=message):
         make(**{option: value})

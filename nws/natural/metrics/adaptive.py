@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nws.errors import UserError, number, positive_int
+from nws.errors import number, positive_int
 from nws.natural.averages import share_of_newest
 from nws.natural.metrics.metric import Metric
 from nws.natural.operators import Rows
@@ -86,7 +86,8 @@ class Adaptive(Metric):
         rank: r, at most, at least 0.
         refresh_every: Steps between rows that the second moment of the parents takes in.
         memory: Of the parents' second moment, in steps; 1 for the newest rows alone.
-        betas: Of the gradient's running means, its own and that of its square, as in Adam.
+        beta1: Of the gradient's running mean, as in Adam; 0 for the newest gradient alone.
+        beta2: Of the running mean of its square, as in Adam.
 
     Raises:
         UserError: For numbers that are out of range.
@@ -94,36 +95,29 @@ class Adaptive(Metric):
 
     def __init__(
         self, rank: int = 7, refresh_every: int = 20, memory: int = 50,
-        betas: Sequence[float] = (0.95, 0.95),
+        beta1: float = 0.0, beta2: float = 0.95,
     ) -> None:  # fmt: skip
         self.rank = positive_int("metric.rank", rank, minimum=0)
         self.refresh_every = positive_int("metric.refresh_every", refresh_every)
         self.memory = positive_int("metric.memory", memory)
-        if isinstance(betas, str) or len(betas) != 2:
-            raise UserError(f"metric.betas must be two numbers, got {betas!r}")
         expected = "of at least 0 and below 1"
-        self._memories = [
-            1 / (1 - number("metric.betas", beta, expected, lambda value: 0 <= value < 1))
-            for beta in betas
+        self._memories = [  # of the gradient's running means, in steps
+            1 / (1 - number(f"metric.{name}", beta, expected, lambda value: 0 <= value < 1))
+            for name, beta in (("beta1", beta1), ("beta2", beta2))
         ]
         self._step = self._count = 0  # of updates, and of gradients
         self._bases: list[Basis] = []
         self._moments: tuple[Tensor, Tensor] | None = None  # means and mean squares
+        self._widths: list[int] = []  # m of each layer
         self._frame: Frame | None = None
         self._scale = torch.ones(())
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
-        """Take in the rows of each layer, and alpha."""
-        due = self._step % self.refresh_every == 0
-        self._scale = 1 / (1 + check_rows(rows, alpha, waits=due))
-        if due or self._frame is None:
-            widths = [len(layer.means[1]) for layer in rows]
-            old = Frame(self._bases, widths) if self._bases else None
-            if due:
-                self._refresh(rows)
-            self._frame = Frame(self._bases, widths)
-            if due and old is not None and self._moments is not None:
-                self._moments = old.turn(*self._moments, self._frame)
+        """Take in the rows of each layer where they are due, and alpha."""
+        self._scale = 1 / (1 + alpha)
+        if self._step % self.refresh_every == 0:
+            check_rows(rows, alpha, waits=True)
+            self._refresh(rows)
         self._step += 1
 
     def _refresh(self, rows: Sequence[Rows]) -> None:
@@ -135,7 +129,10 @@ class Adaptive(Metric):
             last = self._bases[number_] if self._bases else None
             weighed = layer.inputs * layer.weights.sqrt()[:, None]
             bases.append(leading_basis(weighed, self.rank, last, layer.name, keep))
-        self._bases = bases
+        self._bases, self._widths = bases, [len(layer.means[1]) for layer in rows]
+        old, self._frame = self._frame, Frame(self._bases, self._widths)
+        if old is not None and self._moments is not None:
+            self._moments = old.turn(*self._moments, self._frame)
 
     def _adapt(self) -> None:
         """Take the vector in as a gradient, and make the direction of it."""
@@ -180,13 +177,14 @@ class Adaptive(Metric):
     def state_dict(self) -> dict[str, Any]:
         """The numbers of updates and gradients, the basis of each layer, and the moments."""
         return {
-            "step": self._step, "count": self._count,
+            "step": self._step, "count": self._count, "widths": self._widths,
             "bases": [basis._asdict() for basis in self._bases], "moments": self._moments,
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
-        self._step, self._count, self._frame = state["step"], state["count"], None
+        self._step, self._count, self._widths = state["step"], state["count"], state["widths"]
         self._bases = [Basis(**basis) for basis in state["bases"]]
+        self._frame = Frame(self._bases, self._widths) if self._bases else None
         moments = state["moments"]
         self._moments = None if moments is None else (moments[0], moments[1])
