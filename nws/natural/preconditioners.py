@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.linalg import vecdot
 
 from nws.errors import Diverged, positive_int
-from nws.natural.operators import CurvatureOperator, SharedCurvature
+from nws.natural.operators import CurvatureOperator
 
 State = dict[str, Tensor]
 KEEP = 2 / 3  # share of the last covariance at a refresh: the rows of one batch are a poor guide
@@ -59,17 +59,6 @@ class Basis(NamedTuple):
 
 
 def find_basis(
-    shared: SharedCurvature,
-    rank: int,
-    last: Basis | None = None,
-    name: str = "layer",
-    keep: float = KEEP,
-) -> Basis:
-    """At most `rank` eigenpairs of the covariance of the rows' parents, without the bias."""
-    return leading_basis(shared.centred()[:, :-1], rank, last, name, keep)
-
-
-def leading_basis(
     rows: Tensor, rank: int, last: Basis | None = None, name: str = "layer", keep: float = KEEP
 ) -> Basis:
     """At most `rank` eigenpairs of X^T X, of rows X (n, d), by subspace iteration.
@@ -251,7 +240,8 @@ class SharedPreconditioner(Preconditioner):
         """Take in a layer's operator and alpha."""
         self._system = operator, damping
         if self._age % self.every == 0:
-            self._basis = find_basis(operator.shared, self.rank, self._basis, operator.name)
+            centred = operator.shared.centred()
+            self._basis = find_basis(centred, self.rank, self._basis, operator.name)
             self._inverse = None
         self._age += 1
         self._invert()

@@ -34,7 +34,7 @@ MAKE: dict[str, Callable[[], Any]] = {
     "kronecker of low rank": partial(Kronecker, 5, 2, refresh_every=3),
     "kronecker, full": partial(Kronecker, 50, "full", refresh_every=2),
     "adaptive": partial(Adaptive, 2, refresh_every=3),
-    "adaptive, all": partial(Adaptive, 9, 2, beta1=0.9),
+    "adaptive, all": partial(Adaptive, 9, 2, mean_memory=10),
     "fisher of 3": partial(Fisher, Cholesky, memory=3),
     "fisher of 2 by pcg": partial(
         Fisher, partial(ConjugateGradient, 2, preconditioner_every=3), memory=2

@@ -1,17 +1,16 @@
-"""Adam in the parents' eigenbasis: measured second moments in place of the model's."""
+"""Adam in the parents' eigenbasis: variances that are measured, in a basis that the model gives."""
 
 from collections.abc import Callable, Sequence
-from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nws.errors import number, positive_int
+from nws.errors import positive_int
 from nws.natural.averages import share_of_newest
 from nws.natural.metrics.metric import Metric
 from nws.natural.operators import Rows
-from nws.natural.preconditioners import Basis, leading_basis
+from nws.natural.preconditioners import Basis, find_basis
 from nws.natural.solvers.solver import check_rows
 
 EPSILON = 1e-8  # Adam's
@@ -21,17 +20,18 @@ class Frame:
     """Matrices V (m, d) of some layers in coordinates: V Q, and the rest V - V Q Q^T.
 
     All of them lie in one vector, so that what is done by coordinates is one operation. Q and V Q
-    are kept transposed: then a product with few columns is fast.
+    are kept transposed, which makes products with few columns fast.
     """
 
     def __init__(self, bases: Sequence[Basis], widths: Sequence[int]) -> None:
         self._bases = [basis.vectors.T.contiguous() for basis in bases]  # (r, d)
         pairs = list(zip(widths, self._bases, strict=True))
-        self._shapes = [(m, rows.shape[1]) for m, rows in pairs]  # of the rest
-        self._shapes += [(len(rows), m) for m, rows in pairs]
-        self._sizes = [m * d for m, d in self._shapes]
+        shapes = [(m, rows.shape[1]) for m, rows in pairs] + [(len(rows), m) for m, rows in pairs]
+        self._shapes, self._sizes = shapes, [m * d for m, d in shapes]
         self.vector = bases[0].rest.new_zeros(sum(self._sizes))
         self.matrices, self._along = self.parts(self.vector)
+        self.gradients = [each[:, :-1] for each in self.matrices]  # of weights, then of biases
+        self.gradients += [each[:, -1] for each in self.matrices]
 
     def parts(self, vector: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """The rest (m, d) and the coordinates (r, m) of each layer: views."""
@@ -51,8 +51,9 @@ class Frame:
             along.addmm_(basis, rest.T, alpha=-1)
             rest.addmm_(along.T, basis)
 
-    def turn(self, mean: Tensor, square: Tensor, new: "Frame") -> tuple[Tensor, Tensor]:
-        """Moments in the coordinates of another frame; squares as of independent coordinates."""
+    def turn(self, moments: Sequence[Tensor], new: "Frame") -> list[Tensor]:
+        """M and V in the coordinates of another frame; squares as of independent coordinates."""
+        mean, square = moments
         self.vector.copy_(mean)
         self.leave_()
         torch._foreach_copy_(new.matrices, self.matrices)
@@ -65,29 +66,29 @@ class Frame:
             rotation = basis @ old.T
             torch.mm(rotation.square(), along, out=turned)
             turned.addmm_((basis - rotation @ old).square(), rest.T)
-        return new.vector.clone(), squares
+        return [new.vector.clone(), squares]
 
 
 class Adaptive(Metric):
     """Adam in the eigenbasis of the parents' second moment sum_k w_k h_k h_k^T ~ Q Lambda Q^T.
 
-    A layer's gradient G (m, d) has the coordinates Y = G Q along the r largest eigenvectors, and a
-    rest R = G - Y Q^T, of which a parent is a coordinate. With M and V the running means of a
-    coordinate and of its square, the direction is
+    A layer's gradient G (m, d) has the coordinates G Q along the r largest eigenvectors, and a rest
+    R = G - G Q Q^T with a coordinate for each parent. V is the running mean of a coordinate's
+    square, M that of the coordinate itself. The direction is
 
-        (M_Y / sqrt(V_Y)) Q^T + (M_R / sqrt(V_R)) (I - Q Q^T)
+        M_Q / sqrt(V_Q) Q^T + M_R / sqrt(V_R) (I - Q Q^T)
 
-    Adam is the case r = 0 (Kingma & Ba 2015). The basis is that of the Kronecker metric, whose
-    variances s_j Lambda + alpha are the model's; here they are measured, as in EK-FAC (George et
-    al. 2018), under the root. SOAP (Vyas et al. 2024) finds bases of both sides from gradients.
-    alpha cancels: the direction is divided by the 1 + alpha that a step multiplies by.
+    Without eigenvectors it is Adam (Kingma & Ba 2015). With n V + alpha for sqrt(V) it would be
+    EK-FAC (George et al. 2018), and with s_j Lambda + alpha, which n V is by the model, the
+    Kronecker metric; docs/natural_step.md derives it. SOAP (Vyas et al. 2024) finds bases of both
+    sides from gradients. No alpha comes in: the direction cancels the 1 + alpha of a step.
 
     Args:
         rank: r, at most, at least 0.
-        refresh_every: Steps between rows that the second moment of the parents takes in.
+        refresh_every: Steps between rows that the parents' second moment takes in.
         memory: Of the parents' second moment, in steps; 1 for the newest rows alone.
-        beta1: Of the gradient's running mean, as in Adam; 0 for the newest gradient alone.
-        beta2: Of the running mean of its square, as in Adam.
+        mean_memory: Of M, in steps; 1 for the newest gradient alone. 10 is a beta of 0.9 in Adam.
+        square_memory: Of V, in steps; 20 is a beta of 0.95.
 
     Raises:
         UserError: For numbers that are out of range.
@@ -95,22 +96,18 @@ class Adaptive(Metric):
 
     def __init__(
         self, rank: int = 7, refresh_every: int = 20, memory: int = 50,
-        beta1: float = 0.0, beta2: float = 0.95,
+        mean_memory: int = 1, square_memory: int = 20,
     ) -> None:  # fmt: skip
         self.rank = positive_int("metric.rank", rank, minimum=0)
         self.refresh_every = positive_int("metric.refresh_every", refresh_every)
         self.memory = positive_int("metric.memory", memory)
-        expected = "of at least 0 and below 1"
-        self._memories = [  # of the gradient's running means, in steps
-            1 / (1 - number(f"metric.{name}", beta, expected, lambda value: 0 <= value < 1))
-            for name, beta in (("beta1", beta1), ("beta2", beta2))
-        ]
+        self.mean_memory = positive_int("metric.mean_memory", mean_memory)
+        self.square_memory = positive_int("metric.square_memory", square_memory)
         self._step = self._count = 0  # of updates, and of gradients
         self._bases: list[Basis] = []
-        self._moments: tuple[Tensor, Tensor] | None = None  # means and mean squares
-        self._widths: list[int] = []  # m of each layer
-        self._frame: Frame | None = None
-        self._scale = torch.ones(())
+        self._widths: list[int] = []
+        self._frame: Frame
+        self._moments: list[Tensor] = []  # M and V
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
         """Take in the rows of each layer where they are due, and alpha."""
@@ -121,38 +118,36 @@ class Adaptive(Metric):
         self._step += 1
 
     def _refresh(self, rows: Sequence[Rows]) -> None:
-        """Take the rows into the second moments, and find their eigenpairs."""
+        """Take the rows into the second moments, find their eigenpairs, and turn M and V."""
         terms = self._step // self.refresh_every + 1
         keep = 1 - share_of_newest(self.memory, terms, self.refresh_every)
+        lasts: Sequence[Basis | None] = self._bases or [None] * len(rows)
         bases: list[Basis] = []
-        for number_, layer in enumerate(rows):
-            last = self._bases[number_] if self._bases else None
+        for layer, last in zip(rows, lasts, strict=True):
             weighed = layer.inputs * layer.weights.sqrt()[:, None]
-            bases.append(leading_basis(weighed, self.rank, last, layer.name, keep))
-        self._bases, self._widths = bases, [len(layer.means[1]) for layer in rows]
-        old, self._frame = self._frame, Frame(self._bases, self._widths)
-        if old is not None and self._moments is not None:
-            self._moments = old.turn(*self._moments, self._frame)
+            bases.append(find_basis(weighed, self.rank, last, layer.name, keep))
+        widths = [len(layer.means[1]) for layer in rows]
+        frame = Frame(bases, widths)
+        if self._bases:
+            self._moments = self._frame.turn(self._moments, frame)
+        else:
+            self._moments = [frame.vector.clone(), frame.vector.clone()]
+        self._bases, self._widths, self._frame = bases, widths, frame
 
     def _adapt(self) -> None:
-        """Take the vector in as a gradient, and make the direction of it."""
-        assert self._frame is not None, "update comes first"
-        x = self._frame.vector
+        """Take in the gradient that is in the frame, and put the direction in its place."""
+        x, (mean, square) = self._frame.vector, self._moments
         self._frame.enter_()
-        if self._moments is None:
-            self._moments = torch.zeros_like(x), torch.zeros_like(x)
-        mean, square = self._moments
         self._count += 1
-        first, second = (share_of_newest(each, self._count) for each in self._memories)
-        mean.lerp_(x, first)
-        square.mul_(1 - second).addcmul_(x, x, value=second)
+        mean.lerp_(x, share_of_newest(self.mean_memory, self._count))
+        share = share_of_newest(self.square_memory, self._count)
+        square.mul_(1 - share).addcmul_(x, x, value=share)
         torch.sqrt(square, out=x)
         torch.div(mean, x.add_(EPSILON), out=x)
         self._frame.leave_()
 
     def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """Take in the gradients, and return the direction, (m, d) for each layer."""
-        assert self._frame is not None, "update comes first"
         torch._foreach_copy_(self._frame.matrices, list(gradients))
         self._adapt()
         return [each * self._scale for each in self._frame.matrices]
@@ -162,29 +157,23 @@ class Adaptive(Metric):
         shorten: Callable[[Tensor], Tensor] | None = None,
     ) -> bool:  # fmt: skip
         """As `Metric` says; not with a trust region, whose length is the exact one."""
-        if shorten is not None:
-            return False
-        assert self._frame is not None, "update comes first"
-        matrices = self._frame.matrices
-        places = list(chain(*((each[:, :-1], each[:, -1]) for each in matrices)))
-        gradients = list(chain(*zip(weights, biases, strict=True)))
-        torch._foreach_copy_(places, gradients)
-        self._adapt()
-        torch._foreach_copy_(gradients, places)
-        torch._foreach_mul_(gradients, scale * self._scale)
-        return True
+        if shorten is None:
+            torch._foreach_copy_(self._frame.gradients, [*weights, *biases])
+            self._adapt()
+            torch._foreach_copy_([*weights, *biases], self._frame.gradients)
+            torch._foreach_mul_([*weights, *biases], scale * self._scale)
+        return shorten is None
 
     def state_dict(self) -> dict[str, Any]:
-        """The numbers of updates and gradients, the basis of each layer, and the moments."""
-        return {
-            "step": self._step, "count": self._count, "widths": self._widths,
-            "bases": [basis._asdict() for basis in self._bases], "moments": self._moments,
-        }  # fmt: skip
+        """The numbers of updates and gradients, and of each layer units, basis, M and V."""
+        names = ("step", "count", "widths", "moments")
+        bases = [basis._asdict() for basis in self._bases]
+        return {name: getattr(self, f"_{name}") for name in names} | {"bases": bases}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
-        self._step, self._count, self._widths = state["step"], state["count"], state["widths"]
+        self._step, self._count = state["step"], state["count"]
+        self._widths, self._moments = state["widths"], list(state["moments"])
         self._bases = [Basis(**basis) for basis in state["bases"]]
-        self._frame = Frame(self._bases, self._widths) if self._bases else None
-        moments = state["moments"]
-        self._moments = None if moments is None else (moments[0], moments[1])
+        if self._bases:
+            self._frame = Frame(self._bases, self._widths)
