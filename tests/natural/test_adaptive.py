@@ -1,4 +1,4 @@
-"""Adam in the parents' eigenbasis against plain loops, dense projectors and torch's Adam."""
+"""Adam in the parents' eigenbasis against Adam of torch and dense projectors."""
 
 from __future__ import annotations
 
