@@ -15,7 +15,7 @@ from torch import Tensor
 from nws.learning import NaturalMetric, RowOptions, WakeSleep
 from nws.models import BeliefNetwork, HelmholtzMachine
 from nws.natural import Damping
-from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker, Mean
+from nws.natural.metrics import Adaptive, Diagonal, Empirical, Fisher, Kronecker, Mean
 from nws.natural.solvers import Cholesky
 
 SEED = 11
@@ -33,6 +33,7 @@ METRICS: dict[str, Callable[[], Any]] = {  # with exact solves
     "mean": Mean,
 }
 KINDS = [kind for kind in METRICS if kind != "mean"]  # whose matrix has the rows that are kept
+ALL = METRICS | {"adaptive": Adaptive}  # which is no matrix of rows
 
 
 def natural_metrics(
@@ -46,7 +47,7 @@ def natural_metrics(
     """A metric for each network: of a kind, or one that `make` makes."""
     return [
         NaturalMetric(
-            network, (make or METRICS[kind])(), Damping(alpha, schedule), RowOptions(**options)
+            network, (make or ALL[kind])(), Damping(alpha, schedule), RowOptions(**options)
         )
         for network in machine.networks
     ]

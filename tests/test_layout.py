@@ -184,8 +184,9 @@ OTHER = {
     "algorithm/ws": "samples recognition_wake recognition_dream baseline weighting.exponent",
     "average/exponential": "memory", "average/tail": "start", "damping/exponential":
     "schedule.final", "damping/linear": "schedule.final", "logger/wandb": "mode",
-    "metric/kronecker": "max_rows", "model/deep": "weight_scale visible_bias",
-    "model/published": "units hidden_bias", "model/small": "weight_scale visible_bias",
+    "metric/adaptive": "max_rows", "metric/kronecker": "max_rows",
+    "model/deep": "weight_scale visible_bias", "model/published": "units hidden_bias",
+    "model/small": "weight_scale visible_bias",
     "model/visible/gaussian": "scale", "model/visible/poisson": "scale",
     "scheduler/linear_warmup": "lr_lambda.warmup_steps", "scheduler/wsd": "lr_lambda.warmup_steps",
 }  # fmt: skip

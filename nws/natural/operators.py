@@ -33,8 +33,8 @@ class SharedCurvature(NamedTuple):
     weights: Tensor  # (n,) w_k
 
     def centred(self) -> Tensor:
-        """X (n, d) with X^T X = sum_k w_k (h_k - c)(h_k - c)^T."""
-        return (self.inputs - self.mean) * self.weights.sqrt()[:, None]
+        """X (n, d - 1) with X^T X = sum_k w_k (h_k - c)(h_k - c)^T; the bias does not vary."""
+        return (self.inputs - self.mean)[:, :-1] * self.weights.sqrt()[:, None]
 
 
 class Rows:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.linalg import vecdot
 
 from nws.errors import Diverged, positive_int
-from nws.natural.operators import CurvatureOperator, SharedCurvature
+from nws.natural.operators import CurvatureOperator
 
 State = dict[str, Tensor]
 KEEP = 2 / 3  # share of the last covariance at a refresh: the rows of one batch are a poor guide
@@ -46,11 +46,11 @@ class Unpreconditioned(Preconditioner):
 
 
 class Basis(NamedTuple):
-    """The r largest eigenpairs of the parents' covariance, and the mean of its others."""
+    """The r largest eigenpairs of a matrix (d, d), and the mean of its others."""
 
-    vectors: Tensor  # (d - 1, r) Q; the bias does not vary
+    vectors: Tensor  # (d, r) Q
     values: Tensor  # (r,) Lambda
-    rest: Tensor  # (1,) rho, mean of the other d - 1 - r eigenvalues
+    rest: Tensor  # (1,) rho, mean of the other d - r eigenvalues
 
     def matmul(self, vectors: Tensor) -> Tensor:
         """(Q Lambda Q^T + rho (I - Q Q^T)) V: (d, v) from V (d, v)."""
@@ -59,18 +59,13 @@ class Basis(NamedTuple):
 
 
 def find_basis(
-    shared: SharedCurvature,
-    rank: int,
-    last: Basis | None = None,
-    name: str = "layer",
-    keep: float = KEEP,
+    rows: Tensor, rank: int, last: Basis | None = None, name: str = "layer", keep: float = KEEP
 ) -> Basis:
-    """At most `rank` eigenpairs of the covariance of the rows' parents, by subspace iteration.
+    """At most `rank` eigenpairs of X^T X, of rows X (n, d), by subspace iteration.
 
     It starts from `last`, an earlier basis; `keep` is the share of the matrix that `last` stands
-    for in the covariance. `UserError`, with the layer's `name`, where rows are not finite.
+    for in X^T X. `UserError`, with the layer's `name`, where rows are not finite.
     """
-    rows = shared.centred()[:, :-1]  # the bias does not vary
     d = rows.shape[1]
     rank = min(rank, d)
     trace = rows.square().sum()[None]
@@ -245,7 +240,8 @@ class SharedPreconditioner(Preconditioner):
         """Take in a layer's operator and alpha."""
         self._system = operator, damping
         if self._age % self.every == 0:
-            self._basis = find_basis(operator.shared, self.rank, self._basis, operator.name)
+            centred = operator.shared.centred()
+            self._basis = find_basis(centred, self.rank, self._basis, operator.name)
             self._inverse = None
         self._age += 1
         self._invert()

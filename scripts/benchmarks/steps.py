@@ -16,7 +16,7 @@ from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep, tempered, u
 from nws.learning.vimco import vimco
 from nws.models import HelmholtzMachine
 from nws.natural import Damping, Rows, UnitFisher
-from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker, Mean
+from nws.natural.metrics import Adaptive, Diagonal, Empirical, Fisher, Kronecker, Mean
 
 RULES = {
     "ws": Rule("ws", 1, uniform, 1.0, 0.0, 1.0, baseline=False),
@@ -27,6 +27,7 @@ RULES = {
 METRICS: dict[str, Callable[..., Any]] = {
     "fisher": Fisher,
     "kronecker": lambda solver: Kronecker(),
+    "adaptive": lambda solver: Adaptive(),
     "diagonal": lambda solver: Diagonal(),
     "mean": lambda solver: Mean(),
     "empirical": Empirical,

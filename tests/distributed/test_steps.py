@@ -24,7 +24,7 @@ from nws.models import HelmholtzMachine
 from nws.models.gaussian import Gaussian
 from nws.models.likelihood import LogLikelihood, log_likelihood
 from nws.natural import Damping, LevenbergMarquardt
-from nws.natural.metrics import Empirical, Fisher, Kronecker, Mean
+from nws.natural.metrics import Adaptive, Empirical, Fisher, Kronecker, Mean
 from nws.natural.solvers import ConjugateGradient
 from nws.natural.solvers.direct import ShermanMorrison
 
@@ -63,6 +63,7 @@ CASES = {
     "rws": Case(RWS, **LONG),
     "nrws, exact": Case(RWS, Fisher, **LONG),
     "nrws, Kronecker": Case(RWS, kronecker, RowOptions(max_rows=8), **LONG),
+    "nrws, eigenbasis": Case(RWS, partial(Adaptive, 3, 4), RowOptions(max_rows=8), **LONG),
     "vimco": Case(Rule("vimco", 3, vimco)),
     # so small that some processes have no data point
     "in parts, adaptive": Case(RWS, Fisher, damping=adaptive, parts=True),

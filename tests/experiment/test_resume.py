@@ -42,6 +42,7 @@ RESUMABLE = [
     f"{NRWS} metric=fisher metric.memory=2 metric.refresh_every=4 damping=linear",
     f"{NRWS} metric=fisher solver=sherman_morrison damping=levenberg_marquardt",
     f"{NRWS} metric=diagonal metric.memory=5 damping=exponential",
+    f"{NRWS} metric=adaptive metric.rank=3 metric.mean_memory=2 metric.refresh_every=4",
     f"{NRWS} metric=mean metric.batch=other data.where=host",
     "algorithm=nbihm metric=fisher algorithm.dreams=3 metric.refresh_every=4",
     "optimizer=momentum optimizer.recognition_lr=0.01 scheduler=wsd",

@@ -17,7 +17,7 @@ from torch import Tensor
 from nws.learning import WakeSleep
 from nws.models import HelmholtzMachine, Trace
 from nws.natural import LevenbergMarquardt
-from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker
+from nws.natural.metrics import Adaptive, Diagonal, Empirical, Fisher, Kronecker
 from nws.natural.solvers import Cholesky, ConjugateGradient, ShermanMorrison, Woodbury
 
 SCHEDULE = lambda step: 0.9**step  # noqa: E731
@@ -33,6 +33,8 @@ MAKE: dict[str, Callable[[], Any]] = {
     "kronecker": METRICS["kronecker"],
     "kronecker of low rank": partial(Kronecker, 5, 2, refresh_every=3),
     "kronecker, full": partial(Kronecker, 50, "full", refresh_every=2),
+    "adaptive": partial(Adaptive, 2, refresh_every=3),
+    "adaptive, all": partial(Adaptive, 9, 2, mean_memory=10),
     "fisher of 3": partial(Fisher, Cholesky, memory=3),
     "fisher of 2 by pcg": partial(
         Fisher, partial(ConjugateGradient, 2, preconditioner_every=3), memory=2

@@ -162,7 +162,8 @@ def test_a_fixed_number_takes_the_textbooks_iterations(
     tolerance: float, iterations: int, rank: int
 ) -> None:
     solver, fisher = pcg(iterations, tolerance, rank=rank), REALISTIC.fisher()
-    inverses = shared_inverses(fisher, find_basis(fisher.shared, rank), 0.2, mean_row(fisher))
+    basis = find_basis(fisher.shared.centred(), rank)
+    inverses = shared_inverses(fisher, basis, 0.2, mean_row(fisher))
     textbook = Textbook(damped_blocks(REALISTIC), inverses, REALISTIC.gradient(), iterations)
     solution = factored(solver, REALISTIC).solve(REALISTIC.gradient())
     assert_close(solution, textbook.iterates[-1], EXACT)

@@ -18,7 +18,7 @@ from nws.natural import (
     LevenbergMarquardt,
     NaturalGradient,
 )
-from nws.natural.metrics import Diagonal, Fisher, Kronecker
+from nws.natural.metrics import Adaptive, Diagonal, Fisher, Kronecker
 from nws.natural.solvers import Cholesky, ConjugateGradient, MinRes, ShermanMorrison
 
 NOT_ABOVE = (0, -0.1, math.nan, math.inf, "much", None, True)
@@ -39,9 +39,13 @@ BAD: list[tuple[Callable[..., Any], str, tuple[Any, ...], str]] = [
     (MinRes, "iterations", (0, None), SOLVER),
     (MinRes, "tolerance", NO_FRACTION, SOLVER),
     *((kind, "memory", (0, -1, 1.5, None), rf"metric\.memory {WHOLE} of at")
-      for kind in (Diagonal, Fisher, Kronecker)),
+      for kind in (Adaptive, Diagonal, Fisher, Kronecker)),
     (Kronecker, "rank", (-1, "all", True), r"metric\.rank must be .*, got"),
-    (Kronecker, "refresh_every", (0,), rf"metric\.refresh_every {WHOLE}"),
+    *((kind, "refresh_every", (0,), rf"metric\.refresh_every {WHOLE}")
+      for kind in (Adaptive, Kronecker)),
+    (Adaptive, "rank", (-1, "full"), rf"metric\.rank {WHOLE}"),
+    (Adaptive, "mean_memory", (0, 0.9), rf"metric\.mean_memory {WHOLE}"),
+    (Adaptive, "square_memory", (0, 0.9), rf"metric\.square_memory {WHOLE}"),
     *((kind, "value", NOT_ABOVE, r"damping\.value must be a number above 0")
       for kind in (Damping, LevenbergMarquardt)),
     (partial(Damping, 0.5), "schedule", (0.9,), "at step 0: 'float' object is not callable"),

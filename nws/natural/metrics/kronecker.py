@@ -80,7 +80,7 @@ class Kronecker(Metric):
         for number, layer in enumerate(rows):
             rank = layer.inputs.shape[1] if self.rank == "full" else int(self.rank)
             last = self._bases[number] if self._bases else None
-            bases.append(find_basis(layer.shared, rank, last, layer.name, keep))
+            bases.append(find_basis(layer.shared.centred(), rank, last, layer.name, keep))
         self._bases, self._inverse = bases, None
 
     def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:

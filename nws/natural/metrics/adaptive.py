@@ -1,0 +1,179 @@
+"""Adam in the parents' eigenbasis: variances that are measured, in a basis that the model gives."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nws.errors import positive_int
+from nws.natural.averages import share_of_newest
+from nws.natural.metrics.metric import Metric
+from nws.natural.operators import Rows
+from nws.natural.preconditioners import Basis, find_basis
+from nws.natural.solvers.solver import check_rows
+
+EPSILON = 1e-8  # Adam's
+
+
+class Frame:
+    """Matrices V (m, d) of some layers in coordinates: V Q, and the rest V - V Q Q^T.
+
+    All of them lie in one vector, so that what is done by coordinates is one operation. Q and V Q
+    are kept transposed, which makes products with few columns fast.
+    """
+
+    def __init__(self, bases: Sequence[Basis], widths: Sequence[int]) -> None:
+        self._bases = [basis.vectors.T.contiguous() for basis in bases]  # (r, d)
+        pairs = list(zip(widths, self._bases, strict=True))
+        shapes = [(m, rows.shape[1]) for m, rows in pairs] + [(len(rows), m) for m, rows in pairs]
+        self._shapes, self._sizes = shapes, [m * d for m, d in shapes]
+        self.vector = bases[0].rest.new_zeros(sum(self._sizes))
+        self.matrices, self._along = self.parts(self.vector)
+        self.gradients = [each[:, :-1] for each in self.matrices]  # of weights, then of biases
+        self.gradients += [each[:, -1] for each in self.matrices]
+
+    def parts(self, vector: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """The rest (m, d) and the coordinates (r, m) of each layer: views."""
+        pieces = zip(vector.split(self._sizes), self._shapes, strict=True)
+        views = [piece.view(shape) for piece, shape in pieces]
+        return views[: len(self._bases)], views[len(self._bases) :]
+
+    def enter_(self) -> None:
+        """Take the coordinates out of V, which stands in the place of the rest."""
+        for rest, along, basis in zip(self.matrices, self._along, self._bases, strict=True):
+            torch.mm(basis, rest.T, out=along)
+            rest.addmm_(along.T, basis, alpha=-1)
+
+    def leave_(self) -> None:
+        """V of its coordinates, and of what of the rest lies beside Q."""
+        for rest, along, basis in zip(self.matrices, self._along, self._bases, strict=True):
+            along.addmm_(basis, rest.T, alpha=-1)
+            rest.addmm_(along.T, basis)
+
+    def turn(self, moments: Sequence[Tensor], new: "Frame") -> list[Tensor]:
+        """M and V in the coordinates of another frame; squares as of independent coordinates."""
+        mean, square = moments
+        self.vector.copy_(mean)
+        self.leave_()
+        torch._foreach_copy_(new.matrices, self.matrices)
+        new.enter_()
+        squares = torch.zeros_like(new.vector)
+        before, after = self.parts(square), new.parts(squares)
+        torch._foreach_copy_(after[0], before[0])
+        parts = zip(*before, after[1], self._bases, new._bases, strict=True)
+        for rest, along, turned, old, basis in parts:
+            rotation = basis @ old.T
+            torch.mm(rotation.square(), along, out=turned)
+            turned.addmm_((basis - rotation @ old).square(), rest.T)
+        return [new.vector.clone(), squares]
+
+
+class Adaptive(Metric):
+    """Adam in the eigenbasis of the parents' second moment sum_k w_k h_k h_k^T ~ Q Lambda Q^T.
+
+    A layer's gradient G (m, d) has the coordinates G Q along the r largest eigenvectors, and a rest
+    R = G - G Q Q^T with a coordinate for each parent. V is the running mean of a coordinate's
+    square, M that of the coordinate itself. The direction is
+
+        M_Q / sqrt(V_Q) Q^T + M_R / sqrt(V_R) (I - Q Q^T)
+
+    Without eigenvectors it is Adam (Kingma & Ba 2015). With n V + alpha for sqrt(V) it would be
+    EK-FAC (George et al. 2018), and with s_j Lambda + alpha, which n V is by the model, the
+    Kronecker metric; docs/natural_step.md derives it. SOAP (Vyas et al. 2024) finds bases of both
+    sides from gradients. No alpha comes in: the direction cancels the 1 + alpha of a step.
+
+    Args:
+        rank: r, at most, at least 0.
+        refresh_every: Steps between rows that the parents' second moment takes in.
+        memory: Of the parents' second moment, in steps; 1 for the newest rows alone.
+        mean_memory: Of M, in steps; 1 for the newest gradient alone. 10 is a beta of 0.9 in Adam.
+        square_memory: Of V, in steps; 20 is a beta of 0.95.
+
+    Raises:
+        UserError: For numbers that are out of range.
+    """
+
+    def __init__(
+        self, rank: int = 7, refresh_every: int = 20, memory: int = 50,
+        mean_memory: int = 1, square_memory: int = 20,
+    ) -> None:  # fmt: skip
+        self.rank = positive_int("metric.rank", rank, minimum=0)
+        self.refresh_every = positive_int("metric.refresh_every", refresh_every)
+        self.memory = positive_int("metric.memory", memory)
+        self.mean_memory = positive_int("metric.mean_memory", mean_memory)
+        self.square_memory = positive_int("metric.square_memory", square_memory)
+        self._step = self._count = 0  # of updates, and of gradients
+        self._bases: list[Basis] = []
+        self._widths: list[int] = []
+        self._frame: Frame
+        self._moments: list[Tensor] = []  # M and V
+
+    def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
+        """Take in the rows of each layer where they are due, and alpha."""
+        self._scale = 1 / (1 + alpha)
+        if self._step % self.refresh_every == 0:
+            check_rows(rows, alpha, waits=True)
+            self._refresh(rows)
+        self._step += 1
+
+    def _refresh(self, rows: Sequence[Rows]) -> None:
+        """Take the rows into the second moments, find their eigenpairs, and turn M and V."""
+        terms = self._step // self.refresh_every + 1
+        keep = 1 - share_of_newest(self.memory, terms, self.refresh_every)
+        lasts: Sequence[Basis | None] = self._bases or [None] * len(rows)
+        bases: list[Basis] = []
+        for layer, last in zip(rows, lasts, strict=True):
+            weighed = layer.inputs * layer.weights.sqrt()[:, None]
+            bases.append(find_basis(weighed, self.rank, last, layer.name, keep))
+        widths = [len(layer.means[1]) for layer in rows]
+        frame = Frame(bases, widths)
+        if self._bases:
+            self._moments = self._frame.turn(self._moments, frame)
+        else:
+            self._moments = [frame.vector.clone(), frame.vector.clone()]
+        self._bases, self._widths, self._frame = bases, widths, frame
+
+    def _adapt(self) -> None:
+        """Take in the gradient that is in the frame, and put the direction in its place."""
+        x, (mean, square) = self._frame.vector, self._moments
+        self._frame.enter_()
+        self._count += 1
+        mean.lerp_(x, share_of_newest(self.mean_memory, self._count))
+        share = share_of_newest(self.square_memory, self._count)
+        square.mul_(1 - share).addcmul_(x, x, value=share)
+        torch.sqrt(square, out=x)
+        torch.div(mean, x.add_(EPSILON), out=x)
+        self._frame.leave_()
+
+    def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Take in the gradients, and return the direction, (m, d) for each layer."""
+        torch._foreach_copy_(self._frame.matrices, list(gradients))
+        self._adapt()
+        return [each * self._scale for each in self._frame.matrices]
+
+    def precondition_(
+        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor,
+        shorten: Callable[[Tensor], Tensor] | None = None,
+    ) -> bool:  # fmt: skip
+        """As `Metric` says; not with a trust region, whose length is the exact one."""
+        if shorten is None:
+            torch._foreach_copy_(self._frame.gradients, [*weights, *biases])
+            self._adapt()
+            torch._foreach_copy_([*weights, *biases], self._frame.gradients)
+            torch._foreach_mul_([*weights, *biases], scale * self._scale)
+        return shorten is None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The numbers of updates and gradients, and of each layer units, basis, M and V."""
+        names = ("step", "count", "widths", "moments")
+        bases = [basis._asdict() for basis in self._bases]
+        return {name: getattr(self, f"_{name}") for name in names} | {"bases": bases}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self._step, self._count = state["step"], state["count"]
+        self._widths, self._moments = state["widths"], list(state["moments"])
+        self._bases = [Basis(**basis) for basis in state["bases"]]
+        if self._bases:
+            self._frame = Frame(self._bases, self._widths)

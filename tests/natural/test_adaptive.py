@@ -1,0 +1,126 @@
+"""Adam in the parents' eigenbasis against Adam of torch and dense projectors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from cases import EXACT, SolverCase, assert_close
+from test_metrics import rows_of
+from torch import Tensor
+
+from nws.errors import UserError
+from nws.natural import Rows
+from nws.natural.metrics import Adaptive
+from nws.natural.preconditioners import Basis
+
+ALPHA = torch.tensor(0.2, dtype=torch.float64)
+MEMORIES, BETAS = (5, 10), (0.8, 0.9)
+LAYERS = [SolverCase(40, 9, 5, 0.2), SolverCase(2, 12, 3, 0.2), SolverCase(1, 1, 4, 0.2)]
+STEPS = 9
+
+
+def gradients(seed: int) -> list[Tensor]:
+    return [case.gradient(seed) for case in LAYERS]
+
+
+def directions(metric: Adaptive, fixed: bool = False) -> tuple[list[list[Tensor]], list[Any]]:
+    """Those of some steps with 1 + alpha, and the basis of each layer at each step."""
+    found, bases = [], []
+    for step in range(STEPS):
+        metric.update([rows_of(case, 0 if fixed else step) for case in LAYERS], ALPHA)
+        found.append([1.2 * each for each in metric.direction(gradients(step))])
+        bases.append([Basis(**each).vectors.clone() for each in metric.state_dict()["bases"]])
+    return found, bases
+
+
+@pytest.mark.parametrize("rank", [0, 12])
+def test_with_none_or_all_of_the_eigenvectors_it_is_adam_in_fixed_coordinates(rank: int) -> None:
+    found, _ = directions(Adaptive(rank, 4, 50, *MEMORIES), fixed=True)
+    for number in (0, 2):
+        rows, gradient = rows_of(LAYERS[number]), gradients(0)[number]
+        moment = torch.einsum("k,ki,kj->ij", rows.weights, rows.inputs, rows.inputs)
+        axes = torch.linalg.eigh(moment)[1], torch.eye(len(moment)).double()
+        errors = []
+        for basis in axes if rank else reversed(axes):  # the second is the control
+            point = torch.zeros_like(gradient).requires_grad_()
+            optimizer = torch.optim.Adam([point], lr=1.0, betas=BETAS)
+            for step in range(STEPS):
+                before, point.grad = point.detach().clone(), gradients(step)[number] @ basis
+                optimizer.step()
+            moved = (before - point.detach()) @ basis.T
+            errors.append(float((found[-1][number] - moved).abs().max()))
+        assert errors[0] < 1e3 * EXACT and (errors[1] > 0.1 or number == 2)
+
+
+def low_rank(number: int, bases: list[Any], turns: bool = True, projects: bool = True) -> Tensor:
+    """The last direction of a layer by dense projectors; moments go over to each new basis."""
+    gradient, past = gradients(0)[number], bases[0][number]
+    mean, along = torch.zeros_like(gradient), gradient.new_zeros(len(gradient), past.shape[1])
+    rest = torch.zeros_like(gradient)
+    for step, each in enumerate(bases):
+        q, g = each[number], gradients(step)[number]
+        away, before = (torch.eye(len(v)).double() - v @ v.T for v in (q, past))
+        if turns and not torch.equal(q, past):
+            blocks = [past @ a.diag() @ past.T + before @ b.diag() @ before
+                      for a, b in zip(along, rest, strict=True)]  # of each unit  # fmt: skip
+            along = torch.stack([(q.T @ block @ q).diagonal() for block in blocks])
+        past = q
+        mean = BETAS[0] * mean + (1 - BETAS[0]) * g
+        along = BETAS[1] * along + (1 - BETAS[1]) * (g @ q) ** 2
+        rest = BETAS[1] * rest + (1 - BETAS[1]) * (g @ away) ** 2
+    first, second = (1 - beta**STEPS for beta in BETAS)
+    beside = mean @ away / first / ((rest / second).sqrt() + 1e-8)
+    moved = (mean @ q / first / ((along / second).sqrt() + 1e-8)) @ q.T
+    return moved + (beside @ away if projects else beside)
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_few_eigenvectors_are_coordinates_and_the_rest_lies_beside_them(rank: int) -> None:
+    """Moments go over to each new basis; a basis grows where rows were few."""
+    found, bases = directions(Adaptive(rank, 2, 5, *MEMORIES))
+    for number in (0, 1):
+        assert bases[-1][number].shape[1] == rank
+        assert_close(found[-1][number], low_rank(number, bases), 1e3 * EXACT)
+    for wrong in ({"turns": False}, {"projects": False}):  # the controls
+        assert float((found[-1][0] - low_rank(0, bases, **wrong)).abs().max()) > 1e-3
+
+
+def test_in_place_it_is_the_direction_times_the_scale() -> None:
+    """With a trust region it leaves gradients to a step, which knows the exact length."""
+    metrics, scale = [Adaptive(2), Adaptive(2)], torch.tensor(1.5, dtype=torch.float64)
+    for step in range(3):
+        for metric in metrics:
+            metric.update([rows_of(case, step) for case in LAYERS], ALPHA)
+        weights, biases = ([g[:, at] for g in gradients(step)] for at in (slice(-1), -1))
+        assert not metrics[1].precondition_(weights, biases, scale, lambda length: length)
+        assert metrics[1].precondition_(weights, biases, scale)
+        for w, b, x in zip(weights, biases, metrics[0].direction(gradients(step)), strict=True):
+            assert_close(torch.cat([w, b[:, None]], 1), 1.5 * x)
+
+
+def test_a_gradient_of_zero_goes_nowhere_and_is_soon_forgotten() -> None:
+    metric = Adaptive(2, square_memory=1)
+    for step in range(3):
+        metric.update([rows_of(case) for case in LAYERS], ALPHA)
+        given = [g * (step % 2) for g in gradients(step)]
+        for g, x in zip(given, metric.direction(given), strict=True):
+            assert x.isfinite().all() and bool(x.any()) == bool(g.any())
+
+
+def test_rows_are_looked_at_in_a_refresh_alone() -> None:
+    def never() -> Any:
+        raise AssertionError("rows were made in an ordinary step")
+
+    metric = Adaptive(2, refresh_every=2)
+    metric.update([rows_of(case) for case in LAYERS], ALPHA)
+    unmade = [Rows(never, never, weights=never, means=never) for _ in LAYERS]
+    metric.update(unmade, ALPHA)
+    with pytest.raises(AssertionError, match="were made"):  # the control: a refresh
+        metric.update(unmade, ALPHA)
+    broken = [rows_of(case, name=f"layer {i}") for i, case in enumerate(LAYERS)]
+    broken[1].inputs[0, 2] = math.nan
+    with pytest.raises(UserError, match=r"layer 1: .*d=12 .*not finite"):
+        metric.update(broken, ALPHA)
