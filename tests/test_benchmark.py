@@ -9,7 +9,6 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
-from itertools import product
 from typing import Any
 
 import pytest
@@ -93,17 +92,16 @@ def test_the_error_of_a_direction_follows_the_options_of_its_solver(bench: Bench
 
 
 def test_peers(bench: Bench) -> None:
-    keys, precisions = ("peer", "update", "precision"), ("float32", "bfloat16")
-    rows = bench("peers", "--precisions", "float32,bfloat16")
-    found = {tuple(row[key] for key in keys): row for row in rows}
-    assert {*product(("nws", "torch"), ("rws", "wake"), precisions)} <= {*found}
+    rows, precisions = bench("peers", "--precisions", "float32,bfloat16"), ("float32", "bfloat16")
+    found = {(row["peer"], row["update"], row["precision"]): row for row in rows}
+    assert {("nws", "rws", "float32"), ("torch", "wake", "bfloat16")} <= {*found}
     for (_, *case), row in found.items():
         assert row["ratio_to_nws"] == pytest.approx(row["ms"] / found["nws", *case]["ms"])
     peer, x = peers.TorchMachine(HelmholtzMachine((6, 4, 3))), torch.ones(5, 6)
     for precision in precisions:
         with peers.casts(x, precision):
-            assert peer.q[0](x).dtype == getattr(torch, precision)
-            assert peer.loss(x, 5, 0.5).dtype == torch.float32
+            found = peer.q[0](x).dtype, peer.loss(x, 5, 0.5).dtype
+        assert found == (getattr(torch, precision), torch.float32)
 
 
 @pytest.mark.parametrize("dream_share", [0.5, 0.0])

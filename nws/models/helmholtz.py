@@ -100,12 +100,11 @@ class Trace:
 
         Summed over the layers it is log p(x, h) or log q(h | x).
         """
-        logits, means, targets = self.logits(network), self.means(network), self.targets(network)
-        sums = []
-        for units, columns, widths in network.spans:
-            parts = (tensor[:, columns] for tensor in (targets, logits, means))
-            sums.append(units.layer_log_probs(*parts, widths=widths))
-        return torch.cat(sums)
+        parts = self.targets(network), self.logits(network), self.means(network)
+        return torch.cat([
+            units.layer_log_probs(*(part[:, columns] for part in parts), widths=widths)
+            for units, columns, widths in network.spans
+        ])  # fmt: skip
 
 
 class HelmholtzMachine(nn.Module):

@@ -86,8 +86,7 @@ def test_values_without_a_support_are_not_rounded() -> None:
     x = torch.rand(POINTS, SIZES[0], generator=torch.Generator().manual_seed(1))
     with made.machine.products_in(LOW):
         trace = made.machine.wake(x, 2, torch.Generator().manual_seed(0))
-        edge = made.machine.recognition.edges[0]
-        found = trace.inputs(edge)
+        found = trace.inputs(edge := made.machine.recognition.edges[0])
         logits = edge.layer(found).repeat_interleave(2, 0)
     assert torch.equal(found, made.machine.units[0].encode(x)) and found.dtype == torch.float32
     assert torch.equal(trace.recognition_logits[:, : SIZES[1]], logits)
