@@ -44,11 +44,7 @@ def encode_layers(machine: HelmholtzMachine, values: list[Tensor]) -> list[Tenso
 
 def with_bias(states: Tensor) -> Tensor:
     """Parents' states (n, d - 1) and the bias as the last parent: (n, d)."""
-    return (
-        torch.cat([states, torch.ones_like(states[:, :1])], dim=1)
-        if states.shape[1]
-        else states.new_ones(len(states), 1)
-    )
+    return torch.cat([states, states.new_ones(len(states), 1)], dim=1)
 
 
 def assert_close(actual: Tensor, expected: Tensor, bound: float = EXACT) -> None:
@@ -134,18 +130,12 @@ def random_machine(
 
 _needs_cuda = pytest.mark.cuda  # the simulated one where there is none
 _shapes = [
-    ((4, 3), 1, 3),
-    ((4, 3), 4, 3),
-    ((1, 1), 3, 2),
-    ((5, 3, 2), 4, 1),
-    ((3, 4, 2, 3), 3, 4),
+    ((4, 3), 1, 3), ((4, 3), 4, 3), ((1, 1), 3, 2), ((5, 3, 2), 4, 1), ((3, 4, 2, 3), 3, 4),
     ((2, 1, 3, 1, 2), 5, 3),
-]
+]  # fmt: skip
 _cases = [Case(*shape, units) for shape in _shapes for units in ("binary", "bipolar")]
 _cases += [Case((3, 4, 2, 3), 3, 4, units, torch.float32) for units in ("binary", "bipolar")]
-_cases += [
-    Case((3, 4, 2, 3), 3, 4, units, torch.float64, "cuda") for units in ("binary", "bipolar")
-]
+_cases += [Case((3, 4, 2, 3), 3, 4, each, torch.float64, "cuda") for each in ("binary", "bipolar")]
 _cases += [Case((3, 4, 2, 3), 3, 4, "binary", torch.float32, "cuda")]
 _cases += [Case((3, 4, 2), 3, 4, "bipolar", visible="binary")]
 _cases += [Case((3, 4, 2), 3, 4, "binary", visible="bipolar")]
@@ -232,9 +222,8 @@ class SolverCase:
 
         parents = self.d - 1
         logits = normal(self.n, 3) @ normal(3, parents) + 1.5 * normal(parents)
-        bits = (
-            torch.rand(self.n, parents, generator=rng, dtype=torch.float64) < torch.sigmoid(logits)
-        ).double()
+        draws = torch.rand(self.n, parents, generator=rng, dtype=torch.float64)
+        bits = (draws < torch.sigmoid(logits)).double()
         if self.kind == "degenerate":
             bits[:, 1], bits[:, 2], bits[:, 3] = bits[:, 0], bits[:, 0], 0.0
         inputs = with_bias(encode(bits, self.units))
@@ -243,16 +232,13 @@ class SolverCase:
             bias = torch.full((self.m,), 27.6, dtype=torch.float64)  # sigma'(27.6) = 1e-12
         activations = inputs @ normal(self.d, self.m) / self.d**0.5 + bias
         weights = torch.exp(-activations) / (1 + torch.exp(-activations)) ** 2 / self.n
-        return UnitFisher(
-            inputs.to(self.device, self.dtype), weights.to(self.device, self.dtype), name
-        )
+        return UnitFisher(*(each.to(self.device, self.dtype) for each in (inputs, weights)), name)
 
     def gradient(self, seed: int = 1) -> Tensor:
         """(m, d), units of very different lengths."""
         rows = torch.randn(self.m, self.d, generator=seeded(seed), dtype=torch.float64)
-        return (rows * torch.logspace(0, -3, self.m, dtype=torch.float64)[:, None]).to(
-            self.device, self.dtype
-        )
+        lengths = torch.logspace(0, -3, self.m, dtype=torch.float64)
+        return (rows * lengths[:, None]).to(self.device, self.dtype)
 
     @property
     def damping(self) -> Tensor:
@@ -262,17 +248,11 @@ class SolverCase:
 _solver_cases = [
     SolverCase(n, d, m, alpha, units)
     for n, d, m in [
-        (60, 9, 5),
-        (12, 12, 4),
-        (20, 33, 6),
-        (48, 70, 3),
-        (90, 40, 7),
-        (33, 6, 1),
-        (1, 5, 2),
+        (60, 9, 5), (12, 12, 4), (20, 33, 6), (48, 70, 3), (90, 40, 7), (33, 6, 1), (1, 5, 2),
         (7, 1, 3),
     ]
     for alpha, units in [(1e-4, "binary"), (0.2, "bipolar"), (10.0, "binary")]
-]
+]  # fmt: skip
 _solver_cases += [
     SolverCase(n, d, 4, alpha, units, kind, dtype)
     for n, d in [(60, 9), (20, 33), (48, 70), (20, 90)]  # the last is solved in the rows' space

@@ -41,15 +41,10 @@ torch.set_num_threads(1)
 
 # Six steps an epoch, an evaluation each epoch, two epochs.
 SMALL = (
-    "model.layers=[5,3]",
-    "trainer.batch_size=200",
-    "trainer.epochs=2",
-    "trainer.evaluate_every=1",
-    "callbacks.images.every=100",
-    "trainer.evaluation_samples=5",
-    "trainer.evaluation_points=20",
-    "logger=none",
-)
+    "model.layers=[5,3]", "trainer.batch_size=200", "trainer.epochs=2", "logger=none",
+    "trainer.evaluate_every=1", "callbacks.images.every=100",
+    "trainer.evaluation_samples=5", "trainer.evaluation_points=20",
+)  # fmt: skip
 TWO_STEPS = (
     "trainer.epochs=1e-6", "trainer.batch_size=2", "trainer.evaluation_samples=2",
     "trainer.evaluation_points=4", "logger=none", "device=cpu",
@@ -91,6 +86,10 @@ class Outcome:
     @property
     def run(self) -> Path:
         return Path(self.out.splitlines()[-1])
+
+    @property
+    def warnings(self) -> list[str]:
+        return [line for line in self.err.splitlines() if line.startswith("WARNING")]
 
     def message(self) -> str:
         """The error, after checking that it is one message for a person."""
@@ -250,19 +249,21 @@ def complete(run: Path) -> bool:
     return checkpoint(run)["step"] == 12 and len(metrics(run)) == 2
 
 
-def flatten(value: Any, path: str = "") -> dict[str, Any]:
-    """Every leaf of nested dictionaries and lists, by its path; tensors as their bits."""
-    if isinstance(value, dict):
-        items: Any = value.items()
-    elif isinstance(value, list | tuple):
-        items = enumerate(value)
-    elif isinstance(value, torch.Tensor):
-        return {path: (str(value.dtype), tuple(value.shape), value.contiguous().numpy().tobytes())}
-    else:
+def leaves(value: Any, path: str = "") -> dict[str, Any]:
+    """Every leaf of nested dictionaries and lists, by its path."""
+    if not isinstance(value, dict | list | tuple):
         return {path: value}
-    return {
-        key: leaf for name, each in items for key, leaf in flatten(each, f"{path}/{name}").items()
-    }
+    items: Any = value.items() if isinstance(value, dict) else enumerate(value)
+    return {k: leaf for name, each in items for k, leaf in leaves(each, f"{path}/{name}").items()}
+
+
+def bits(x: torch.Tensor) -> tuple[Any, ...]:
+    return str(x.dtype), tuple(x.shape), x.contiguous().numpy().tobytes()
+
+
+def flatten(value: Any) -> dict[str, Any]:
+    """The leaves, tensors as their bits."""
+    return {k: bits(x) if isinstance(x, torch.Tensor) else x for k, x in leaves(value).items()}
 
 
 def assert_same_run(one: Path, other: Path) -> None:

@@ -37,13 +37,9 @@ ALL = METRICS | {"adaptive": Adaptive}  # which is no matrix of rows
 
 
 def natural_metrics(
-    machine: HelmholtzMachine,
-    alpha: float = ALPHA,
-    schedule: Callable[[int], float] | None = None,
-    kind: str = "fisher",
-    make: Callable[[], Any] | None = None,
-    **options: Any,
-) -> list[NaturalMetric]:
+    machine: HelmholtzMachine, alpha: float = ALPHA, schedule: Any = None, kind: str = "fisher",
+    make: Callable[[], Any] | None = None, **options: Any,
+) -> list[NaturalMetric]:  # fmt: skip
     """A metric for each network: of a kind, or one that `make` makes."""
     return [
         NaturalMetric(
@@ -98,11 +94,7 @@ class StepRows:
 
     @staticmethod
     def draw(
-        machine: HelmholtzMachine,
-        x: Tensor,
-        samples: int,
-        rng: torch.Generator,
-        exponent: float = 1,
+        machine: HelmholtzMachine, x: Tensor, samples: int, rng: Any, exponent: float = 1
     ) -> StepRows:
         wake = machine.wake(x, samples, rng)
         dream = machine.dream(len(wake.values), rng)
@@ -122,13 +114,11 @@ class StepRows:
         joined = (torch.cat(each) / len(parts) for each in zip(*weights, strict=True))
         return StepRows(wake, dream, *joined)
 
-    def of_network(
-        self, which: int, generator_rows: str = "model"
-    ) -> tuple[reference.Bits, Tensor]:
+    def of_network(self, which: int, rows: str = "model") -> tuple[reference.Bits, Tensor]:
         """States and row weights of one network's Fisher matrix."""
         if which == 1:
             return self.wake, self.uniform
-        if generator_rows == "model":
+        if rows == "model":
             return self.dream, self.uniform
         return self.wake, self.importance
 
@@ -192,29 +182,23 @@ def natural(
 
 
 def blocks_of_some(
-    network: reference.Network, bits: reference.Bits, weights: Tensor, chosen: Sequence[int],
-    kind: str,
-) -> list[list[Tensor]]:  # fmt: skip
+    network: reference.Network, bits: reference.Bits, weights: Tensor, kind: str, chosen: Any
+) -> list[list[Tensor]]:
     """`dense_blocks` of the chosen rows, whose weights sum to 1 again."""
     kept = weights[chosen] / weights[chosen].sum()
     return dense_blocks(network, [y[chosen] for y in bits], kept, kind)
 
 
 def expected_directions(
-    case: Case,
-    machine: HelmholtzMachine,
-    x: Tensor,
-    other: Tensor | None = None,
-    rule_name: str = "rws",
-    alpha: float = ALPHA,
-    kind: str = "fisher",
-    generator_rows: str = "model",
-    kept: Sequence[int] | None = None,  # rows used; None: all
-    images: Sequence[int] | None = None,  # whose rows recognition's first layer uses; None: all
-) -> list[Tensor]:
-    """The dense directions of a step of `learner`.
+    case: Case, machine: HelmholtzMachine, x: Tensor, other: Tensor | None = None,
+    rule_name: str = "rws", alpha: float = ALPHA, kind: str = "fisher",
+    generator_rows: str = "model", kept: Sequence[int] | None = None,
+    images: Sequence[int] | None = None,
+) -> list[Tensor]:  # fmt: skip
+    """The dense directions of a step of `learner`, from the `kept` rows (None: all).
 
-    The deepest generator layer, which has no parents, has all rows, whatever is kept elsewhere.
+    Recognition's first layer has the rows of `images` (None: all). The deepest generator layer,
+    which has no parents, has all rows, whatever is kept elsewhere.
     """
     rule, rng = make_rule(rule_name, case.samples), case.rng(SEED)
     rows = StepRows.draw(machine, x, case.samples, rng, exponent_of(rule))
@@ -225,17 +209,16 @@ def expected_directions(
     for which, gradient in enumerate(gradients):
         bits, weights = rows.of_network(which, generator_rows)
         network, every = network_of(machine, which), range(len(weights))
-        layers = blocks_of_some(network, bits, weights, every if kept is None else kept, kind)
+        blocks_of = partial(blocks_of_some, network, bits, weights, kind)
+        layers = blocks_of(every if kept is None else kept)
         if which == 0:
-            layers[-1] = blocks_of_some(network, bits, weights, every, kind)[-1]
+            layers[-1] = blocks_of(every)[-1]
         if which == 1:
             first = [k for k in every if images is None or k // case.samples in images]
-            layers[0] = blocks_of_some(network, bits, weights, first, kind)[0]
+            layers[0] = blocks_of(first)[0]
         if kind == "kronecker" and kept is not None:
             for position in range(len(layers) - (which == 0)):
-                rows_of_layer = first if which == 1 and position == 0 else kept
-                layers[position] = kronecker_blocks(
-                    network, position, bits, weights, kept, rows_of_layer
-                )
+                chosen = first if which == 1 and position == 0 else kept
+                layers[position] = kronecker_blocks(network, position, bits, weights, kept, chosen)
         result.append(natural(network, layers, gradient, alpha))
     return result

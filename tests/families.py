@@ -67,14 +67,10 @@ class Counts(Poisson):
 
 
 MIXED: dict[str, tuple[Any, Any]] = {  # hidden units, visible units
-    "pairs": (Pair(), None),
-    "counts": (Counts(), None),
-    "gauss": (Gauss(), None),
-    "binary under gauss": ("binary", Gauss()),
-    "bipolar under counts": ("bipolar", Counts()),
-    "pairs under gauss": (Pair(), Gauss()),
-    "gauss under bipolar": (Gauss(), "bipolar"),
-}
+    "pairs": (Pair(), None), "counts": (Counts(), None), "gauss": (Gauss(), None),
+    "binary under gauss": ("binary", Gauss()), "bipolar under counts": ("bipolar", Counts()),
+    "pairs under gauss": (Pair(), Gauss()), "gauss under bipolar": (Gauss(), "bipolar"),
+}  # fmt: skip
 
 
 def small_machine(

@@ -23,6 +23,7 @@ from nws.models import Bipolar, HelmholtzMachine, Trace
 from nws.models.likelihood import Z_INNER
 
 Bits = list[Tensor]
+Form = Literal["outer", "hessian"]
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,8 @@ class Network:
         ranges, start = [], 0
         for parent, child in self.connections:
             length = 1 + (0 if parent is None else self.sizes[parent])
-            ranges.append(
-                [
-                    slice(start + j * length, start + (j + 1) * length)
-                    for j in range(self.sizes[child])
-                ]
-            )
+            starts = [start + j * length for j in range(self.sizes[child])]
+            ranges.append([slice(first, first + length) for first in starts])
             start += self.sizes[child] * length
         return ranges
 
@@ -67,20 +64,16 @@ class Network:
 
     def logits(self, bits: Bits, theta: Tensor | None = None) -> list[Tensor]:
         theta = self.theta if theta is None else theta
-        columns = [
-            [inputs @ theta[unit] for unit in units]
-            for inputs, units in zip(self.parents(bits), self.unit_ranges, strict=True)
-        ]
-        return [torch.stack(units, dim=1) for units in columns]
+        pairs = zip(self.parents(bits), self.unit_ranges, strict=True)
+        return [torch.stack([h @ theta[unit] for unit in units], dim=1) for h, units in pairs]
 
     def layer_log_probs(self, bits: Bits, theta: Tensor | None = None) -> Tensor:
         """(layers, n): sum over the units of y log p(y = 1) + (1 - y) log p(y = 0)."""
         layers = []
         for (_, child), logits in zip(self.connections, self.logits(bits, theta), strict=True):
             one, zero = 1 / (1 + torch.exp(-logits)), 1 / (1 + torch.exp(logits))
-            layers.append(
-                (bits[child] * torch.log(one) + (1 - bits[child]) * torch.log(zero)).sum(1)
-            )
+            y = bits[child]
+            layers.append((y * torch.log(one) + (1 - y) * torch.log(zero)).sum(1))
         return torch.stack(layers)
 
     def log_prob(self, bits: Bits, theta: Tensor | None = None) -> Tensor:
@@ -124,10 +117,8 @@ def bits_of(trace: Trace) -> Bits:
 
 def every_state(sizes: tuple[int, ...]) -> Bits:
     """Every joint state of layers of these sizes: (2^(sum of sizes), n_i) each."""
-    table = torch.tensor(
-        list(itertools.product([0.0, 1.0], repeat=sum(sizes))), dtype=torch.float64
-    )
-    return list(table.split(list(sizes), dim=1))
+    rows = list(itertools.product([0.0, 1.0], repeat=sum(sizes)))
+    return list(torch.tensor(rows, dtype=torch.float64).split(list(sizes), dim=1))
 
 
 def every_hidden_state(machine: HelmholtzMachine, x: Tensor) -> Bits:
@@ -146,12 +137,8 @@ def exact_log_p_tilde(machine: HelmholtzMachine, x: Tensor) -> Tensor:
     """log p~*(x) = 2 log sum_h sqrt(p(x, h) q(h | x)) of each row of x, not normalised: (B,)."""
     p, q = generator(machine), recognition(machine)
     states = [every_hidden_state(machine, row) for row in x]
-    return torch.stack(
-        [
-            2 * (p.log_prob(bits).exp() * q.log_prob(bits).exp()).sqrt().sum().log()
-            for bits in states
-        ]
-    )
+    products = [p.log_prob(bits).exp() * q.log_prob(bits).exp() for bits in states]
+    return torch.stack([2 * each.sqrt().sum().log() for each in products])
 
 
 def exact_z(machine: HelmholtzMachine) -> float:
@@ -191,35 +178,29 @@ class Fisher(NamedTuple):
     units: list[list[slice]]
 
 
-def generator_fisher(
-    machine: HelmholtzMachine, form: Literal["outer", "hessian"] = "outer"
-) -> Fisher:
+def generator_fisher(machine: HelmholtzMachine, form: Form = "outer") -> Fisher:
     """F = E_p[grad log p grad log p^T], or "hessian": -E_p[Hessian of log p], over every (x, h)."""
     network, bits = generator(machine), every_state(machine.sizes)
-    return Fisher(
-        fisher_matrix(network, bits, network.log_prob(bits).exp(), form), network.unit_ranges
-    )
+    matrix = fisher_matrix(network, bits, network.log_prob(bits).exp(), form)
+    return Fisher(matrix, network.unit_ranges)
 
 
 def recognition_fisher(
-    machine: HelmholtzMachine,
-    x: Tensor,  # (S, n_0) the images of p_D, bits or intensities
-    probabilities: Tensor,  # (S,) their probabilities
-    form: Literal["outer", "hessian"] = "outer",
+    machine: HelmholtzMachine, x: Tensor, probabilities: Tensor, form: Form = "outer"
 ) -> Fisher:
-    """F = E[grad log q grad log q^T], or minus the Hessian, over every image of p_D and every h."""
+    """F = E[grad log q grad log q^T], or minus the Hessian, over every image of p_D and every h.
+
+    The images x (S, n_0) are bits or intensities, and have these probabilities (S,).
+    """
     network = recognition(machine)
     states = [every_hidden_state(machine, row) for row in x]
     bits = [torch.cat(layer) for layer in zip(*states, strict=True)]
     data = probabilities.double().cpu().repeat_interleave(len(states[0][0]))
-    return Fisher(
-        fisher_matrix(network, bits, data * network.log_prob(bits).exp(), form), network.unit_ranges
-    )
+    matrix = fisher_matrix(network, bits, data * network.log_prob(bits).exp(), form)
+    return Fisher(matrix, network.unit_ranges)
 
 
-def fisher_matrix(
-    network: Network, bits: Bits, weights: Tensor, form: Literal["outer", "hessian"] = "outer"
-) -> Tensor:
+def fisher_matrix(network: Network, bits: Bits, weights: Tensor, form: Form = "outer") -> Tensor:
     """Weighted sum over rows of the gradient's outer product, or of minus the Hessian: (P, P)."""
     if form == "hessian":
         objective = torch.func.hessian(lambda theta: network.log_prob(bits, theta) @ weights)
@@ -261,15 +242,10 @@ def p_tilde_gradients(machine: HelmholtzMachine, samples: int, wake: Bits) -> tu
 
 
 def rule_gradients(
-    machine: HelmholtzMachine,
-    rule: Rule,
-    wake: Bits,
-    dream: Bits,
+    machine: HelmholtzMachine, rule: Rule, wake: Bits, dream: Bits,
     weights: tuple[Tensor, Tensor] | None = None,
-) -> tuple[Tensor, Tensor]:
-    """What a rule should leave in `.grad` of both networks, computed by autograd.
-
-    That is minus the ascent direction of the rule.
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """What a rule should leave in `.grad` of both networks: minus its ascent, by autograd.
 
     `weights` are those of p and of q, (B, K) each. By default the rule's exponent gives them.
     """

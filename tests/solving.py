@@ -14,15 +14,8 @@ from torch import Tensor
 
 from nws.natural.operators import UnitFisher
 from nws.natural.preconditioners import Basis
-from nws.natural.solvers import (
-    Cholesky,
-    ConjugateGradient,
-    MinRes,
-    ShermanMorrison,
-    Solver,
-    Woodbury,
-)
-from nws.natural.solvers.direct import DirectSolver
+from nws.natural.solvers import ConjugateGradient, MinRes, Solver
+from nws.natural.solvers.direct import Cholesky, DirectSolver, ShermanMorrison, Woodbury
 
 # A backward stable solve loses about eps times the condition number |F_j + alpha I| / alpha of its
 # block. The products before and after it have at most a hundred terms.
@@ -116,11 +109,9 @@ def factored(solver: Any, case: SolverCase, seed: int = 0) -> Any:
 
 
 def saved(solver: Any) -> dict[str, Any]:
-    """The state, by way of a file."""
-    file = io.BytesIO()
-    torch.save(solver.state_dict(), file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
+    """The state of a solver, metric or optimizer, by way of a file."""
+    torch.save(solver.state_dict(), file := io.BytesIO())
+    return torch.load(io.BytesIO(file.getvalue()), weights_only=True)
 
 
 def covariance_of(inputs: Tensor, weights: Tensor, centre: Tensor) -> Tensor:

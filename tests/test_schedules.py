@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -43,16 +44,9 @@ def test_values(schedule: Schedule, values: dict[int, float]) -> None:
 
 @pytest.mark.parametrize(
     "schedule",
-    [
-        constant,
-        partial(linear, total_steps=100),
-        partial(cosine, total_steps=100),
-        partial(warmup_stable_decay, total_steps=100),
-    ],
+    [constant, *(partial(each, total_steps=100) for each in (linear, cosine, warmup_stable_decay))],
 )
-def test_warm_up_rises_in_equal_steps_to_the_schedule_without_it(
-    schedule: Callable[..., float],
-) -> None:
+def test_warm_up_rises_in_equal_steps_to_the_schedule_itself(schedule: Any) -> None:
     for step in range(4):
         assert schedule(step, warmup_steps=4) == pytest.approx((step + 1) / 5 * schedule(step))
     for step in (4, 5, 50, 100, 200):

@@ -19,14 +19,9 @@ Make = Callable[..., Path]
 
 
 def write_run(
-    folder: Path,
-    name: str,
-    rows: list[tuple[float, float, Any]],
-    algorithm: str = "rws",
-    lr: float = 0.1,
-    seed: int = 0,
-    batch_size: int = 10,
-) -> Path:
+    folder: Path, name: str, rows: list[tuple[float, float, Any]], algorithm: str = "rws",
+    lr: float = 0.1, seed: int = 0, batch_size: int = 10,
+) -> Path:  # fmt: skip
     """A run directory with rows of (epoch, seconds, value) and this configuration."""
     path = folder / name
     (path / ".hydra").mkdir(parents=True)

@@ -146,6 +146,7 @@ FILES: list[tuple[str, bytes | None, str]] = [  # None: a named pipe, which is n
     (TEST_GZ, pack(TERABYTES), IDX),
     (TEST_GZ, b"<html>not found</html>", IDX),
     (TEST_GZ[:-3], TEN[:-13], IDX),
+    (TEST_GZ[:-3], TERABYTES, IDX),
     ("MNIST/raw/train-images-idx3-ubyte", TEN, r"train must be .*shape \(0, 12\)"),
     ("TFD/TFD_48x48.mat", None, "expected the file .*TFD_48x48.mat, found none"),
     ("TFD/TFD_48x48.mat", b"<html>not found</html>" * 20, "expected a MATLAB file"),

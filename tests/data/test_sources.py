@@ -224,24 +224,22 @@ def test_any_data_set_of_torchvision(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "train", "valid", "test"),
+    ("options", "expected"),
     [
-        ({}, [0, 5], [2], [3, 4]),
-        ({"split": "train"}, [1, 6], [2], [3, 4]),
-        ({"split": "train", "fold": 1}, [3, 4], [1, 6], [2]),
-        ({"split": "both", "fold": 2}, [0, 5, 2], [3, 4], [1, 6]),
+        ({}, [[0, 5], [2], [3, 4]]),
+        ({"split": "train"}, [[1, 6], [2], [3, 4]]),
+        ({"split": "train", "fold": 1}, [[3, 4], [1, 6], [2]]),
+        ({"split": "both", "fold": 2}, [[0, 5, 2], [3, 4], [1, 6]]),
     ],
 )
-def test_tfd_folds_and_splits(
-    tmp_path: Path, options: dict[str, Any], train: list[int], valid: list[int], test: list[int]
-) -> None:
+def test_tfd_folds_and_splits(tmp_path: Path, options: dict[str, Any], expected: Any) -> None:
     write_tfd(tmp_path)
     data = load(nd.load_tfd, root=tmp_path, **options)
     assert data.unlabeled is not None
     assert (data.unlabeled is data.train) == ("split" not in options)  # held once
     parts = (data.train, data.valid, data.test, data.unlabeled)
     found = [((part.bytes[:, 0].int() - 10) // 30).tolist() for part in parts]  # by their corners
-    assert found == [train, valid, test, [0, 5]]
+    assert found == [*expected, [0, 5]]
 
 
 def test_tfd_is_read_pixel_by_pixel(tmp_path: Path) -> None:

@@ -36,13 +36,10 @@ def test_the_fastest_run_of_a_method_and_batch_size_counts(make: Make) -> None:
     found = reach([read_run(path) for path in paths], "algorithm.name", LL, [-8.0, -7.0])
     shown = found.assign(run=[path.name for path in found["run"]])
     assert shown[["method", "target", "batch", "run", "tried", "steps"]].values.tolist() == [
-        ["rws", -8.0, 10, "fast", 2, 15],
-        ["rws", -8.0, 40, "large", 2, 15],
-        ["rws", -7.0, 10, "fast", 2, 20],
-        ["rws", -7.0, 40, "large", 2, 20],
-        ["nrws", -8.0, 10, "other", 1, 10],
-        ["nrws", -7.0, 10, "other", 1, 10],
-    ]
+        ["rws", -8.0, 10, "fast", 2, 15], ["rws", -8.0, 40, "large", 2, 15],
+        ["rws", -7.0, 10, "fast", 2, 20], ["rws", -7.0, 40, "large", 2, 20],
+        ["nrws", -8.0, 10, "other", 1, 10], ["nrws", -7.0, 10, "other", 1, 10],
+    ]  # fmt: skip
     assert (found["images"] == found["steps"] * found["batch"]).all()
 
 

@@ -15,16 +15,7 @@ import numpy as np
 import pytest
 import torch
 import wandb
-from conftest import (
-    FINISHED,
-    Command,
-    Interrupt,
-    Outcome,
-    assert_same_run,
-    checkpoint,
-    flatten,
-    metrics,
-)
+from conftest import FINISHED, Command, Interrupt, assert_same_run, checkpoint, flatten, metrics
 
 from nws.errors import Diverged
 from nws.experiment.callbacks import Average
@@ -48,10 +39,6 @@ def spoil(monkeypatch: pytest.MonkeyPatch, at: int, how: Callable[[WakeSleep, An
         return how(self, result) if calls[0] == at else result
 
     monkeypatch.setattr(WakeSleep, "step", step)
-
-
-def warnings_of(outcome: Outcome) -> list[str]:
-    return [line for line in outcome.err.splitlines() if line.startswith("WARNING")]
 
 
 # --- divergence -----------------------------------------------------------------------------------
@@ -113,7 +100,7 @@ def test_patience_ends_a_run_and_more_goes_on(
     """As if it had been there from the start: the count is that of the evaluations."""
     options = ("trainer.epochs=9", "optimizer.lr=0.5", "callbacks.patience.evaluations=2")
     whole = train("hydra.run.dir=whole", *options)
-    (line,) = [each for each in warnings_of(whole) if "brought no better" in each]
+    (line,) = [each for each in whole.warnings if "brought no better" in each]
     values = [float(row[LL]) for row in metrics(whole.run)]
     best = values.index(max(values))
     assert len(values) == best + 3 < 9 and "2 evaluations brought no better" in line
@@ -132,7 +119,7 @@ def test_patience_ends_a_run_and_more_goes_on(
 def test_a_job_far_below_the_others_of_its_sweep_is_pruned(train: Command) -> None:
     sweep = ("-m", "optimizer.lr=0.1,0.2,1e-6", "callbacks.pruning.runs=2", "trainer.epochs=6")
     outcome = train(*sweep, "callbacks.pruning.evaluations=3", "hydra.sweep.dir=sweep")
-    (line,) = [each for each in warnings_of(outcome) if "below the median of 2 other runs" in each]
+    (line,) = [each for each in outcome.warnings if "below the median of 2 other runs" in each]
     assert outcome.code == 0 and "step 18" in line
     assert [len(metrics(Path(f"sweep/{job}"))) for job in range(3)] == [6, 6, 3]
     assert train("resume=sweep/2", "callbacks.pruning.evaluations=null").code == 0
@@ -140,7 +127,7 @@ def test_a_job_far_below_the_others_of_its_sweep_is_pruned(train: Command) -> No
     alone = train(
         "callbacks.pruning.evaluations=1", "callbacks.pruning.runs=1", "optimizer.lr=1e-6"
     )
-    assert alone.code == 0 and warnings_of(alone) == []  # the control: no sweep
+    assert alone.code == 0 and alone.warnings == []  # the control: no sweep
 
 
 # --- averages -------------------------------------------------------------------------------------

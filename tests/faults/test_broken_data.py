@@ -6,7 +6,6 @@ The files are made here from good ones; with `--faults-long` thousands, from a s
 from __future__ import annotations
 
 import gzip
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -46,14 +45,10 @@ def test_idx(trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         return load_dataset(load_mnist, root=tmp_path)
 
     trial.read_bytes(test, 40, load)
-    promises = struct.pack(">4I", 2051, 2**32 - 1, 2**32 - 1, 2**32 - 1)
-    test.write_bytes(promises + bytes(45))
-    assert not trial.read("terabytes", load)
     test.unlink()
     packed = folder / "t10k-images-idx3-ubyte.gz"
-    for content in (promises + bytes(45), idx(images[:5]) + bytes(10**7)):
-        packed.write_bytes(gzip.compress(content))
-        assert not trial.read("a bomb", load)
+    packed.write_bytes(gzip.compress(idx(images[:5]) + bytes(10**7)))
+    assert not trial.read("a bomb", load)
     packed.write_bytes(gzip.compress(idx(images[:5])))
     trial.read_bytes(packed, 40, load)
 
@@ -75,7 +70,3 @@ def test_images_in_folders(trial: Trial, tmp_path: Path) -> None:
     Image.fromarray(GREY[5].reshape(3, 3)).save(tmp_path / "5.jpg")
     for name in ("0.png", "5.jpg"):
         trial.read_bytes(tmp_path / name, 40, lambda: load_dataset(load_folder, path=tmp_path))
-    bomb = bytearray((tmp_path / "0.png").read_bytes())
-    bomb[16:24] = struct.pack(">2I", 2**30, 2**30)
-    (tmp_path / "0.png").write_bytes(bomb)
-    assert not trial.read("a bomb", lambda: load_folder(tmp_path))

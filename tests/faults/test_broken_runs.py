@@ -96,6 +96,7 @@ def test_numbers_that_are_not_finite(command: Command, finished: Path) -> None:
     for program in ("sample", "evaluate"):
         message = command(f"scripts/{program}.py", str(finished)).message()
         assert "parameters that are not finite" in message and "last.pt beside it" in message
+    assert not (finished / "evaluation.json").exists()
     message = command("scripts/export.py", str(finished), "small").message()
     assert "not finite" in message and not Path("small").exists()
     shutil.rmtree(finished / "checkpoints")

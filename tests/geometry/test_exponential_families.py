@@ -174,16 +174,6 @@ def test_a_batch_of_points_is_its_points(case: Case) -> None:
         assert_close(family.dual(eta)[k], family.dual(eta[k]))
 
 
-def test_two_states_are_a_bit_and_a_gaussian_unit_is_a_gaussian_of_variance_one() -> None:
-    theta = points(2, 1)
-    bit, states = IndependentUnits("binary"), Categorical(2)
-    assert_close(bit.log_partition(theta), states.log_partition(theta))
-    assert_close(bit.kl(theta[0], theta[1]), states.kl(theta[0], theta[1]))
-    line, unit = MultivariateGaussian(1), IndependentUnits(Gaussian())
-    full = line.from_moments(Moments(theta, torch.ones(2, 1, 1).double()))
-    assert_close(line.log_prob(theta, full), unit.log_prob(theta, theta))
-
-
 def test_the_metric_in_mean_and_covariance_is_the_pullback_of_theta() -> None:
     family, theta = MultivariateGaussian(2), CASES["Gaussian in two dimensions"].theta
     moments, pairs = family.moments(theta), torch.tensor([[0, 1], [1, 2]])

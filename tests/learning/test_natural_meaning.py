@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 import reference
@@ -17,24 +16,11 @@ from cases import (
     random_machine,
     seeded,
 )
-from directions import (
-    ALPHA,
-    BOTH,
-    CASE,
-    SOLVED,
-    directions,
-    learner,
-    natural,
-    natural_metrics,
-    network_of,
-    relative_error,
-    write,
-)
+from directions import ALPHA, BOTH, natural, natural_metrics, network_of, relative_error, write
 from torch import Tensor
 
 from nws.learning.gradients import write_gradients
 from nws.models import HelmholtzMachine, Trace
-from nws.natural.metrics import Kronecker
 
 SMALL = (3, 2, 2)
 DATA = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
@@ -56,11 +42,9 @@ def deviations(units: str, which: int, source: Source) -> Tensor:
     x = images().repeat_interleave((DATA * ROWS / 4).long(), dim=0)
     wake, dream = machine.wake(x, 4, rng), machine.dream(ROWS, rng)
     network, metric = network_of(machine, which), natural_metrics(machine)[which]
-    exact = (
-        reference.recognition_fisher(machine, images(), DATA)
-        if which
-        else reference.generator_fisher(machine)
-    )
+    own = (images(), DATA)
+    fisher = reference.recognition_fisher if which else reference.generator_fisher
+    exact = fisher(machine, *(own if which else ()))
     blocks = [[exact.matrix[unit, unit] for unit in layer] for layer in exact.units]
     gradient = torch.randn(len(network.theta), generator=rng, dtype=torch.float64)
     write(metric, gradient)
@@ -108,10 +92,8 @@ def as_binary(machine: HelmholtzMachine) -> HelmholtzMachine:
     binary = HelmholtzMachine(machine.sizes, "binary").double()
     for networks in zip(machine.networks, binary.networks, strict=True):
         for old, new in zip(*(network.layers for network in networks), strict=True):
-            new.weight.data, new.bias.data = (
-                2 * old.weight.data,
-                old.bias.data - old.weight.data.sum(1),
-            )
+            new.weight.data = 2 * old.weight.data
+            new.bias.data = old.bias.data - old.weight.data.sum(1)
     return binary
 
 
@@ -156,35 +138,3 @@ def test_the_natural_step_does_not_depend_on_the_encoding_of_the_units(which: in
     assert difference(None)[:with_parents].min() > 0.1  # the plain gradient
     # damping is where the encoding comes in
     assert difference(0.2)[:with_parents].min() > 1e3 * INVARIANT
-
-
-# --- the Kronecker metric -------------------------------------------------------------------------
-
-EXACT_METRIC = partial(Kronecker, memory=1, rank="full", refresh_every=1)
-
-
-def machine_of(weight: float) -> HelmholtzMachine:
-    """Weights times a factor; at 0 the curvature of a unit is that of its bias, in all rows."""
-    machine = CASE.machine()
-    for network in machine.networks:
-        for layer in network.layers:
-            layer.weight.data.mul_(weight)
-    return machine
-
-
-@pytest.mark.parametrize("rows", ["model", "posterior"])
-@pytest.mark.parametrize(("weight", "same"), [(0.0, True), (1.0, False)])
-def test_it_is_the_exact_metric_where_curvature_does_not_depend_on_parents(
-    weight: float, same: bool, rows: str
-) -> None:
-    """E[A'' h h^T] = E[A''] E[h h^T] where A'' is constant; elsewhere it is not (the control)."""
-    machine, found = machine_of(weight), []
-    options: dict[str, Any] = {"generator_rows": rows}
-    for settings in ({"make": EXACT_METRIC}, {"kind": "fisher"}):
-        learning = learner(CASE, machine, **settings, **options)
-        for seed in range(3):  # no step of the optimizer: the machine stays as it is
-            learning.step(CASE.data(seed=seed))
-        found.append(directions(machine))
-    for which in BOTH:
-        far = relative_error(found[0][which], found[1][which])
-        assert (far < SOLVED) if same else (far > 1e-3), far

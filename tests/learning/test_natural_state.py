@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import io
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from directions import ALPHA, CASE, KINDS, METRICS, directions, learner, natural_metrics
+from solving import saved
 from torch import Tensor
 
 from nws.learning import WakeSleep
@@ -60,14 +60,6 @@ def run(learning: WakeSleep, steps: range) -> list[list[Tensor]]:
     return found
 
 
-def by_file(state: dict[str, Any]) -> dict[str, Any]:
-    """The state as a checkpoint gives it back."""
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
-
-
 def continued(
     learning: WakeSleep, make: Callable[[HelmholtzMachine], WakeSleep], fresh: bool = False
 ) -> WakeSleep:
@@ -79,8 +71,8 @@ def continued(
     machine.load_state_dict(learning.machine.state_dict())
     rest = make(machine)
     rest.rng.set_state(learning.rng.get_state())
-    for metric, saved in zip(rest.metrics, learning.metrics, strict=True):
-        metric.load_state_dict(by_file(saved.state_dict()), fresh_metric=fresh)
+    for metric, old in zip(rest.metrics, learning.metrics, strict=True):
+        metric.load_state_dict(saved(old), fresh_metric=fresh)
     return rest
 
 
@@ -92,19 +84,13 @@ def equal(one: list[list[Tensor]], other: list[list[Tensor]]) -> bool:
 @pytest.mark.parametrize(
     ("options", "stop"),
     [
-        ({}, 4),
-        ({"adapts": True}, 4),
-        ({"refresh_every": 3}, 3),
-        ({"refresh_every": 3}, 4),
+        ({}, 4), ({"adapts": True}, 4), ({"refresh_every": 3}, 3), ({"refresh_every": 3}, 4),
         ({"refresh_every": 4, "max_rows": 5, "batch": "other"}, 5),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("name", MAKE)
-def test_a_metric_goes_on_bit_for_bit_from_its_state(
-    name: str, options: dict[str, Any], stop: int
-) -> None:
+def test_a_metric_goes_on_bit_for_bit_from_its_state(name: str, options: Any, stop: int) -> None:
     """Stopped at a refresh and between two, for three more steps."""
-
     options = dict(options)
     adapts = options.pop("adapts", False)
 
@@ -133,7 +119,7 @@ def test_what_is_asked_for_afresh_stays_as_it_is(fresh: str) -> None:
     run(learning, range(4))
     (metric, _) = natural_metrics(learning.machine, refresh_every=3)
     flags = {"fresh_damping": fresh == "damping", "fresh_metric": fresh == "metric"}
-    metric.load_state_dict(by_file(learning.metrics[0].state_dict()), **flags)
+    metric.load_state_dict(saved(learning.metrics[0]), **flags)
     assert metric.state_dict()["step"] == 4
     assert float(metric.damping.alpha) == (ALPHA if fresh == "damping" else 0.5)
     assert metric.refreshes == (fresh == "metric")  # without rows the next step takes some in

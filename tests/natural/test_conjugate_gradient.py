@@ -250,11 +250,6 @@ def around(case: SolverCase, gram: Tensor) -> Tensor:
     return root[:, :, None] * root[:, None, :] * gram + case.alpha * identity
 
 
-def matrices(case: SolverCase) -> Tensor:
-    inputs = case.fisher().inputs
-    return around(case, inputs @ inputs.T)
-
-
 def guesses(case: SolverCase) -> Tensor:
     """What preconditions: H H^T ~ a 1 1^T + diag(b), a = |mean row|^2, b the diagonal's rest."""
     common = mean_row(case.fisher()).square().sum()
@@ -270,8 +265,9 @@ def test_few_rows_take_twice_the_textbooks_iterations_in_their_own_space(
     """And x takes the length that is best along it: unfinished it may be as long as g / alpha."""
     gradient, blocks = case.gradient(), damped_blocks(case)
     right = (gradient @ case.fisher().inputs.T) * roots(case)
-    textbook = Textbook(matrices(case), torch.linalg.inv(guesses(case)), right, 2 * iterations)
-    bare = (gradient - (textbook.iterates[-1] * roots(case)) @ case.fisher().inputs) / case.alpha
+    inputs, inverses = case.fisher().inputs, torch.linalg.inv(guesses(case))
+    textbook = Textbook(around(case, inputs @ inputs.T), inverses, right, 2 * iterations)
+    bare = (gradient - (textbook.iterates[-1] * roots(case)) @ inputs) / case.alpha
     length = (bare * gradient).sum(1) / (bare * apply(blocks, bare)).sum(1)
     solver = factored(pcg(iterations), case)
     assert_close(solver.solve(gradient), length[:, None] * bare, EXACT)

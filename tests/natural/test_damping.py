@@ -45,13 +45,9 @@ def alphas(damping: Damping, steps: int) -> list[float]:
     [
         (None, [0.5, 0.5, 0.5]),
         (partial(exponential, half_life=2), [0.5, 0.5 * 0.5**0.5, 0.25, 0.5 * 0.5**1.5, 0.125]),
-        # 0.1 + 0.4 / 2^step.
-        (partial(exponential, half_life=1, final=0.2), [0.5, 0.3, 0.2, 0.15, 0.125]),
-        # The last value stays.
-        (partial(linear, total_steps=4, final=0.2), [0.5, 0.4, 0.3, 0.2, 0.1, 0.1]),
         (partial(linear, total_steps=2, final=3.0), [0.5, 1.0, 1.5]),  # upwards
     ],
-    ids=["constant", "exponential", "with a floor", "linear", "linear upwards"],
+    ids=["constant", "exponential", "linear upwards"],
 )
 def test_schedules_multiply_the_value(
     schedule: Callable[[int], float] | None, expected: list[float]

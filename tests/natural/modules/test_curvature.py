@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import with_bias
 from dense import CASES, DENSE, FAMILIES, Case, make_case
 
 from nws.errors import UserError
-from nws.models import BeliefNetwork
-from nws.natural import UnitFisher
 from nws.natural.modules import Linearized, ModelCurvature, OutputMetric
 from nws.natural.solvers.minres import minres
 
@@ -47,20 +44,6 @@ def test_the_three_matrices_differ() -> None:
     fisher, empirical, covariance = (each(make_case("categorical")) for each in DENSE.values())
     assert (fisher - empirical).norm() > 0.1 * fisher.norm()
     assert (covariance - empirical).norm() > 0.1 * empirical.norm()
-
-
-def test_on_a_layer_of_a_belief_network_it_is_unit_fisher() -> None:
-    """A layer of sigmoid units given its parents is a module of Bernoulli logits."""
-    (layer,) = BeliefNetwork([4, 3], upward=True).double().layers  # 4 parents, 3 units
-    parents, vectors = (torch.randn(*size, dtype=torch.float64) for size in ((7, 4), (3, 5)))
-    p = layer(parents).sigmoid().detach()
-    unit = UnitFisher(with_bias(parents), p * (1 - p) / 7)
-    operator = curvature(Case("bernoulli", layer, (parents,), p, [layer.weight, layer.bias]))
-    flat = torch.cat([vectors[:, :-1].flatten(), vectors[:, -1]])[None]
-    found, expected = operator.matmul(flat)[0], unit.matmul(vectors)
-    assert (found[:12].view(3, 4) - expected[:, :-1]).abs().max() < EXACT
-    assert (found[12:] - expected[:, -1]).abs().max() < EXACT
-    assert float(operator.quadratic(flat)) == pytest.approx(float(unit.quadratic(vectors)))
 
 
 def test_minres_without_damping_comes_to_the_shortest_solution() -> None:

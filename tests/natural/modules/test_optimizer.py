@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import copy
-import io
 import math
 from typing import Any
 
 import pytest
 import torch
 from dense import CASES, DENSE, FAMILIES, Case, dense_gradient, make_case
+from solving import saved
 from torch import Tensor, nn
 
 from nws.errors import UserError
-from nws.natural import (
-    CategoricalLogits,
-    Damping,
-    GaussianMean,
-    LevenbergMarquardt,
-    NaturalGradient,
-)
-from nws.natural.modules import Linearized, ModelCurvature, OutputMetric
+from nws.natural import CategoricalLogits, Damping, LevenbergMarquardt, NaturalGradient
+from nws.natural.modules import GaussianMean, Linearized, ModelCurvature, OutputMetric
 from nws.natural.modules.optimizer import rows_are_cheaper
 from nws.natural.preconditioners import Unpreconditioned
 from nws.natural.solvers import Cholesky, ConjugateGradient, MinRes
@@ -236,18 +230,17 @@ def test_it_goes_on_bit_for_bit(solver: str) -> None:
     def make(case: Case) -> NaturalGradient:
         return optimizer_of(case, lr=0.3, damping=LevenbergMarquardt(0.1, every=2), solver=solver)
 
-    case, file = make_case("tied"), io.BytesIO()
+    case = make_case("tied")
     optimizer = make(case)
     for _ in range(3):
         optimizer.step(case.inputs, case.targets)
-    torch.save(optimizer.state_dict(), file)
-    model = copy.deepcopy(case.model.state_dict())
+    state, model = saved(optimizer), copy.deepcopy(case.model.state_dict())
     expected = [moved(case, optimizer) for _ in range(3)]
     again, fresh = make_case("tied"), make_case("tied")
     for each in (again, fresh):
         each.model.load_state_dict(model)
     other = make(again)
-    other.load_state_dict(torch.load(io.BytesIO(file.getvalue()), weights_only=True))
+    other.load_state_dict(state)
     assert all(torch.equal(moved(again, other), each) for each in expected)
     assert other.report() == optimizer.report()
     assert not torch.equal(moved(fresh, make(fresh)), expected[0])  # the control
