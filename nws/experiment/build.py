@@ -69,7 +69,7 @@ class Settings:
         evaluation_samples: Importance samples of valid/log_likelihood.
         evaluation_points: Validation images used; None for all.
         precision: Of products: "float32"; "tf32", which is that of the tensor cores of a GPU;
-            "bfloat16" of those with states, summed in float32; or "auto", the latter where fast.
+            "bfloat16" of those with states, summed in float32; or "auto", that on a fast CPU.
 
     Raises:
         UserError: For a value that is out of range.

@@ -10,6 +10,8 @@ import torch
 import yaml
 from conftest import CONF, Command, checkpoint, composed, flatten, metrics, names
 
+from nws.experiment.hardware import product_type
+
 ROUNDING = 1e-6  # of w + step in float32, where w is a visible bias of up to 5
 SHORT = ("algorithm=nrws", "metric=fisher", "scheduler=constant", "trainer.epochs=0.5")
 APART = ("optimizer.generator_lr=0.02", "optimizer.recognition_lr=0.05")
@@ -132,3 +134,18 @@ def test_samples_and_places_of_bytes(train: Command) -> None:
     assert whole == host != fewer
     again = train("resume=auto", options[0], "hydra.run.dir=run1", "data.where=device")
     assert again.code == 0 and "finished already" in again.out
+
+
+@pytest.mark.parametrize("asked", ["float32", "tf32", "bfloat16", "auto"])
+@pytest.mark.parametrize(("device", "fast"), [("cpu", True), ("cpu", False), ("cuda", True)])
+def test_products_are_in_bfloat16_where_asked_or_where_a_cpu_is_fast(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, asked: str, device: str,
+    fast: bool,
+) -> None:  # fmt: skip
+    for name in ("cpu._is_avx512_bf16_supported", "cpu._is_amx_tile_supported"):
+        monkeypatch.setattr(f"torch.{name}", lambda: fast)
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation: fast)
+    found = product_type(asked, torch.device(device))
+    rounds = asked == "bfloat16" or (asked, device, fast) == ("auto", "cpu", True)
+    assert found == (torch.bfloat16 if rounds else torch.float32)
+    assert ("float32 is faster" in caplog.text) == (asked == "bfloat16" and not fast)
