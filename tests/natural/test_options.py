@@ -11,14 +11,9 @@ import pytest
 from torch import nn
 
 from nws.errors import UserError
-from nws.natural import (
-    CategoricalLogits,
-    Damping,
-    GaussianMean,
-    LevenbergMarquardt,
-    NaturalGradient,
-)
+from nws.natural import CategoricalLogits, Damping, LevenbergMarquardt, NaturalGradient
 from nws.natural.metrics import Adaptive, Diagonal, Fisher, Kronecker
+from nws.natural.modules import GaussianMean
 from nws.natural.solvers import Cholesky, ConjugateGradient, MinRes, ShermanMorrison
 
 NOT_ABOVE = (0, -0.1, math.nan, math.inf, "much", None, True)
@@ -69,9 +64,7 @@ BAD: list[tuple[Callable[..., Any], str, tuple[Any, ...], str]] = [
     ("make", "option", "value", "message"),
     [(make, option, value, text) for make, option, values, text in BAD for value in values],
 )
-def test_a_bad_option_is_refused_by_name(
-    make: Callable[..., Any], option: str, value: Any, message: str
-) -> None:
+def test_a_bad_option_is_refused_by_name(make: Any, option: str, value: Any, message: str) -> None:
     message = message.format(option=option, value=value) if message is SOLVER else message
     with pytest.raises(UserError, match=message):
         make(**{option: value})
