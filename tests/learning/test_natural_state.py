@@ -22,11 +22,10 @@ from nws.natural.solvers import Cholesky, ConjugateGradient, ShermanMorrison, Wo
 
 SCHEDULE = lambda step: 0.9**step  # noqa: E731
 FORGETFUL: dict[str, Callable[[], Any]] = {  # without a state of their own
-    "fisher": METRICS["fisher"],
-    "empirical": METRICS["empirical"],
-    "mean": METRICS["mean"],
+    **{kind: METRICS[kind] for kind in ("fisher", "empirical", "mean")},
     "woodbury": partial(Fisher, Woodbury),
 }
+PCG = partial(ConjugateGradient, preconditioner_every=3)
 MAKE: dict[str, Callable[[], Any]] = {
     **FORGETFUL,
     "diagonal of 4": partial(Diagonal, memory=4),
@@ -36,14 +35,10 @@ MAKE: dict[str, Callable[[], Any]] = {
     "adaptive": partial(Adaptive, 2, refresh_every=3),
     "adaptive, all": partial(Adaptive, 9, 2, mean_memory=10),
     "fisher of 3": partial(Fisher, Cholesky, memory=3),
-    "fisher of 2 by pcg": partial(
-        Fisher, partial(ConjugateGradient, 2, preconditioner_every=3), memory=2
-    ),
-    "empirical by pcg": partial(Empirical, partial(ConjugateGradient, 2, preconditioner_every=3)),
+    "fisher of 2 by pcg": partial(Fisher, partial(PCG, 2), memory=2),
+    "empirical by pcg": partial(Empirical, partial(PCG, 2)),
     "pcg": partial(Fisher, ConjugateGradient),
-    "pcg, warm, old eigenvectors": partial(
-        Fisher, partial(ConjugateGradient, rank=2, preconditioner_every=3)
-    ),
+    "pcg, warm, old eigenvectors": partial(Fisher, partial(PCG, rank=2)),
     "running inverse": partial(Fisher, partial(ShermanMorrison, forgetting=0.7)),
 }
 
