@@ -25,9 +25,8 @@ from nws.analysis.runs import read_run
 from nws.experiment.pictures import save_png
 
 REPORT = "scripts/report.py"
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
-)
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), "")
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&{{7*7}}"
 
 
@@ -105,9 +104,8 @@ def test_all_is_in_the_page(command: Command, reported: Path) -> None:
     assert len(runs["traces"]) == 7 and runs["traces"][5]["x"] == [0, 2, 4]
     assert runs["traces"][5]["y"] == [-40, -23.8, -22.8]
     assert runs["range"][0] > -100 and "-9e+09" in runs["cut"]  # it flattens no other
-    line, band = figures["mean ± deviation over seeds"]["epoch"]["valid/log_likelihood"]["traces"][
-        2:4
-    ]
+    means = figures["mean ± deviation over seeds"]["epoch"]["valid/log_likelihood"]
+    line, band = means["traces"][2:4]
     assert line["y"][-1] == pytest.approx(-22.9) and band["fill"] == "toself"
     assert band["y"][2:4] == pytest.approx([-23.0, -22.8])
     images = re.findall(r'<img src="([^"]+)"', page)
@@ -115,9 +113,8 @@ def test_all_is_in_the_page(command: Command, reported: Path) -> None:
     with picture(images[3]) as image:  # run 1, step 20; without the caption that is drawn below it
         assert image.convert("L").getpixel((5, 5)) == 30 and image.size == (40, 40)
     typed = f"<code>python {ROOT / REPORT} {reported} --output page.html</code>"
-    assert (
-        typed in page and "replaced" in command(REPORT, str(reported), "--output", "page.html").err
-    )
+    again = command(REPORT, str(reported), "--output", "page.html")
+    assert typed in page and "replaced" in again.err
 
 
 def test_nothing_is_loaded_and_hostile_names_are_text(command: Command, reported: Path) -> None:

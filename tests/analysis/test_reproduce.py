@@ -24,9 +24,8 @@ def test_every_method_is_composed_as_its_name_says(command: Command, what: str) 
     assert [Path(each[0]).stem for each in words] == programs
     metrics = [None, "nws.natural.metrics.Kronecker", "nws.natural.metrics.Fisher"]
     for line, metric, name in zip(words, metrics, ("rws", "nrws", "nrws"), strict=False):
-        given = [
-            text for text in line[2:] if not text.startswith(("hydra.", "algorithm=", "seed="))
-        ]
+        others = ("hydra.", "algorithm=", "seed=")
+        given = [text for text in line[2:] if not text.startswith(others)]
         config = composed(*given, f"algorithm={name}")
         assert config.metric._target_ == metric and config.data.name == what
         assert (config.trainer.epochs, config.trainer.batch_size) == (1, 128)
@@ -37,9 +36,7 @@ def test_a_comparison_is_carried_out_and_goes_on(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
-    failing = ["sample"]
-
-    run = subprocess.run
+    failing, run = ["sample"], subprocess.run
 
     def call(line: list[str], **options: Any) -> Any:
         if line[:3] != [sys.executable, "-m", "nws"]:  # git, by the training

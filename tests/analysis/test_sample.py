@@ -103,9 +103,7 @@ def test_images_of_ones_own(command: Command, trained: Path, tmp_path: Path) -> 
         grid = cells(drawn(outcome, f"{what}_image_one.png_seed_0.png"))
         assert (grid[0, 0] == values).all() and {*grid[1, 0].ravel()} <= {0, 255}
         assert (grid[1, 0][values != 120] == values[values != 120]).all() and len(grid) == kept
-    outcome = command(
-        SAMPLE, run, "denoise", "--image", "two.bmp"
-    )  # binary as it is, nothing turns
+    outcome = command(SAMPLE, run, "denoise", "--image", "two.bmp")  # binary: nothing turns
     assert len(cells(drawn(outcome, "denoise_image_two.bmp_seed_0.png"))) == 2
 
 
@@ -144,11 +142,8 @@ def test_a_small_copy_is_sampled_as_its_run(command: Command, trained: Path) -> 
     assert "is there already" in message
     made = command("scripts/export.py", str(trained / "rws"), "copies/small")
     assert made.code == 0 and "half precision" in made.out
-    images = [
-        drawn(command(SAMPLE, str(run)), "generate_seed_0.png")
-        for run in (trained / "rws", made.run)
-    ]
-    grids = [cells(path).astype(float) for path in images]
+    outcomes = (command(SAMPLE, str(run)) for run in (trained / "rws", made.run))
+    grids = [cells(drawn(each, "generate_seed_0.png")).astype(float) for each in outcomes]
     assert np.abs(grids[0] - grids[1]).max() <= 2
 
 
