@@ -208,9 +208,7 @@ FOLDERS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("files", "options", "message"), FOLDERS)
-def test_folders(
-    tmp_path: Path, files: dict[str, Any], options: dict[str, Any], message: str
-) -> None:
+def test_folders(tmp_path: Path, files: Any, options: dict[str, Any], message: str) -> None:
     for name, content in files.items():
         if isinstance(content, np.ndarray):
             write_picture(tmp_path / name, content)

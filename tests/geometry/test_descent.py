@@ -171,19 +171,17 @@ def test_kl_is_half_the_squared_distance_nearby() -> None:
     {
         "symmetric and positive definite": lambda: mahalanobis(-A),
         "rate must be a number above 0": lambda: descend(quadratic, euclidean, X, 0.0, 1),
-        "damping must be a number of at least 0, got nan": lambda: descend(
-            quadratic, euclidean, X, 1.0, 1, damping=math.nan
-        ),
+        "damping must be a number of at least 0, got nan":
+            lambda: descend(quadratic, euclidean, X, 1.0, 1, damping=math.nan),
         "steps must be": lambda: descend(quadratic, euclidean, X, 1.0, 0),
-        "the metric is singular after 0 steps": lambda: descend(
-            quadratic, pullback(lambda x: x[:1]), X, 1.0, 1
-        ),
+        "the metric is singular after 0 steps":
+            lambda: descend(quadratic, pullback(lambda x: x[:1]), X, 1.0, 1),
         "found no minimum": lambda: proximal_step(lambda x: -100 * x.square().sum(), X, 1.0),
         "the flow ends before the time 1": lambda: flow(  # infinite at the time 1 / 3
             lambda x: -(x[0] ** 3), euclidean, torch.ones(1, 1).double(), torch.tensor([0.0, 1])
         ),
     }.items(),
-)
+)  # fmt: skip
 def test_mistakes_have_messages(message: str, mistake: object) -> None:
     with pytest.raises(UserError, match=message):
         mistake()  # type: ignore[operator]
