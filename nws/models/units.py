@@ -129,7 +129,9 @@ class Binary(Units):
     def layer_log_probs(self, *parts: Tensor, widths: list[int]) -> Tensor:
         """The sums of `log_prob`; on a CPU one logarithm is of the product of `AT_ONCE` units."""
         values, logits, means = parts
-        if means.device.type != "cpu":  # where each product would be a launch
+        # A class may have a log_prob of its own, float16 has no 2^-98, a GPU launches each product.
+        own = type(self).log_prob is not Binary.log_prob
+        if own or means.dtype.itemsize < 4 or means.device.type != "cpu":
             return super().layer_log_probs(*parts, widths=widths)
         pieces = [(at, start) for at, m in enumerate(widths) for start in range(0, m, AT_ONCE)]
         sizes = [min(AT_ONCE, widths[at] - start) for at, start in pieces]

@@ -188,6 +188,18 @@ def test_sums_over_layers_are_those_of_units(units: Units, monkeypatch: Any) -> 
     assert error() == math.inf or not isinstance(units, Binary)  # the control: 2^-300 is 0
 
 
+def test_sums_over_layers_follow_the_log_prob_of_a_class_and_do_not_underflow() -> None:
+    class Twice(Binary):
+        def log_prob(self, *parts: Tensor) -> Tensor:
+            return 2 * super().log_prob(*parts)
+
+    values, logits = torch.ones(2, 98), torch.zeros(2, 98)
+    for units, log_p, dtype in ((Twice(), 2.0, torch.float32), (Binary(), 1.0, torch.float16)):
+        parts = (each.to(dtype) for each in (values, logits, torch.sigmoid(logits)))
+        sums = units.layer_log_probs(*parts, widths=[98])
+        assert_close(sums.float(), torch.full((1, 2), -98 * log_p * math.log(2)), 1e-2)
+
+
 # --- Gaussian and Poisson units, against scipy ----------------------------------------------------
 
 
