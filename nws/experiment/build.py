@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from omegaconf import DictConfig
-from torch.optim import Muon, Optimizer, SparseAdam
+from torch.optim import LBFGS, Muon, Optimizer, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from nws.data import Dataset, load_dataset
@@ -282,7 +282,12 @@ def build_together(options: dict[str, Any], biases: Any, groups: list[dict[str, 
     )
     second = biases | {name: each for name, each in options.items() if name == "lr"}
     parts = [make(options, "optimizer", matrices), make(second, "optimizer.biases", others)]
-    return Together([_expected(part, "optimizer") for part in parts])
+    for part in parts:
+        _expected(part, "optimizer")
+        if isinstance(part, LBFGS | SparseAdam) or hasattr(part, "eval"):
+            what = f"{type(part).__name__} takes no steps beside another optimizer"
+            raise UserError(f"optimizer.biases: {what}; take one such as torch.optim.Adam")
+    return Together(parts)
 
 
 def build_scheduler(config: DictConfig, total_steps: int, optimizer: Optimizer) -> Scheduler:

@@ -45,6 +45,8 @@ WRONG = {
     "optimizer=soap +optimizer.precondition_freq=3": "is no option of pytorch_optimizer.SOAP; did",
     "optimizer=muon +optimizer.biases.lr=1": "optimizer.biases must be null or a section such as",
     "optimizer=muon optimizer.biases=null": "only supports 2D parameters",
+    "optimizer=schedule_free +optimizer.biases={_target_:torch.optim.Adam}": "beside another opt",
+    "optimizer=sgd +optimizer.biases={_target_:torch.optim.LBFGS}": "LBFGS takes no steps beside",
     "optimizer.betas=[0.9]": "optimizer: torch.optim.Adam cannot be made from the options",
     "optimizer.fused=maybe": "optimizer.fused must be true or false, got 'maybe'",
     "trainer.batch_size=1e308": "at most 1,000,000,000, got 1e+308",
