@@ -67,9 +67,9 @@ def _check_gathered(optimizer: Optimizer, saved: dict[str, Any]) -> None:
     """Raise `ValueError` where a fused step would read beyond what an optimizer has gathered."""
     numbers = [number for group in saved["param_groups"] for number in group["params"]]
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
-    fused = any(group.get("fused") for group in optimizer.param_groups)
-    for number, parameter in zip(numbers, parameters, strict=True):
+    fused = [group.get("fused") for group in optimizer.param_groups for _ in group["params"]]
+    for number, parameter, checks in zip(numbers, parameters, fused, strict=True):
         for name, each in saved["state"].get(number, {}).items():
             expected = () if name == "step" else parameter.shape
-            if fused and isinstance(each, Tensor) and each.shape != expected:
+            if checks and isinstance(each, Tensor) and each.shape != expected:
                 raise ValueError(f"{name} of the optimizer does not fit its parameter")

@@ -46,7 +46,8 @@ RESUMABLE = [
     f"{NRWS} metric=mean metric.batch=other data.where=host",
     "algorithm=nbihm metric=fisher algorithm.dreams=3 metric.refresh_every=4",
     "optimizer=momentum optimizer.recognition_lr=0.01 scheduler=wsd",
-    "optimizer=nadam scheduler=plateau scheduler.patience=0",
+    "optimizer=nadam scheduler=plateau scheduler.patience=0"
+    " +optimizer.biases={_target_:torch.optim.Adam,fused:true}",
     "optimizer=soap optimizer.precondition_frequency=3 optimizer.recognition_lr=0.03",
     "optimizer=muon optimizer.generator_lr=0.02 average=tail",
     "optimizer=schedule_free optimizer.warmup_steps=5 scheduler=constant",
