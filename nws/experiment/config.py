@@ -146,9 +146,11 @@ def locate(target: object, option: str) -> Callable[..., Any]:
     package, here = str(target).partition(".")[0], os.getcwd()
     if package in LIBRARIES:
         path = [each for each in sys.path if each not in ("", here)]
-        if PathFinder.find_spec(package, path) is None:
-            way = "which is not installed: pip install -c constraints.txt '.[rivals]'"
-            raise UserError(f"{option}._target_={target} needs the package {package}, {way}")
+        spec, first = (PathFinder.find_spec(package, each) for each in (path, None))
+        if spec is None or first is None or first.origin != spec.origin:
+            what = f"the package {package}, which is not installed or which a file here hides"
+            way = "pip install -c constraints.txt '.[rivals]'"
+            raise UserError(f"{option}._target_={target} needs {what}: {way}")
     elif package not in ("nws", "torch") and here not in sys.path:
         sys.path.append(here)
     try:

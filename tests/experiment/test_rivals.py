@@ -60,6 +60,10 @@ def test_a_run_is_looked_at_without_the_libraries(
     train: Command, optimizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, absent = train(optimizer).run, types.SimpleNamespace(find_spec=lambda *_: None)
+    monkeypatch.syspath_prepend(Path.cwd())
+    for name in ("pytorch_optimizer", "schedulefree"):
+        Path(f"{name}.py").write_text("1 / 0")  # of this directory, where a saved run may bring it
+    assert "which a file here hides: pip install" in train(optimizer).message()
     monkeypatch.setattr("nws.experiment.config.PathFinder", absent)
     assert load_run(run).state["step"] == 12 and "recognition/" not in str(metrics(run))
-    assert "which is not installed: pip install" in train(optimizer).message()
+    assert "which is not installed or" in train(optimizer).message()
