@@ -13,7 +13,7 @@ from cases import SolverCase
 from torch import Tensor
 
 from nws.natural.operators import UnitFisher
-from nws.natural.preconditioners import Basis
+from nws.natural.shared import Basis
 from nws.natural.solvers import ConjugateGradient, MinRes, Solver
 from nws.natural.solvers.direct import Cholesky, DirectSolver, ShermanMorrison, Woodbury
 

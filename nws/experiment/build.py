@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -126,7 +127,7 @@ def build_parts(config: DictConfig, device: torch.device) -> Parts:
         total = attempt(settings.total_steps, len(data.train)) or 1
     rule = attempt(build_rule, config, total)
     callbacks = attempt(build_callbacks, config, total)
-    machine = attempt(build_machine, config, data or 1)
+    machine = attempt(build_machine, config, data or (1, 1))
     if machine is not None:
         metrics = attempt(build_metrics, config, total, machine.to(device))
         optimizer = attempt(build_optimizer, config, machine)
@@ -183,17 +184,17 @@ def build_data(config: DictConfig, device: torch.device) -> Dataset:
     return load_dataset(locate(options.pop("_target_"), "data"), device=device, **options)
 
 
-def build_machine(config: DictConfig, data: Dataset | int) -> HelmholtzMachine:
+def build_machine(config: DictConfig, data: Dataset | Sequence[int]) -> HelmholtzMachine:
     """Return an untrained machine of the `model` group, on the CPU, drawn from the run's seed.
 
     Args:
         config: The run's configuration.
-        data: The data set; or the number of pixels, where parameters are loaded afterwards.
+        data: The data set; or the shape of an image, where parameters are loaded afterwards.
     """
-    options = to_dict(config.model)
+    options, shape = to_dict(config.model), data.shape if isinstance(data, Dataset) else data
     if options.get("visible_bias") == "data":
         options["visible_bias"] = 0.0
-        if not isinstance(data, int):
+        if isinstance(data, Dataset):
             units = options.get("visible") or options.get("units", "binary")
             units = make(units, "model.visible") if isinstance(units, dict) else find_units(units)
             if not isinstance(units, Units):
@@ -202,12 +203,11 @@ def build_machine(config: DictConfig, data: Dataset | int) -> HelmholtzMachine:
             white = data.train.total() / data.train.maximum
             mean = units.from_data((white + 1) / (len(data.train) + 2))
             options["visible_bias"] = units.link(mean)
-    pixels = data if isinstance(data, int) else math.prod(data.shape)
     rng = torch.Generator().manual_seed(derive_seed(check_seed("seed", config.seed), 0))
     layers = options.pop("layers")
     if not isinstance(layers, list):
         raise UserError(f"model.layers must be a list of sizes such as [128,64], got {layers!r}")
-    return _build(options, "model", [pixels, *layers], rng=rng)
+    return _build(options, "model", [math.prod(shape), *layers], shape=shape, rng=rng)
 
 
 def build_rule(config: DictConfig, total_steps: int = 1) -> Rule:

@@ -127,7 +127,7 @@ def load_run(
             parameters = average["machine"]
         if not all(each.isfinite().all() for each in parameters.values()):
             raise UserError(f"{file} has parameters that are not finite, of no use to any program")
-        machine = build_machine(config, len(parameters["generator.layers.0.bias"]))
+        machine = build_machine(config, [int(side) for side in state["shape"]])
         machine.load_state_dict(parameters)
     return LoadedRun(run, config, machine.to(place), state)
 

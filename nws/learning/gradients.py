@@ -37,16 +37,21 @@ def write_gradients(network: BeliefNetwork, terms: Sequence[Term], add: bool = F
         write = torch._foreach_copy_ if first else torch._foreach_add_
         write(biases, residual.sum(0).split(network.widths))  # one call for all layers
         for edge in network.edges:
-            inputs, weight = trace.inputs(edge), edge.layer.weight.grad
-            assert weight is not None
-            rounded = inputs.dtype != weight.dtype
-            block = (low if rounded else blocks)[edge.position]
-            if inputs.shape[0] != block.shape[0]:  # K rows share x: the sum over them comes first
-                block = blocks[edge.position].unflatten(0, (-1, trace.samples)).sum(1).to(inputs)
-            if rounded:
-                found = product(block.T, inputs)
-                weight.copy_(found) if first else weight.add_(found)
-            elif first:
-                torch.mm(block.T, inputs, out=weight)
-            else:
-                weight.addmm_(block.T, inputs)
+            for inputs, columns in trace.pieces(edge):
+                block = (low if inputs.dtype != residual.dtype else blocks)[edge.position]
+                if len(inputs) < len(block):  # K rows share x: the sum over them comes first
+                    block = blocks[edge.position].unflatten(0, (-1, trace.samples)).sum(1)
+                _write_product(edge.layer.weight.grad[:, columns], block.to(inputs), inputs, first)
+            if edge.layer.mask is not None:
+                edge.layer.weight.grad.mul_(edge.layer.mask)
+
+
+def _write_product(out: Tensor, errors: Tensor, inputs: Tensor, first: bool) -> None:
+    """Write errors^T inputs to `out`, or add it."""
+    if inputs.dtype != out.dtype:
+        found = product(errors.T, inputs)
+        out.copy_(found) if first else out.add_(found)
+    elif first:
+        torch.mm(errors.T, inputs, out=out)
+    else:
+        out.addmm_(errors.T, inputs)

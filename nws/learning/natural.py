@@ -117,6 +117,9 @@ class NaturalMetric:
         shorten = None if self.options.max_kl is None else self._shorten
         if measures or not self.metric.precondition_(*self._gradients(), 1 + self._alpha, shorten):
             self._write_directions(terms, measures)
+        for layer in self._layers:
+            if layer.mask is not None and layer.weight.grad is not None:
+                layer.weight.grad.mul_(layer.mask)  # a metric of one's own need not know of masks
         self._step += 1
         self._let_go()
 
@@ -235,7 +238,8 @@ class NaturalMetric:
             return
         if "rows" in state and self.options.refresh_every > 1:
             self._alpha.copy_(state["alpha"])
-            self.rows = [_restore(*saved) for saved in _move(state["rows"], self._alpha)]
+            pairs = zip(_move(state["rows"], self._alpha), self._layers, strict=False)
+            self.rows = [_restore(*saved, layer.mask_with_bias) for saved, layer in pairs]
             if self.rows:
                 self.metric.update(self.rows, self._alpha)
         self.metric.load_state_dict(_move(state["metric"], self._alpha))
@@ -247,9 +251,10 @@ def _join(weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def _restore(
-    inputs: Tensor, curvature: Tensor, errors: Tensor, name: str, weights: Tensor, means: Any
-) -> Rows:
-    return Rows(inputs, curvature, lambda: errors, name, weights, lambda: means)
+    inputs: Tensor, curvature: Tensor, errors: Tensor, name: str, weights: Tensor, means: Any,
+    mask: Tensor | None,
+) -> Rows:  # fmt: skip
+    return Rows(inputs, curvature, lambda: errors, name, weights, lambda: means, mask)
 
 
 def _move(value: Any, like: Tensor) -> Any:

@@ -52,7 +52,7 @@ class Phase:
 
     def __init__(self, network: BeliefNetwork, terms: Sequence[Term], max_rows: int | None) -> None:
         self.network, self.max_rows = network, max_rows
-        self.edges = [edge for edge in network.edges if edge.parent is not None]
+        self.edges = [edge for edge in network.edges if edge.parents]
         self.parts: list[Piece] = []
         self.count = 0  # rows of all parts and processes
         for trace, weights in terms:
@@ -62,9 +62,8 @@ class Phase:
 
     def rows(self, edge: Edge) -> Rows:
         """The rows of one layer."""
-        parent, at = edge.parent, edge.position
-        name = f"{self.network.name} layer {at}"
-        if parent is None:  # at once: the bias is about to change
+        at, name = edge.position, f"{self.network.name} layer {edge.position}"
+        if not edge.parents:  # at once: the bias is about to change
             units, bias = self.network.units[edge.child], edge.layer.bias.detach()
             block = units.curvature(units.mean(bias))[None]
             return Rows(bias.new_ones(1, 1), block, partial(self._bias_errors, edge), name)
@@ -73,7 +72,7 @@ class Phase:
             lambda: self._curvature[at],
             lambda: self._squared_errors[at], name,
             lambda: self._weights[at] / _total(self._weights[at]),
-            lambda: (self._means[0][parent], self._means[1][at]),
+            lambda: (self._means[0][at], self._means[1][at]), edge.layer.mask_with_bias,
         )  # fmt: skip
 
     @cached_property
@@ -120,7 +119,7 @@ class Phase:
 
     @cached_property
     def _means(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """sum_k w_k h_k of h^0 .. h^L, each with a 1 at its end; and of each layer's A''."""
+        """Sums over the rows of w_k times each layer's parents and a 1; and times each A''."""
 
         def make(part: Piece) -> tuple[Tensor, Tensor, Tensor]:
             kept = self._kept(part, 1)
@@ -131,10 +130,10 @@ class Phase:
             return part.weights @ part.trace.states, scales, total
 
         states, curvature, weight = self._sum(make)
-        one, sizes = weight.new_ones(1), self.network.sizes
-        joined = torch.cat([part for mean in states.split(sizes) for part in (mean, one)])
+        one, edges = weight.new_ones(1), sorted(self.network.edges, key=lambda edge: edge.position)
+        joined = torch.cat([part for edge in edges for part in (states[edge.columns], one)])
         scales = (curvature / weight).split(self.network.widths)
-        return joined.split([size + 1 for size in sizes]), scales
+        return joined.split([edge.layer.weight.shape[1] + 1 for edge in edges]), scales
 
     def _weigh(self, make: Callable[[Trace, Edge], Tensor]) -> dict[int, Tensor]:
         """Terms (n, m) times w_k, of which those that are kept weigh as much as all."""
@@ -147,7 +146,7 @@ class Phase:
         """Rows of each layer that are kept, those of all parts and processes."""
         found = []
         for edge, part in product(self.edges, self.parts):
-            rows, shared = make(part, edge), part.trace.samples if edge.parent == 0 else 1
+            rows, shared = make(part, edge), part.trace.samples if edge.parents == (0,) else 1
             if shared > 1 and len(rows) == len(part.weights):  # the K that share x are one row
                 rows = rows.unflatten(0, (-1, shared)).sum(1)
             found.append(rows[self._kept(part, shared)])

@@ -177,7 +177,11 @@ class WakeSleep:
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """To be called after the optimizer's step: an adaptive damping sees what it gained."""
+        """To be called after the optimizer's step: an adaptive damping sees what it gained.
+
+        Weights that a mask hides are 0 again, whatever an optimizer such as Muon made of them.
+        """
+        self.machine.hide_()
         for metric in self.metrics:
             metric.after_step(self.machine)
 

@@ -5,41 +5,70 @@ n rows (samples), m units of a layer, a = W h + b its logits.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from nws.errors import UserError
+from nws.models.masks import Mask, Order, find_mask, find_order, lateral_layers
 from nws.models.units import NAMED, Units, find_spans
 
 
 class Layer(nn.Module):
-    """m units, independent given their parents, with logits a_j = w_j . h + b_j.
+    """m units with logits a_j = w_j . h + b_j, h the states of the layer's parents.
 
     `weight` is (m, parents) and `bias` (m,), shaped as `nn.Linear`'s. A layer without parents
     (parents = 0) has its biases as logits.
 
     Attributes:
+        order: (m,) in which units are drawn that see each other; None for 0 .. m - 1.
         rounded: The weight in a lower precision, or None: see `HelmholtzMachine.products_in`.
     """
 
-    def __init__(self, parents: int, units: int) -> None:
+    mask_with_bias: Tensor | None
+    order: Tensor | None
+
+    def __init__(
+        self, parents: int, units: int, mask: Tensor | None = None, order: Tensor | None = None
+    ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(units, parents))
         self.bias = nn.Parameter(torch.zeros(units))
+        whole = None if mask is None else pad(mask, (0, 1), value=1.0)
+        self.register_buffer("mask_with_bias", whole, persistent=False)
+        self.register_buffer("order", order, persistent=False)
         self.rounded: Tensor | None = None
 
-    def forward(self, parents: Tensor, out: Tensor | None = None) -> Tensor:
+    @property
+    def mask(self) -> Tensor | None:
+        """(m, parents), 0 where a unit does not see a parent, and its weight is 0; None: no such.
+
+        `mask_with_bias` is (m, parents + 1), with ones for the biases.
+        """
+        return None if self.mask_with_bias is None else self.mask_with_bias[:, :-1]
+
+    def forward(
+        self, parents: Tensor, columns: slice = slice(None), out: Tensor | None = None
+    ) -> Tensor:
         """Logits (n, m) of parents' states (n, parents).
 
         Args:
-            parents: States of the parents, (n, parents).
+            parents: States of the parents, or of some of them, (n, columns).
+            columns: Of the weight, which these parents meet.
             out: Where to write the logits, (n, m); not differentiable then.
         """
         if self.rounded is not None and parents.dtype == self.rounded.dtype:
-            return torch.add(product(parents, self.rounded.T), self.bias, out=out)
-        return torch.addmm(self.bias, parents, self.weight.T, out=out)
+            return torch.add(self.weighted(parents, columns), self.bias, out=out)
+        return torch.addmm(self.bias, parents, self.weight[:, columns].T, out=out)
+
+    def weighted(self, parents: Tensor, columns: slice) -> Tensor:
+        """The logits without the bias."""
+        if self.rounded is not None and parents.dtype == self.rounded.dtype:
+            return product(parents, self.rounded[:, columns].T)
+        return torch.mm(parents, self.weight[:, columns].T)
 
     def extra_repr(self) -> str:
         """Numbers of parents and units, for `print`."""
@@ -57,47 +86,93 @@ def product(first: Tensor, second: Tensor) -> Tensor:
 
 
 class Edge(NamedTuple):
-    """One layer and the states that it connects: h^child has its distribution given h^parent."""
+    """One layer and the states that it connects: h^child has its distribution given its parents.
+
+    Parents are neighbouring layers, so that their states are neighbouring columns of all states.
+    """
 
     layer: Layer
     position: int  # of the layer in its network
-    parent: int | None  # None: the layer has no parents
     child: int
+    parents: tuple[int, ...]  # lowest first; the child is one of them where it sees itself
+    columns: slice  # of the parents' states among those of h^0 .. h^L
+    outer: slice  # of those of other layers than the child
+
+    @property
+    def lateral(self) -> bool:
+        """Whether the layer's units see each other."""
+        return self.child in self.parents
+
+    @property
+    def own(self) -> slice:
+        """Columns of the layer's weight that meet its own units, where it is lateral."""
+        start = 0  # its own units are the lowest of a generator's parents, and the last of others
+        if self.outer.start == self.columns.start:
+            start = self.outer.stop - self.outer.start
+        return slice(start, start + len(self.layer.bias))
 
 
 class BeliefNetwork(nn.Module):
-    """A chain of layers over the states h^0 .. h^L, in one of two directions.
+    """A network of layers over the states h^0 .. h^L, in one of two directions.
 
     Downward (the generator p): `layers[i]` gives h^i its distribution given h^{i+1}, and
     `layers[L]` has no parents. Upward (recognition q): `layers[i]` gives h^{i+1} its distribution
     given h^i, and h^0 is given. With binary units it is a sigmoid belief network.
 
+    With `skip` a layer sees all layers before it. A lateral layer sees its own earlier units, too:
+
+        p(h^i | above) = prod_j p(h^i_j | h^i_1 .. h^i_{j-1}, above)
+
+    With `mask` units see some of these parents: any directed acyclic graph is one of these.
+
     Sources: Neal 1992 (sigmoid belief networks); Dayan et al. 1995 (two of them make a Helmholtz
-    machine).
+    machine); Gregor et al. 2014, Bornschein & Bengio 2015 (autoregressive layers).
 
     Args:
         sizes: n_0 .. n_L.
         upward: The direction.
         units: The family of each of the L + 1 layers; all binary where left out.
+        lateral: Which layers see themselves: "none", "visible", "hidden", "all", or a truth value
+            for each layer that the network explains, the lowest first.
+        skip: Whether a layer sees all layers before it, in place of the one.
+        mask: Which parents units see; see `nws.models.masks`.
+        order: In which order the units of a lateral layer see each other.
+        shape: Of an image of the visible layer, for `mask` and `order`.
+
+    Raises:
+        UserError: For a `lateral` of another kind, or masks and orders of the wrong shape.
     """
 
     def __init__(
-        self, sizes: Sequence[int], upward: bool, units: Sequence[Units] | None = None
-    ) -> None:
+        self, sizes: Sequence[int], upward: bool, units: Sequence[Units] | None = None,
+        lateral: str | Sequence[bool] = "none", skip: bool = False, mask: Mask | None = None,
+        order: Order | None = None, shape: Sequence[int] = (),
+    ) -> None:  # fmt: skip
         super().__init__()
         self.sizes = tuple(sizes)
         self.upward = upward
         self.units = tuple(units) if units else (NAMED["binary"],) * len(self.sizes)
-        below, above = self.sizes[:-1], self.sizes[1:]
-        shapes = list(zip(below, above, strict=True))
-        if not upward:
-            shapes = [*((parents, children) for children, parents in shapes), (0, self.sizes[-1])]
-        layers = [Layer(parents, width) for parents, width in shapes]
-        self.layers = nn.ModuleList(layers)
-        self.widths = [width for _, width in shapes]  # units of each layer
+        self.widths = list(self.sizes[upward:])  # units of each layer
         self.spans = find_spans(self.units[upward:], self.widths)
+        own = lateral_layers(lateral, len(self.sizes), upward)
+        starts, above = [0, *accumulate(self.sizes)], len(self.sizes)
+        edges = []
+        for position, child in enumerate(range(upward, above)):
+            others = range(child + 1, above if skip else min(child + 2, above))
+            if upward:
+                others = range(0 if skip else child - 1, child)
+            seen, turn = others, None
+            if child in own:
+                seen = range(min(others.start, child), max(others.stop, child + 1))
+                turn = find_order(order, self.sizes, child, shape)
+            outer, columns = (slice(starts[each.start], starts[each.stop]) for each in (others, seen))
+            parents = tuple(seen)
+            masked = find_mask(mask, self.sizes, child, parents, shape, turn)
+            layer = Layer(columns.stop - columns.start, self.sizes[child], masked, turn)
+            edges.append(Edge(layer, position, child, parents, columns, outer))
+        self.layers = nn.ModuleList(edge.layer for edge in edges)
         #: the layers in sampling order, each parent before its child
-        self.edges = tuple(_edges(layers, upward))
+        self.edges = tuple(edges if upward else edges[::-1])
 
     @property
     def name(self) -> str:
@@ -109,8 +184,14 @@ class BeliefNetwork(nn.Module):
 
         Differentiable. `states` are h^0 .. h^L, each (n, n_i).
         """
-        found = {edge.position: edge.layer(_parents(states, edge.parent)) for edge in self.edges}
+        every = torch.cat(list(states), dim=1)
+        found = {edge.position: edge.layer(every[:, edge.columns]) for edge in self.edges}
         return [found[position] for position in range(len(found))]
+
+    @property
+    def chain(self) -> bool:
+        """Whether each layer sees one other layer at most, and none sees itself."""
+        return all(len(edge.parents) < 2 and not edge.lateral for edge in self.edges)
 
     def fill_noise(self, out: Tensor, rng: torch.Generator | None) -> None:
         """Fill `out` (n, units) with the noise of which each family of units makes its values."""
@@ -131,17 +212,6 @@ class BeliefNetwork(nn.Module):
             density = values * a - units.log_partition(a) + units.log_base(values)
             total = total + density.sum(-1)
         return total
-
-
-def _edges(layers: Sequence[Layer], upward: bool) -> list[Edge]:
-    if upward:
-        return [Edge(layer, i, i, i + 1) for i, layer in enumerate(layers)]
-    parents = [*range(1, len(layers)), None]
-    return [Edge(layer, i, parents[i], i) for i, layer in enumerate(layers)][::-1]
-
-
-def _parents(states: Sequence[Tensor], parent: int | None) -> Tensor:
-    return states[0][:, :0] if parent is None else states[parent]
 
 
 def check_sizes(sizes: Sequence[object]) -> tuple[int, ...]:

@@ -5,10 +5,11 @@ next to each other in columns, the visible one first.
 Sources: Hinton et al. 1995 (wake-sleep); Dayan et al. 1995 (Helmholtz machine).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,8 @@ from torch import Tensor, nn
 from nws.allocator import keep_freed_memory
 from nws.errors import UserError, number
 from nws.models.belief_network import BeliefNetwork, Edge, check_sizes
+from nws.models.lateral import draw_in_turn
+from nws.models.masks import Mask, Order
 from nws.models.noise import Rng, Share
 from nws.models.units import NAMED, Units, check_units, find_units
 
@@ -68,15 +71,34 @@ class Trace:
         """Expected x under the generator given h^1, as data: (n, n_0)."""
         return self.units[0].to_data(self.generator_means[:, : self.sizes[0]])
 
-    def inputs(self, edge: Edge) -> Tensor:
-        """States of one layer's parents: (B, n_0) where the parent is x, which K rows share, else
-        (n, parents). In the precision of the layer's products."""
-        if edge.parent is None:
-            return self.states[:, :0]
+    def pieces(self, edge: Edge, columns: slice | None = None) -> list[tuple[Tensor, slice]]:
+        """States of a layer's parents, and the columns of its weight that they meet.
+
+        x, which K rows share, is a piece of its own, (B, n_0); other parents are (n, parents). Each
+        is in the precision of the layer's products.
+
+        Args:
+            edge: The layer.
+            columns: Of the parents among h^0 .. h^L, where not all of them are wanted.
+        """
+        (first, last, _), pixels = (columns or edge.columns).indices(10**9), self.sizes[0]
         low = None if edge.layer.rounded is None else self.rounded
-        if edge.parent == 0:
-            return self.state_blocks[0][:: self.samples].to(self.states if low is None else low)
-        return (self.state_blocks if low is None else self.rounded_blocks)[edge.parent]
+        found, start = [], edge.columns.start
+        if first < pixels and last > first:
+            x = self.state_blocks[0][:: self.samples].to(self.states if low is None else low)
+            found.append((x, slice(0, pixels)))
+            first = pixels
+        if last > first or not found:
+            of = slice(first, last) if low is None else slice(first - pixels, last - pixels)
+            rest = (self.states if low is None else low)[:, of]
+            found.append((rest, slice(first - start, last - start)))
+        return found
+
+    def inputs(self, edge: Edge) -> Tensor:
+        """States of one layer's parents: (B, n_0) where x, which K rows share, is all of them, else
+        (n, parents)."""
+        pieces = self.pieces(edge)
+        return pieces[0][0] if len(pieces) == 1 else self.states[:, edge.columns]
 
     def logits(self, network: BeliefNetwork) -> Tensor:
         """Logits of the units that one network explains: (n, N or N - n_0)."""
@@ -119,11 +141,18 @@ class HelmholtzMachine(nn.Module):
         weight_scale: Factor on the weights' draws, 0 to 1e6.
         hidden_bias: First value of the hidden biases, 1e6 at most.
         visible_bias: First value of the visible ones, a number or one for each unit (n_0,).
+        generator: {"lateral": ..}, which of the generator's layers see themselves: "none",
+            "visible", "hidden", "all", or a truth value for each.
+        recognition: The same of the recognition network, which draws hidden layers alone.
+        skip: Whether layers see all layers before them in their network, in place of the one.
+        mask: Which parents units see; see `nws.models.masks`.
+        order: In which order units of a lateral layer see each other.
+        shape: Of an image of the visible layer, for `mask` and `order`.
         rng: Generator of the draws.
 
     Raises:
-        UserError: For sizes that are not positive, no hidden layer, unknown units, or numbers that
-            are out of range.
+        UserError: For sizes that are not positive, no hidden layer, unknown units, numbers that are
+            out of range, or a graph that cannot be.
 
     Examples:
         >>> machine = HelmholtzMachine([4, 3, 2], rng=torch.Generator().manual_seed(0))
@@ -139,34 +168,55 @@ class HelmholtzMachine(nn.Module):
         weight_scale: float = 1.0,
         hidden_bias: float = 0.0,
         visible_bias: float | Tensor = 0.0,
+        generator: Mapping[str, Any] | None = None,
+        recognition: Mapping[str, Any] | None = None,
+        skip: bool = False,
+        mask: Mask | None = None,
+        order: Order | None = None,
+        shape: Sequence[int] = (),
         rng: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         keep_freed_memory()  # of traces
         self._dtype: torch.dtype | None = None  # of large products; None for the parameters'
-        self._rounded: set[int | None] = set()  # layers whose states enter these
+        self._rounded: set[int] = set()  # layers whose states enter these
         self.sizes = check_sizes(sizes)
         hidden = find_units(units)
         bottom = hidden if visible is None else find_units(visible, "model.visible")
         self.units = (bottom, *[hidden] * (len(self.sizes) - 1))
         for family in {bottom, hidden} - {*NAMED.values()}:
             check_units(family)
-        self.generator = BeliefNetwork(self.sizes, upward=False, units=self.units)
-        self.recognition = BeliefNetwork(self.sizes, upward=True, units=self.units)
+        graph = {"skip": skip, "mask": mask, "order": order, "shape": shape, "units": self.units}
+        self.generator, self.recognition = (
+            BeliefNetwork(self.sizes, upward, lateral=_lateral(upward, options), **graph)
+            for upward, options in ((False, generator), (True, recognition))
+        )
         weight_scale = number(
             "model.weight_scale", weight_scale, "from 0 to 1e6", lambda value: 0 <= value <= 1e6
         )
         biases = [_bias("visible", visible_bias, self.sizes[0]), _bias("hidden", hidden_bias)]
         for edge in self.generator.edges + self.recognition.edges:
-            std = weight_scale * (2 / sum(edge.layer.weight.shape)) ** 0.5
-            nn.init.normal_(edge.layer.weight, std=std, generator=rng)
+            seen = edge.layer.weight.numel()  # pairs of a unit and a parent
+            if edge.layer.mask is not None:
+                seen = int(edge.layer.mask.sum())
+            ends = sum(seen / max(1, size) for size in edge.layer.weight.shape)
+            nn.init.normal_(edge.layer.weight, std=weight_scale * (2 / max(1, ends)) ** 0.5, generator=rng)
             with torch.no_grad():
                 edge.layer.bias.copy_(torch.as_tensor(biases[edge.child > 0]))
+        self.hide_()
 
     @property
     def networks(self) -> tuple[BeliefNetwork, BeliefNetwork]:
         """Generator and recognition network, in this order."""
         return self.generator, self.recognition
+
+    @torch.no_grad()
+    def hide_(self) -> None:
+        """Make the weights 0 that a mask hides, whatever an optimizer has made of them."""
+        for network in self.networks:
+            for edge in network.edges:
+                if edge.layer.mask is not None:
+                    edge.layer.weight.mul_(edge.layer.mask)
 
     @contextmanager
     def products_in(self, dtype: torch.dtype | None) -> Iterator[None]:
@@ -177,10 +227,11 @@ class HelmholtzMachine(nn.Module):
         """
         edges = [
             edge for network in self.networks for edge in network.edges
-            if edge.layer.weight.numel() >= LARGE and self.units[edge.parent or 0].support
+            if edge.layer.weight.numel() >= LARGE
+            and all(self.units[parent].support for parent in edge.parents)
         ]  # fmt: skip
         if edges and dtype not in (None, edges[0].layer.weight.dtype):
-            self._dtype, self._rounded = dtype, {edge.parent for edge in edges} - {0}
+            self._dtype, self._rounded = dtype, {each for edge in edges for each in edge.parents} - {0}
             for edge in edges:
                 edge.layer.rounded = edge.layer.weight.detach().to(dtype)
         try:
@@ -288,9 +339,14 @@ class HelmholtzMachine(nn.Module):
         else:
             network.fill_noise(noise, rng)
         mean_blocks = means.split(network.widths, dim=1)
-        for edge, logits in self._logits(trace, network):
+        for edge, logits in self._logits(trace, network, draws=True):
             units, mean = self.units[edge.child], mean_blocks[edge.position]
-            values = units.sample_(trace.value_blocks[edge.child], units.mean(logits, out=mean))
+            values = trace.value_blocks[edge.child]
+            if edge.lateral:
+                draw_in_turn(edge, units, values, logits)
+            units.mean(logits, out=mean)
+            if not edge.lateral:
+                units.sample_(values, mean)
             if trace.states is not trace.values:
                 trace.state_blocks[edge.child].copy_(units.encode(values))
             if edge.child in self._rounded:
@@ -303,16 +359,35 @@ class HelmholtzMachine(nn.Module):
         for units, columns, _ in network.spans:
             units.mean(logits[:, columns], out=means[:, columns])
 
-    def _logits(self, trace: Trace, network: BeliefNetwork) -> Iterator[tuple[Edge, Tensor]]:
-        """Write the logits layer by layer, in sampling order, as the caller fills in the states."""
+    def _logits(
+        self, trace: Trace, network: BeliefNetwork, draws: bool = False
+    ) -> Iterator[tuple[Edge, Tensor]]:
+        """Write the logits layer by layer, in sampling order, as the caller fills in the states.
+
+        Of a layer that is drawn they are without what its own units bring.
+        """
         blocks = trace.logits(network).split(network.widths, dim=1)
         for edge in network.edges:
-            inputs, logits = trace.inputs(edge), blocks[edge.position]
-            if inputs.shape[0] == logits.shape[0]:
-                edge.layer(inputs, out=logits)
-            else:  # K rows share x: one product for all of them
-                logits.unflatten(0, (-1, trace.samples)).copy_(edge.layer(inputs)[:, None])
+            logits = blocks[edge.position]
+            pieces = trace.pieces(edge, edge.outer if draws else None)
+            inputs, columns = pieces.pop()
+            if len(inputs) < len(logits):  # K rows share x: one product for all of them
+                shared = edge.layer.weighted(inputs, columns).add_(edge.layer.bias)
+                logits.unflatten(0, (-1, trace.samples)).copy_(shared[:, None])
+            else:
+                edge.layer(inputs, columns, out=logits)
+            for inputs, columns in pieces:  # x beside others
+                shared = edge.layer.weighted(inputs, columns)[:, None]
+                logits.unflatten(0, (-1, trace.samples)).add_(shared)
             yield edge, logits
+
+
+def _lateral(upward: bool, options: Mapping[str, Any] | None) -> Any:
+    """The one option of a network, of its section."""
+    name = "model.recognition" if upward else "model.generator"
+    if options is not None and not (isinstance(options, Mapping) and options.keys() <= {"lateral"}):
+        raise UserError(f"{name} takes the option lateral alone, got {options!r}")
+    return (options or {}).get("lateral", "none")
 
 
 def _bias(layers: str, value: object, units: int = 0) -> float | Tensor:

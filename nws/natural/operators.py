@@ -51,6 +51,7 @@ class Rows:
         means: Makes c = sum_k w_k h_k (d,) and s_j = sum_k s_kj (m,) without the rows themselves.
             With a cap on the rows c is still of all rows of the phase, and s_j of evenly spaced
             ones, so that they may differ from sums over `inputs` and `curvature`.
+        mask: (m, d), 0 where a unit does not see a parent, else 1; None where units see all.
     """
 
     def __init__(
@@ -61,8 +62,9 @@ class Rows:
         name: str = "layer",
         weights: Lazy | None = None,
         means: Callable[[], tuple[Tensor, Tensor]] | None = None,
+        mask: Tensor | None = None,
     ) -> None:
-        self.name, self.squared_errors = name, squared_errors
+        self.name, self.squared_errors, self.mask = name, squared_errors, mask
         self._inputs, self._curvature, self._weights = inputs, curvature, weights
         self._means = means
 
@@ -109,6 +111,7 @@ class CurvatureOperator(ABC):
     """What a solver needs: m symmetric blocks C_j, each (d, d), without forming them."""
 
     name: str = "layer"  # for messages
+    mask: Tensor | None = None  # (m, d), 0 where C_j has no row and no column
 
     @property
     @abstractmethod
@@ -161,10 +164,14 @@ class CurvatureOperator(ABC):
 class UnitFisher(CurvatureOperator):
     """The m blocks F_j = H^T diag(s_j) H of one layer, each (d, d), without forming them.
 
+    With a mask a unit's block has the rows and columns of the parents that it sees, and 0 elsewhere
+    (Ay 2002: one block for each unit, over the unit's own parents, in any acyclic graph).
+
     Args:
         inputs: H (n, d), the bias column included.
         curvature: S (n, m), not negative.
         name: For messages.
+        mask: M (m, d), 0 where a unit does not see a parent, else 1; None where units see all.
 
     Examples:
         >>> fisher = UnitFisher(torch.ones(4, 3), torch.full((4, 2), 0.25))
@@ -176,6 +183,7 @@ class UnitFisher(CurvatureOperator):
     inputs: Tensor
     curvature: Tensor
     name: str = "layer"
+    mask: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -195,10 +203,11 @@ class UnitFisher(CurvatureOperator):
     def matmul(self, vectors: Tensor) -> Tensor:
         """F_j v_j for all units at once: (m, d) from V (m, d).
 
-        ((H V^T) * S)^T H, two products of 2 n d m flops.
+        M * (((H V^T) * S)^T H), two products of 2 n d m flops; V is 0 where M is.
         """
         image = torch.mm(self.inputs, vectors.T).mul_(self.curvature)  # (n, m)
-        return torch.mm(image.T, self.inputs)
+        found = torch.mm(image.T, self.inputs)
+        return found if self.mask is None else found.mul_(self.mask)
 
     def diagonal(self) -> Tensor:
         """The diagonals of all blocks: (m, d)."""
@@ -206,8 +215,8 @@ class UnitFisher(CurvatureOperator):
 
     def blocks(self, units: slice = slice(None)) -> Tensor:
         """Dense blocks of some units: (units, d, d)."""
-        scaled = self.curvature.T[units, :, None] * self.inputs  # (units, n, d)
-        return self.inputs.T @ scaled
+        inputs = self.inputs if self.mask is None else self.inputs * self.mask[units, None]
+        return inputs.mT @ (self.curvature.T[units, :, None] * inputs)  # inner: (units, n, d)
 
     def quadratic(self, vectors: Tensor) -> Tensor:
         """sum_j v_j^T F_j v_j, the squared Fisher length of V (m, d): a number, one product."""
@@ -223,7 +232,7 @@ class UnitFisher(CurvatureOperator):
     def reduce(self, damping: Tensor) -> "RowSpace | None":
         """The systems in the space of the rows, where there are few of them."""
         few = FEW * len(self.inputs) <= self.inputs.shape[1]
-        return RowSpace(self, damping) if few else None
+        return RowSpace(self, damping) if few and self.mask is None else None
 
     def with_rows(self) -> "UnitFisher":
         """Itself."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def natural_direction(
-    inputs: Tensor, curvature: Tensor, gradient: Tensor, damping: float
+    inputs: Tensor, curvature: Tensor, gradient: Tensor, damping: float, mask: Tensor | None = None
 ) -> Tensor:
     """(1 + alpha) (F_j + alpha I)^{-1} g_j for every unit j of a layer, by dense blocks.
 
@@ -21,18 +21,21 @@ def natural_direction(
         curvature: S, s_kj = w_k A''(a_kj), (n, m); sigma'(a) / n for n plain samples.
         gradient: g_j in row j, (m, d).
         damping: alpha, above 0.
+        mask: (m, d), 0 where a unit does not see a parent, else 1; None where units see all.
 
     Returns:
-        The directions, (m, d). A large alpha gives back the gradient.
+        The directions, (m, d), 0 where the mask is. A large alpha gives back the gradient.
 
     Examples:
         >>> g = torch.tensor([[1.0, 2.0]])
         >>> natural_direction(torch.ones(3, 2), torch.zeros(3, 1), g, damping=1.0)
         tensor([[2., 4.]])
     """
-    identity = torch.eye(inputs.shape[1], dtype=inputs.dtype, device=inputs.device)
-    directions = []
-    for weights, g in zip(curvature.T, gradient, strict=True):  # one unit after the other
-        fisher = inputs.T @ (weights[:, None] * inputs)  # F_j = sum_k s_kj h_k h_k^T
-        directions.append(torch.linalg.solve(fisher + damping * identity, g))
-    return (1 + damping) * torch.stack(directions)
+    masks = torch.ones_like(gradient) if mask is None else mask
+    directions = torch.zeros_like(gradient)
+    for j, (weights, seen) in enumerate(zip(curvature.T, masks.bool(), strict=True)):  # each unit
+        h = inputs[:, seen]  # its own parents
+        fisher = h.T @ (weights[:, None] * h)  # F_j = sum_k s_kj h_k h_k^T
+        identity = torch.eye(h.shape[1], dtype=h.dtype, device=h.device)
+        directions[j, seen] = torch.linalg.solve(fisher + damping * identity, gradient[j, seen])
+    return (1 + damping) * directions

@@ -53,8 +53,8 @@ def payload(
         # of Kronecker one row of sums from each process
         joined += processes * kronecker * (sum(machine.sizes) + sum(network.widths) + 2)
         dreams = rule.samples if network.upward or rule.dreams is None else rule.dreams
-        for edge in (edge for edge in network.edges if edge.parent is not None):
-            rows, (units, parents) = batch * (dreams if edge.parent else 1), edge.layer.weight.shape
+        for edge in (edge for edge in network.edges if edge.parents):
+            rows, (units, parents) = batch * (1 if edge.parents == (0,) else dreams), edge.layer.weight.shape
             if max_rows is not None:  # evenly spaced ones
                 rows = -(-rows // -(-rows // max_rows))
             joined += rows * (kronecker * (parents + 1) / REFRESH + fisher * (parents + units))
@@ -71,10 +71,10 @@ def operations(
         for edge in network.edges:
             size = edge.layer.weight.numel()
             for phase in ("wake", "dream") if rule.recognition_dream else ("wake",):
-                samples = 1 if edge.parent == 0 and phase == "wake" else rule.samples
+                samples = 1 if edge.parents == (0,) and phase == "wake" else rule.samples
                 products = 1 + bool(getattr(rule, f"{network.name}_{phase}", 0))
                 shared += 2 * products * batch * samples * size
-            rows = batch * (1 if edge.parent == 0 else rule.samples)
+            rows = batch * (1 if edge.parents == (0,) else rule.samples)
             shared += (metric == "fisher") * 4 * ITERATIONS * (rows + RANK + 1) * size
             own += (metric == "kronecker") * 4 * (RANK + 1) * size
     return shared, own

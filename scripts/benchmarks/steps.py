@@ -108,7 +108,7 @@ def products(learner: WakeSleep, batch: int) -> Callable[[], None]:
             units, parents = edge.layer.weight.shape
             for phase in ("wake", "dream") if rule.recognition_dream else ("wake",):
                 rows = batch * (learner.samples if phase == "wake" else learner.dreams)
-                if edge.parent == 0 and phase == "wake":
+                if edge.parents == (0,) and phase == "wake":
                     rows = batch
                 inputs, targets = (torch.rand(rows, width).to(like) for width in (parents, units))
                 weight = edge.layer.weight.detach().to(like)

@@ -136,7 +136,7 @@ def test_rows_of_any_family_hold_its_curvature_and_leave_the_trace_alone(units: 
             (curvature,) = torch.autograd.grad(slope.sum(), a)
             expected = weights[:, None] * curvature
             errors = weights[:, None] * (trace.value_blocks[edge.child] - slope.detach()).square()
-            if edge.parent is None:
+            if not edge.parents:
                 expected, errors = expected.sum(0, keepdim=True), errors.sum(0, keepdim=True)
             assert_close(rows.curvature, expected)
             assert_close(rows.squared_errors(), errors)

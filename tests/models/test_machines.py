@@ -29,7 +29,7 @@ def test_initial_weights_are_glorot_normal_and_biases_where_asked() -> None:
     assert torch.equal(HelmholtzMachine((3, 2), visible_bias=given).generator.layers[0].bias, given)
     for edge in itertools.chain(*(network.edges for network in machines[0].networks)):
         assert (edge.layer.bias == (-1 if edge.child else 0)).all()
-        if edge.parent is not None:
+        if edge.parents:
             expected = 0.5 * (2 / sum(edge.layer.weight.shape)) ** 0.5
             error = (1 / (2 * edge.layer.weight.numel())) ** 0.5  # relative, of a deviation
             assert abs(edge.layer.weight.std() / expected - 1) < STANDARD_ERRORS * error

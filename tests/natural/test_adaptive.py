@@ -14,7 +14,7 @@ from torch import Tensor
 from nws.errors import UserError
 from nws.natural import Rows
 from nws.natural.metrics import Adaptive
-from nws.natural.preconditioners import Basis
+from nws.natural.shared import Basis
 
 ALPHA = torch.tensor(0.2, dtype=torch.float64)
 MEMORIES, BETAS = (5, 10), (0.8, 0.9)

@@ -29,7 +29,7 @@ from solving import (
 from torch import Tensor
 
 from nws.natural.operators import FEW, RowSpace
-from nws.natural.preconditioners import find_basis
+from nws.natural.shared import find_basis
 from nws.natural.solvers.cg import Iterations, Progress, UntilAccurate, cg
 from nws.natural.solvers.minres import minres
 

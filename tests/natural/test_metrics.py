@@ -31,7 +31,7 @@ from torch import Tensor
 from nws.errors import UserError
 from nws.natural import Metric, Rows, UnitFisher
 from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker, Mean
-from nws.natural.preconditioners import Basis
+from nws.natural.shared import Basis
 from nws.natural.solvers import Cholesky
 
 # Layers of one network as a metric sees them: many rows, few rows, and one row.

@@ -68,7 +68,7 @@ def layer_fishers(
     weights = (row_weights[:, None] * slopes).split(network.widths, dim=1)
     return [
         UnitFisher(
-            with_bias(trace.states[:, :0] if e.parent is None else trace.state_blocks[e.parent]),
+            with_bias(trace.states[:, e.columns]),
             weights[e.position],
         )
         for e in sorted(network.edges, key=lambda edge: edge.position)

@@ -22,7 +22,8 @@ from solving import (
 
 from nws.errors import UserError
 from nws.natural.operators import Rows, SharedCurvature, UnitFisher
-from nws.natural.preconditioners import KEEP, SharedPreconditioner, Unpreconditioned, find_basis
+from nws.natural.preconditioners import SharedPreconditioner, Unpreconditioned
+from nws.natural.shared import KEEP, find_basis
 
 # --- what units share -----------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from nws.errors import positive_int
 from nws.natural.averages import share_of_newest
 from nws.natural.metrics.metric import Metric
 from nws.natural.operators import Rows
-from nws.natural.preconditioners import Basis, find_basis
+from nws.natural.shared import Basis, find_basis
 from nws.natural.solvers.solver import check_rows
 
 EPSILON = 1e-8  # Adam's

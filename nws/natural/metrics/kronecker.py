@@ -8,9 +8,10 @@ from torch import Tensor
 
 from nws.errors import UserError, positive_int
 from nws.natural.averages import share_of_newest
+from nws.natural.masked import LayerInverses
 from nws.natural.metrics.metric import Metric
 from nws.natural.operators import Rows
-from nws.natural.preconditioners import Basis, SharedInverse, find_basis
+from nws.natural.shared import Basis, find_basis
 from nws.natural.solvers.solver import check_rows
 
 
@@ -22,6 +23,8 @@ class Kronecker(Metric):
     others. s_j = E[A''(a_j)] is the unit's mean curvature. In terms of K-FAC (Martens & Grosse
     2015) the factor of the outputs is diagonal by the model itself. What is left out of the exact
     block E[A''(a_j) h h^T] is how A'' and h h^T depend on each other.
+
+    Where a mask hides parents from a unit, its block is that of the parents it sees.
 
     c and s_j are those of the newest rows: a step moves c, and one that is some steps old costs
     nats. The covariance is a running mean over steps.
@@ -50,15 +53,16 @@ class Kronecker(Metric):
         self.rank = rank if isinstance(rank, str) else positive_int("metric.rank", rank, minimum=0)
         self._step = 0
         self._means: tuple[list[Tensor], list[Tensor], Tensor] | None = None  # c, s_j and alpha
+        self._masks: list[Tensor | None] = []
         self._bases: list[Basis] = []
-        self._inverse: SharedInverse | None = None
+        self._inverse: LayerInverses | None = None
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
         """Take in the rows of each layer, and alpha."""
         due = self._step % self.refresh_every == 0
         alpha = check_rows(rows, alpha, waits=due).clone()
         centres, scales = zip(*(layer.means for layer in rows), strict=True)
-        self._means = list(centres), list(scales), alpha
+        self._means, self._masks = (list(centres), list(scales), alpha), [row.mask for row in rows]
         if due:
             self._refresh(rows)
         self._step += 1
@@ -69,8 +73,9 @@ class Kronecker(Metric):
         if self._bases and self._means is not None:
             centres, scales, alpha = self._means
             if self._inverse is None:
-                self._inverse = SharedInverse(self._bases, [len(scale) for scale in scales])
-            self._inverse.update(centres, torch.cat(scales), alpha)
+                widths = [len(scale) for scale in scales]
+                self._inverse = LayerInverses(self._bases, widths, self._masks)
+            self._inverse.update(centres, scales, alpha)
 
     def _refresh(self, rows: Sequence[Rows]) -> None:
         """Take the rows into the covariances, and find their eigenpairs."""
@@ -92,9 +97,20 @@ class Kronecker(Metric):
         self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor,
         shorten: Callable[[Tensor], Tensor] | None = None,
     ) -> bool:  # fmt: skip
-        """As `Metric` says, which saves three copies of the gradients."""
-        assert self._inverse is not None, "update comes first"
-        self._inverse.apply_(weights, biases, scale, shorten)
+        """As `Metric` says, which without masks saves three copies of the gradients."""
+        assert self._inverse is not None and self._means is not None, "update comes first"
+        if self._inverse.shared is not None and not self._inverse.masked:
+            self._inverse.shared.apply_(weights, biases, scale, shorten)
+            return True
+        parts = zip(weights, biases, strict=True)
+        gradients = [torch.cat([weight, bias[:, None]], dim=1) for weight, bias in parts]
+        found, alpha = self._inverse(gradients), self._means[2]
+        if shorten is not None:
+            pairs = zip(found, gradients, strict=True)
+            length = torch.stack([(d * (g - alpha * d)).sum() for d, g in pairs]).sum()
+            scale = scale * shorten(length.clamp_min(0) * scale**2)
+        torch._foreach_mul_(found, scale)
+        torch._foreach_copy_([*weights, *biases], [e[:, :-1] for e in found] + [e[:, -1] for e in found])
         return True
 
     def state_dict(self) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from nws.natural.solvers.solver import check_rows
 class Mean(Metric):
     """F_j ~ s_j c c^T, with the mean row c and the unit's mean curvature s_j.
 
-    Its damped inverse is a rank-one term (Sherman & Morrison 1950):
+    Its damped inverse is a rank-one term (Sherman & Morrison 1950), with the c of a unit's own
+    parents where a mask hides the others:
 
         (s_j c c^T + alpha I)^{-1} g = (g - c (c . g) s_j / (alpha + s_j c . c)) / alpha
     """
@@ -20,12 +21,14 @@ class Mean(Metric):
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
         """Take in the rows of each layer, and alpha."""
         self._alpha = check_rows(rows, alpha).clone()
-        self._means = [layer.means for layer in rows]
+        self._means = [(*layer.means, layer.mask) for layer in rows]
 
     def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """(s_j c c^T + alpha I)^{-1} g_j, (m, d) for each layer."""
         directions = []
-        for g, (c, s) in zip(gradients, self._means, strict=True):
-            along = (g @ c) * s / (self._alpha + s * (c @ c))  # (m,)
-            directions.append((g - along[:, None] * c) / self._alpha)
+        for g, (c, s, mask) in zip(gradients, self._means, strict=True):
+            square = c @ c if mask is None else mask @ c.square()
+            along = (g @ c) * s / (self._alpha + s * square)  # (m,)
+            seen = c if mask is None else mask * c
+            directions.append((g - along[:, None] * seen) / self._alpha)
         return directions

@@ -10,7 +10,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from nws.errors import positive_int
+from nws.errors import UserError, positive_int
 from nws.natural.operators import CurvatureOperator, UnitFisher
 from nws.natural.solvers.solver import SINGULAR, Solver, State, check_system, fraction, unfactorable
 
@@ -31,6 +31,7 @@ class DirectSolver(Solver):
     """
 
     _keeps = False  # whether factors are held in any case
+    _masks = False  # whether it solves systems with a mask
 
     def __init__(self, max_bytes: int = 2**30) -> None:
         self.max_bytes = positive_int("solver.max_bytes", max_bytes)
@@ -40,6 +41,9 @@ class DirectSolver(Solver):
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
         """Factor each unit's block, in chunks; `UserError` where one is singular."""
         self._fisher, self._damping = operator.with_rows(), damping.clone()
+        if self._fisher.mask is not None and not self._masks:
+            what = f"{type(self).__name__} has no form for units that see some parents alone"
+            raise UserError(f"{operator.name}: {what}; take solver=pcg, minres or cholesky")
         check_system(self._fisher, damping)
         self._held = []  # the memory of the last ones is free before new ones are made
         (n, d), m = self._fisher.inputs.shape, self._fisher.shape[0]
@@ -95,6 +99,8 @@ class DirectSolver(Solver):
 
 class Cholesky(DirectSolver):
     """Form the blocks and factor them: x = L^-T L^-1 g with L L^T = F_j + alpha I."""
+
+    _masks = True
 
     def _factor(self, units: slice) -> Tensor:
         return self._cholesky(self._fisher.blocks(units))

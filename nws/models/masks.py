@@ -1,0 +1,136 @@
+"""Which parents a unit sees, and in which order units see each other.
+
+A mask is a function of the layer sizes n_0 .. n_L, two layers and the image shape:
+
+    mask(sizes, child, parent, shape) -> (n_child, n_parent) of 0 and 1, or None for all parents
+
+An order is one of the sizes, a layer and the image shape: a permutation (n_i,) of its units.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from nws.errors import UserError, one_of
+
+Mask = Callable[[Sequence[int], int, int, Sequence[int]], Tensor | None]
+Order = Callable[[Sequence[int], int, Sequence[int]], Tensor | None]
+
+
+def local(
+    sizes: Sequence[int], child: int, parent: int, shape: Sequence[int], width: int = 7
+) -> Tensor | None:
+    """Receptive fields of width x width pixels between the image and any layer, itself too.
+
+    The fields of a layer's units have their centres on a grid over the image. Units of two hidden
+    layers see all of each other.
+
+    Args:
+        sizes: n_0 .. n_L.
+        child: The layer that sees.
+        parent: The layer that is seen.
+        shape: H and W of the image.
+        width: Pixels of a field's side, at least 1.
+
+    Raises:
+        UserError: Where data are no images.
+
+    Examples:
+        >>> local([16, 4], child=1, parent=0, shape=(4, 4), width=1).sum(1)
+        tensor([1., 1., 1., 1.])
+    """
+    if child and parent:
+        return None
+    if len(shape) != 2 or shape[0] * shape[1] != sizes[0]:
+        raise UserError(f"nws.models.masks.local needs images (H, W), got data of {list(shape)}")
+    pixels = torch.cartesian_prod(*(torch.arange(side) for side in shape))
+    centres = [pixels if layer == 0 else _grid(sizes[layer], shape) for layer in (child, parent)]
+    apart = (centres[0][:, None] - centres[1]).abs().amax(2)  # (n_child, n_parent)
+    return (2 * apart < width).to(torch.float32)
+
+
+def _grid(count: int, shape: Sequence[int]) -> Tensor:
+    """Centres (count, 2) of so many fields, in rows over an image, in pixels."""
+    height, width = shape
+    across = min(count, max(1, round((count * width / height) ** 0.5)))
+    place = torch.arange(count)
+    spots = torch.stack([place // across / -(-count // across), place % across / across], dim=1)
+    return (spots * torch.tensor([height, width])).long()
+
+
+def from_the_centre(sizes: Sequence[int], layer: int, shape: Sequence[int]) -> Tensor | None:
+    """The pixels by their distance from the centre of the image; other layers as they come.
+
+    Examples:
+        >>> from_the_centre([9, 2], 0, (3, 3))[0]
+        tensor(4)
+    """
+    if layer or len(shape) != 2:
+        return None
+    rows, columns = (torch.arange(side) - (side - 1) / 2 for side in shape)
+    distance = rows.square()[:, None] + columns.square()
+    return distance.flatten().argsort(stable=True)
+
+
+def lateral_layers(lateral: str | Sequence[bool], layers: int, upward: bool) -> set[int]:
+    """The layers that see themselves, of those that a network explains.
+
+    Raises:
+        UserError: For another word, a list of another length, or "visible" upward.
+    """
+    option, kinds = "model.recognition.lateral", {"none": range(0), "hidden": range(1, layers)}
+    if not upward:
+        option = "model.generator.lateral"
+        kinds |= {"visible": range(1)}
+    explained = range(upward, layers)
+    if isinstance(lateral, str):
+        one_of(option, lateral, (*kinds, "all"))
+        return set(kinds.get(lateral, explained))
+    if len(lateral) != len(explained) or not all(isinstance(each, bool) for each in lateral):
+        raise UserError(
+            f"{option} must be {', '.join(kinds)}, all or {len(explained)} of true and false, one"
+            f" a layer from {explained[0]} up, got {list(lateral)}"
+        )
+    return {layer for layer, sees in zip(explained, lateral, strict=True) if sees}
+
+
+def find_order(
+    order: Order | None, sizes: Sequence[int], layer: int, shape: Sequence[int]
+) -> Tensor | None:
+    """The order of a layer's units; None for 0 .. n_i - 1.
+
+    Raises:
+        UserError: For what is no permutation.
+    """
+    turn = None if order is None else order(sizes, layer, shape)
+    if turn is not None and sorted(turn.tolist()) != list(range(sizes[layer])):
+        raise UserError(f"model.order must be a permutation of layer {layer}'s {sizes[layer]} units")
+    return turn
+
+
+def find_mask(
+    mask: Mask | None, sizes: Sequence[int], child: int, parents: Sequence[int],
+    shape: Sequence[int], order: Tensor | None,
+) -> Tensor | None:  # fmt: skip
+    """Which of its parents each unit of a layer sees, (n_child, parents); None for all.
+
+    Raises:
+        UserError: For a mask of another shape, or of other values than 0 and 1.
+    """
+    blocks, masked = [], False
+    for parent in parents:
+        expected = sizes[child], sizes[parent]
+        block = None if mask is None else mask(sizes, child, parent, shape)
+        if block is not None and (block.shape != expected or not ((block == 0) | (block == 1)).all()):
+            raise UserError(
+                f"model.mask must give {expected} zeros and ones for layer {child} that sees"
+                f" layer {parent}, got {tuple(block.shape)}"
+            )
+        masked |= block is not None or parent == child
+        block = torch.ones(expected) if block is None else block.to(torch.float32)
+        if parent == child:
+            rank = torch.arange(sizes[child]) if order is None else order.argsort()
+            block = block * (rank < rank[:, None])
+        blocks.append(block)
+    return torch.cat(blocks, dim=1) if masked else None

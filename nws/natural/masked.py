@@ -1,0 +1,96 @@
+"""The inverse of what units of a layer share, where a mask hides some parents from some units."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from nws.natural.shared import Basis, SharedInverse
+
+
+class MaskedInverse:
+    """M_j^{-1} for the units of one layer, each over the parents that it sees.
+
+        M_j = s_j K[seen, seen] + alpha I,     K = c c^T + Q Lambda Q^T + rho (I - Q Q^T)
+
+    c, Q, Lambda and rho are of the layer, s_j of the unit; the bias, 1 in all rows, is in c alone.
+    With U = [c, Q (Lambda - rho)^{1/2}], b_j = s_j rho + alpha (alpha for the bias) and u_i the
+    row of U that parent i has, it is (Woodbury 1950)
+
+        (g_j - s_j U (I + s_j T_j)^{-1} U^T (g_j / b_j)) / b_j     at the parents that unit j sees,
+        T_j = sum_{i seen by j} u_i u_i^T / b_j
+
+    So it is two products with U, and a system of r + 1 numbers for each unit.
+
+    Args:
+        basis: Q (d - 1, r), Lambda and rho.
+        mask: (m, d), 0 where a unit does not see a parent, else 1.
+    """
+
+    def __init__(self, basis: Basis, mask: Tensor) -> None:
+        self._rest, self._mask = basis.rest, mask[:, :-1]
+        self._columns = basis.vectors * (basis.values - basis.rest).clamp_min(0).sqrt()
+        pairs = self._columns[:, :, None] * self._columns[:, None, :]  # (d - 1, r, r)
+        self._pairs = (self._mask @ pairs.flatten(1)).unflatten(1, pairs.shape[1:])  # (m, r, r)
+
+    def update(self, centre: Tensor, scale: Tensor, damping: Tensor) -> None:
+        """Take in c (d,), s_j (m,) and alpha."""
+        c, rank = centre[:-1, None], len(self._pairs[0])
+        self._span = torch.cat([c, self._columns], dim=1)  # (d - 1, r + 1)
+        sums = self._pairs.new_empty(len(scale), rank + 1, rank + 1)
+        sums[:, 0] = sums[:, :, 0] = self._mask @ (c * self._span)
+        sums[:, 1:, 1:] = self._pairs
+        self._scale, self._damping = scale[:, None], damping
+        self._identity = (self._scale * self._rest + damping).reciprocal_()  # (m, 1) 1 / b_j
+        inner = sums.mul_((self._scale * self._identity)[:, :, None])
+        inner[:, 0, 0] += scale / damping
+        inner.diagonal(dim1=1, dim2=2).add_(1)
+        self._factors = torch.linalg.cholesky_ex(inner)[0]
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        """M_j^{-1} v_j: (m, d) from V (m, d), which is 0 where the mask is."""
+        weights, biases = vectors[:, :-1], vectors[:, -1] / self._damping
+        along = (weights @ self._span).mul_(self._identity)
+        along[:, 0] += biases
+        inside = torch.cholesky_solve(along[:, :, None], self._factors)[:, :, 0].mul_(self._scale)
+        found = (weights - inside @ self._span.T).mul_(self._identity).mul_(self._mask)
+        return torch.cat([found, (biases - inside[:, 0] / self._damping)[:, None]], dim=1)
+
+
+class LayerInverses:
+    """The inverses of some layers: `SharedInverse` of those without a mask, `MaskedInverse` else.
+
+    Args:
+        bases: Of each layer.
+        widths: m of each layer.
+        masks: (m, d) of each layer; None where units see all parents.
+    """
+
+    def __init__(
+        self, bases: Sequence[Basis], widths: Sequence[int], masks: Sequence[Tensor | None]
+    ) -> None:
+        self._widths = list(widths)
+        self._plain = [i for i, mask in enumerate(masks) if mask is None]
+        self.shared: SharedInverse | None = None
+        if self._plain:
+            self.shared = SharedInverse(*([each[i] for i in self._plain] for each in (bases, widths)))
+        pairs = zip(bases, masks, strict=True)
+        self.masked = {
+            i: MaskedInverse(basis, mask) for i, (basis, mask) in enumerate(pairs) if mask is not None
+        }
+
+    def update(self, centres: Sequence[Tensor], scales: Sequence[Tensor], damping: Tensor) -> None:
+        """Take in c (d,) and s_j (m,) of each layer, and alpha."""
+        if self.shared is not None:
+            plain = torch.cat([scales[i] for i in self._plain])
+            self.shared.update([centres[i] for i in self._plain], plain, damping)
+        for i, inverse in self.masked.items():
+            inverse.update(centres[i], scales[i], damping)
+
+    def __call__(self, vectors: Sequence[Tensor]) -> list[Tensor]:
+        """M_j^{-1} v_j: (m, d) of each layer from V (m, d)."""
+        found = {i: inverse(vectors[i]) for i, inverse in self.masked.items()}
+        if self.shared is not None:
+            shared = self.shared([vectors[i] for i in self._plain])
+            found |= dict(zip(self._plain, shared, strict=True))
+        return [found[i] for i in range(len(vectors))]
