@@ -37,13 +37,15 @@ def write_gradients(network: BeliefNetwork, terms: Sequence[Term], add: bool = F
         write = torch._foreach_copy_ if first else torch._foreach_add_
         write(biases, residual.sum(0).split(network.widths))  # one call for all layers
         for edge in network.edges:
+            weight, mask = edge.layer.weight.grad, edge.layer.mask
+            assert weight is not None
             for inputs, columns in trace.pieces(edge):
                 block = (low if inputs.dtype != residual.dtype else blocks)[edge.position]
                 if len(inputs) < len(block):  # K rows share x: the sum over them comes first
                     block = blocks[edge.position].unflatten(0, (-1, trace.samples)).sum(1)
-                _write_product(edge.layer.weight.grad[:, columns], block.to(inputs), inputs, first)
-            if edge.layer.mask is not None:
-                edge.layer.weight.grad.mul_(edge.layer.mask)
+                _write_product(weight[:, columns], block.to(inputs), inputs, first)
+            if mask is not None:
+                weight.mul_(mask)
 
 
 def _write_product(out: Tensor, errors: Tensor, inputs: Tensor, first: bool) -> None:

@@ -239,7 +239,7 @@ class NaturalMetric:
         if "rows" in state and self.options.refresh_every > 1:
             self._alpha.copy_(state["alpha"])
             pairs = zip(_move(state["rows"], self._alpha), self._layers, strict=False)
-            self.rows = [_restore(*saved, layer.mask_with_bias) for saved, layer in pairs]
+            self.rows = [_restore(saved, layer.mask_with_bias) for saved, layer in pairs]
             if self.rows:
                 self.metric.update(self.rows, self._alpha)
         self.metric.load_state_dict(_move(state["metric"], self._alpha))
@@ -250,10 +250,8 @@ def _join(weight: Tensor, bias: Tensor) -> Tensor:
     return torch.cat([weight, bias[:, None]], dim=1)
 
 
-def _restore(
-    inputs: Tensor, curvature: Tensor, errors: Tensor, name: str, weights: Tensor, means: Any,
-    mask: Tensor | None,
-) -> Rows:  # fmt: skip
+def _restore(saved: Any, mask: Tensor | None) -> Rows:
+    inputs, curvature, errors, name, weights, means = saved
     return Rows(inputs, curvature, lambda: errors, name, weights, lambda: means, mask)
 
 

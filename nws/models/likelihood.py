@@ -231,9 +231,9 @@ def exact_log_likelihood(
 ) -> Tensor:
     """log p(x) of each row of x by enumerating every hidden state, in nats.
 
-    Layer by layer from the top, log p(h^i) = logsumexp over h^{i+1} of
+    In a chain layer by layer from the top, log p(h^i) = logsumexp over h^{i+1} of
     log p(h^{i+1}) + log p(h^i | h^{i+1}). So the cost is one table of 2^{n_i} x 2^{n_{i+1}} for
-    each pair of neighbouring layers.
+    each pair of neighbouring layers; in another graph of all hidden states for each data point.
 
     Args:
         machine: A machine whose hidden units have a support.
@@ -253,6 +253,8 @@ def exact_log_likelihood(
             " use the importance-sampled log_likelihood instead"
         )
     x = x.to(next(machine.parameters()))
+    if not machine.generator.chain:
+        return _sum_over_all(machine, x)
     above, log_above = x.new_zeros(1, 0), x.new_zeros(1)
     for i, units in reversed(list(enumerate(machine.units))):
         values = all_values(units, machine.sizes[i]).to(x) if i else units.from_data(x)
@@ -262,6 +264,15 @@ def exact_log_likelihood(
         log_above = log_here + units.log_base(values).sum(1)
         above = units.encode(values)
     return log_above
+
+
+def _sum_over_all(machine: HelmholtzMachine, x: Tensor) -> Tensor:
+    """log p(x) of each row as a sum over all hidden states at once: (B,)."""
+    hidden = all_values(machine.units[-1], sum(machine.sizes[1:])).to(x)
+    states = machine.units[-1].encode(hidden).split(machine.sizes[1:], dim=1)
+    visible = machine.units[0].encode(machine.units[0].from_data(x))
+    rows = (row.expand(len(hidden), -1) for row in visible)
+    return torch.stack([machine.generator.log_prob([row, *states]).logsumexp(0) for row in rows])
 
 
 def can_enumerate(machine: HelmholtzMachine, points: int, max_states: int = MAX_STATES) -> bool:
@@ -276,6 +287,8 @@ def _largest_table(machine: HelmholtzMachine, points: int) -> float:
         return math.inf
     pairs = [sum(pair) for pair in zip((first, *rest), (*rest, 0), strict=True)]
     bits = math.log2(len(support))
+    if not machine.generator.chain:
+        return bits * sum(machine.sizes[1:]) + math.log2(max(points, 1))
     return max(bits * max(pairs), bits * first + math.log2(max(points, 1)))
 
 

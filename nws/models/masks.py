@@ -79,10 +79,10 @@ def lateral_layers(lateral: str | Sequence[bool], layers: int, upward: bool) -> 
     Raises:
         UserError: For another word, a list of another length, or "visible" upward.
     """
-    option, kinds = "model.recognition.lateral", {"none": range(0), "hidden": range(1, layers)}
-    if not upward:
-        option = "model.generator.lateral"
-        kinds |= {"visible": range(1)}
+    option = f"model.{'recognition' if upward else 'generator'}.lateral"
+    kinds = {"none": range(0), "visible": range(1), "hidden": range(1, layers)}
+    if upward:
+        del kinds["visible"]
     explained = range(upward, layers)
     if isinstance(lateral, str):
         one_of(option, lateral, (*kinds, "all"))
@@ -105,7 +105,9 @@ def find_order(
     """
     turn = None if order is None else order(sizes, layer, shape)
     if turn is not None and sorted(turn.tolist()) != list(range(sizes[layer])):
-        raise UserError(f"model.order must be a permutation of layer {layer}'s {sizes[layer]} units")
+        raise UserError(
+            f"model.order must be a permutation of layer {layer}'s {sizes[layer]} units"
+        )
     return turn
 
 
@@ -122,7 +124,9 @@ def find_mask(
     for parent in parents:
         expected = sizes[child], sizes[parent]
         block = None if mask is None else mask(sizes, child, parent, shape)
-        if block is not None and (block.shape != expected or not ((block == 0) | (block == 1)).all()):
+        if block is not None and (
+            block.shape != expected or not ((block == 0) | (block == 1)).all()
+        ):
             raise UserError(
                 f"model.mask must give {expected} zeros and ones for layer {child} that sees"
                 f" layer {parent}, got {tuple(block.shape)}"

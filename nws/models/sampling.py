@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nws.errors import UserError, positive_int
-from nws.models.belief_network import Layer
+from nws.models.belief_network import Edge, Layer
 from nws.models.helmholtz import HelmholtzMachine
+from nws.models.lateral import draw_in_turn
 from nws.models.units import Units
 
 
@@ -32,7 +33,8 @@ def generate(
         machine: The machine.
         count: Number of images.
         rng: Generator of the draws.
-        probabilities: Whether to return the expected pixels given h^1 ~ p, or draws of them.
+        probabilities: Whether to return the expected pixels given h^1 ~ p, or draws of them. Of a
+            lateral layer they are expected given the pixels that were drawn before, too.
 
     Raises:
         UserError: For a count below 1.
@@ -44,7 +46,11 @@ def generate(
 @torch.no_grad()
 def reconstruct(machine: HelmholtzMachine, x: Tensor, rng: torch.Generator | None = None) -> Tensor:
     """Expected pixels given one h^1 ~ q(h | x) for each row of x (B, n_0): (B, n_0)."""
-    return machine.wake(x, 1, rng).pixel_means.clone()
+    trace, edge = machine.wake(x, 1, rng), machine.generator.edges[-1]
+    if not edge.lateral:
+        return trace.pixel_means.clone()
+    noise = _noise(machine.units[0], trace.value_blocks[0], rng)
+    return machine.units[0].to_data(_draw_layer(machine, edge, trace.states, noise)[1])
 
 
 class Chain(ABC):
@@ -111,6 +117,11 @@ class ResamplingChain(Chain):
 
     def __init__(self, *arguments: Any, samples: int = 10, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        if self._observed.any() and self.machine.generator.edges[-1].lateral:
+            raise UserError(
+                "pixels that depend on each other (model.generator.lateral) cannot be drawn given"
+                " some of them; take no mask, or a machine without lateral pixels"
+            )
         self.ess, self.samples = math.nan, positive_int("samples", samples)
 
     @torch.no_grad()
@@ -122,8 +133,10 @@ class ResamplingChain(Chain):
         kept = torch.multinomial(weights, 1, generator=self.rng)[:, 0]
         rows = torch.arange(len(kept), device=kept.device) * self.samples + kept
         visible = self.machine.units[0]
-        means = trace.generator_means[rows, : self.machine.sizes[0]]
-        drawn = visible.to_data(_draw(visible, means, self.rng))
+        noise = _noise(visible, self.x, self.rng)
+        edge = self.machine.generator.edges[-1]
+        values, means = _draw_layer(self.machine, edge, trace.states[rows], noise)
+        drawn = visible.to_data(values)
         self.x = torch.where(self._observed, self.x, drawn)
         return torch.where(self._observed, self.x, visible.to_data(means))
 
@@ -158,6 +171,11 @@ class GibbsChain(Chain):
             raise UserError(
                 "a Gibbs chain needs binary or bipolar units in every layer; "
                 "take --chain resampling for this machine"
+            )
+        if not (machine.generator.chain and machine.recognition.chain):
+            raise UserError(
+                "a Gibbs chain needs layers that see one other layer each (no model.skip, nothing"
+                " lateral); take --chain resampling for this machine"
             )
         super().__init__(machine, *arguments, **options)
         free = (~self._observed).nonzero()[:, 0].tolist()
@@ -269,25 +287,25 @@ def walk(
     Raises:
         UserError: For a deepest layer that is not binary or bipolar, or counts below 1.
     """
-    layer, units = machine.generator.edges[0].layer, machine.units[-1]
+    top, units = machine.generator.edges[0], machine.units[-1]
     if units.support != (0.0, 1.0):
         raise UserError("a walk flips units of the deepest layer, which must be binary or bipolar")
-    steps, width = positive_int("steps", steps), machine.sizes[-1]
-    means = units.mean(layer.bias).expand(positive_int("walks", walks), -1)
-    flips = torch.randint(width, (walks, steps), generator=rng, device=means.device)
+    steps, walks = positive_int("steps", steps), positive_int("walks", walks)
+    width, like = machine.sizes[-1], top.layer.bias
+    flips = torch.randint(width, (walks, steps), generator=rng, device=like.device)
     flips[:, 0] = 0
     turned = F.one_hot(flips, width)
     turned[:, 0] = 0  # the first image is the draw itself
-    values = (_draw(units, means, rng)[:, None] + turned.cumsum(1)) % 2
+    states = like.new_zeros(walks, steps, sum(machine.sizes))
+    first = _draw_layer(machine, top, states[:, 0], _noise(units, states[:, 0, -width:], rng))[0]
+    states[:, :, -width:] = units.encode((first[:, None] + turned.cumsum(1)) % 2)
     for edge in machine.generator.edges[1:]:
-        states = machine.units[edge.child + 1].encode(values)
         units = machine.units[edge.child]
-        means = units.mean(edge.layer(states.flatten(0, 1).to(layer.bias)))
-        means = means.unflatten(0, (walks, steps))
-        noise = torch.empty_like(means[:, :1])
+        noise = like.new_empty(walks, 1, machine.sizes[edge.child])
         units.fill_noise(noise, rng)
-        values = units.sample_(noise.expand_as(means).clone(), means)
-    return units.to_data(means)
+        every = noise.expand(-1, steps, -1).flatten(0, 1)
+        means = _draw_layer(machine, edge, states.view(walks * steps, -1), every)[1]
+    return units.to_data(means).unflatten(0, (walks, steps))
 
 
 def half_mask(shape: tuple[int, int], side: str) -> Tensor:
@@ -319,8 +337,28 @@ def _sum_pairs(values: Tensor) -> Tensor:
     return values.unflatten(0, (-1, 2)).sum(1)
 
 
-def _draw(units: Units, means: Tensor, rng: torch.Generator | None) -> Tensor:
-    """Values with the given means."""
-    noise = torch.empty_like(means)
+def _noise(units: Units, like: Tensor, rng: torch.Generator | None) -> Tensor:
+    """Noise for values of a layer, shaped as others of it."""
+    noise = torch.empty_like(like)
     units.fill_noise(noise, rng)
-    return units.sample_(noise, means)
+    return noise
+
+
+def _draw_layer(
+    machine: HelmholtzMachine, edge: Edge, states: Tensor, noise: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Draw a layer of the generator given the states (rows, N) of the others, into these.
+
+    Returns:
+        Its values, of which the noise is made, and their means.
+    """
+    units, first = machine.units[edge.child], edge.columns.start
+    logits = edge.layer(
+        states[:, edge.outer], slice(edge.outer.start - first, edge.outer.stop - first)
+    )
+    if edge.lateral:
+        draw_in_turn(edge, units, noise, logits)
+    means = units.mean(logits)
+    values = noise if edge.lateral else units.sample_(noise, means)
+    states.split(machine.sizes, dim=1)[edge.child].copy_(units.encode(values))
+    return values, means

@@ -69,15 +69,16 @@ class LayerInverses:
     def __init__(
         self, bases: Sequence[Basis], widths: Sequence[int], masks: Sequence[Tensor | None]
     ) -> None:
-        self._widths = list(widths)
         self._plain = [i for i, mask in enumerate(masks) if mask is None]
         self.shared: SharedInverse | None = None
         if self._plain:
-            self.shared = SharedInverse(*([each[i] for i in self._plain] for each in (bases, widths)))
+            plain = [bases[i] for i in self._plain]
+            self.shared = SharedInverse(plain, [widths[i] for i in self._plain])
         pairs = zip(bases, masks, strict=True)
         self.masked = {
-            i: MaskedInverse(basis, mask) for i, (basis, mask) in enumerate(pairs) if mask is not None
-        }
+            i: MaskedInverse(basis, mask)
+            for i, (basis, mask) in enumerate(pairs) if mask is not None
+        }  # fmt: skip
 
     def update(self, centres: Sequence[Tensor], scales: Sequence[Tensor], damping: Tensor) -> None:
         """Take in c (d,) and s_j (m,) of each layer, and alpha."""

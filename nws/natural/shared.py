@@ -1,4 +1,4 @@
-"""What the units of a layer share: the second moment of their parents, of low rank, and its inverse.
+"""What the units of a layer share: their parents' second moment, of low rank, and its inverse.
 
 Symbols: n rows, d parents with the bias, m units, r eigenpairs, alpha damping.
 Sources: Sherman & Morrison 1950; Halko, Martinsson & Tropp 2011 (subspace iteration).

@@ -54,7 +54,10 @@ def payload(
         joined += processes * kronecker * (sum(machine.sizes) + sum(network.widths) + 2)
         dreams = rule.samples if network.upward or rule.dreams is None else rule.dreams
         for edge in (edge for edge in network.edges if edge.parents):
-            rows, (units, parents) = batch * (1 if edge.parents == (0,) else dreams), edge.layer.weight.shape
+            rows, (units, parents) = (
+                batch * (1 if edge.parents == (0,) else dreams),
+                edge.layer.weight.shape,
+            )
             if max_rows is not None:  # evenly spaced ones
                 rows = -(-rows // -(-rows // max_rows))
             joined += rows * (kronecker * (parents + 1) / REFRESH + fisher * (parents + units))

@@ -110,7 +110,9 @@ class Kronecker(Metric):
             length = torch.stack([(d * (g - alpha * d)).sum() for d, g in pairs]).sum()
             scale = scale * shorten(length.clamp_min(0) * scale**2)
         torch._foreach_mul_(found, scale)
-        torch._foreach_copy_([*weights, *biases], [e[:, :-1] for e in found] + [e[:, -1] for e in found])
+        torch._foreach_copy_(
+            [*weights, *biases], [e[:, :-1] for e in found] + [e[:, -1] for e in found]
+        )
         return True
 
     def state_dict(self) -> dict[str, Any]:

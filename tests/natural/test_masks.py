@@ -1,0 +1,175 @@
+"""Natural directions of units that see some of a layer's parents alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from nws.errors import UserError
+from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep
+from nws.models import HelmholtzMachine
+from nws.models.masks import local
+from nws.natural import Damping, Rows
+from nws.natural.masked import MaskedInverse
+from nws.natural.metrics import Adaptive, Diagonal, Fisher, Kronecker, Mean, Metric
+from nws.natural.reference import natural_direction
+from nws.natural.shared import Basis, SharedInverse
+from nws.natural.solvers import Cholesky, ConjugateGradient, MinRes, ShermanMorrison, Woodbury
+
+EXACT = 1e-10  # float64, relative
+ALPHA = 0.1
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def system(n: int = 40, d: int = 9, m: int = 7) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Inputs, curvature, mask and gradients of a layer; the mask hides half of the parents."""
+    rng = seeded()
+    inputs = (torch.rand(n, d, generator=rng, dtype=torch.float64) < 0.4).double()
+    inputs[:, -1] = 1
+    curvature = torch.rand(n, m, generator=rng, dtype=torch.float64) / n
+    mask = (torch.rand(m, d, generator=rng) < 0.5).double()
+    mask[:, -1] = 1
+    return inputs, curvature, mask, mask * torch.randn(m, d, generator=rng, dtype=torch.float64)
+
+
+def error(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).norm() / expected.norm())
+
+
+def direction(metric: Metric, rows: Rows, gradient: Tensor) -> Tensor:
+    metric.update([rows], torch.tensor(ALPHA, dtype=torch.float64))
+    return (1 + ALPHA) * metric.direction([gradient])[0]
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [
+        Cholesky,
+        lambda: ConjugateGradient(tolerance=1e-12),
+        lambda: MinRes(tolerance=1e-12, iterations=200),
+    ],
+    ids=["cholesky", "pcg", "minres"],
+)
+def test_exact_directions_are_those_of_dense_blocks(solver: Callable[[], Any]) -> None:
+    inputs, curvature, mask, gradient = system()
+    rows = Rows(inputs, curvature, mask=mask)
+    expected = natural_direction(inputs, curvature, gradient, ALPHA, mask)
+    found = direction(Fisher(solver), rows, gradient)
+    assert error(found, expected) < EXACT
+    assert (found[mask == 0] == 0).all()
+    # the control: hiding the entries of the unmasked direction is something else
+    whole = mask * natural_direction(inputs, curvature, gradient, ALPHA)
+    assert error(whole, expected) > 0.01
+
+
+@pytest.mark.parametrize("solver", [Woodbury, ShermanMorrison])
+def test_solvers_without_a_masked_form_say_so(solver: Callable[[], Any]) -> None:
+    inputs, curvature, mask, gradient = system()
+    with pytest.raises(UserError, match="take solver=pcg"):
+        direction(Fisher(solver), Rows(inputs, curvature, mask=mask), gradient)
+
+
+def dense(basis: Basis, centre: Tensor, scale: Tensor, mask: Tensor, gradient: Tensor) -> Tensor:
+    """(s_j K[seen, seen] + alpha I)^{-1} g_j for each unit, by dense blocks."""
+    q = basis.vectors
+    other = torch.eye(len(q), dtype=q.dtype) - q @ q.T
+    matrix = torch.zeros(len(centre), len(centre), dtype=q.dtype)
+    matrix[:-1, :-1] = q @ basis.values.diag() @ q.T + basis.rest * other
+    matrix += centre[:, None] * centre
+    found = torch.zeros_like(gradient)
+    for j, seen in enumerate(mask.bool()):
+        block = scale[j] * matrix[seen][:, seen] + ALPHA * torch.eye(int(seen.sum()), dtype=q.dtype)
+        found[j, seen] = torch.linalg.solve(block, gradient[j, seen])
+    return found
+
+
+def test_shared_curvature_is_inverted_over_each_units_own_parents() -> None:
+    inputs, curvature, mask, gradient = system()
+    centred = inputs[:, :-1] - inputs[:, :-1].mean(0)
+    values, vectors = torch.linalg.eigh(centred.T @ centred / len(inputs))
+    basis = Basis(vectors[:, -3:], values[-3:], values[:-3].mean()[None])
+    centre, scale = inputs.mean(0), curvature.sum(0)
+    alpha = torch.tensor(ALPHA, dtype=torch.float64)
+    found = {}
+    for name, seen in {"some": mask, "all": torch.ones_like(mask)}.items():
+        inverse = MaskedInverse(basis, seen)
+        inverse.update(centre, scale, alpha)
+        found[name] = inverse(seen * gradient)
+        assert error(found[name], dense(basis, centre, scale, seen, seen * gradient)) < EXACT
+    shared = SharedInverse([basis], [len(mask)])
+    shared.update([centre], scale, alpha)
+    assert error(found["all"], shared([gradient])[0]) < EXACT
+    assert error(mask * found["all"], found["some"]) > 0.01  # the control
+
+
+def test_other_metrics_take_each_units_own_parents() -> None:
+    inputs, curvature, mask, gradient = system()
+    rows = Rows(inputs, curvature, mask=mask)
+    centre, scale = inputs.mean(0), curvature.sum(0)
+    blocks = scale[:, None, None] * (mask * centre)[:, :, None] * (mask * centre)[:, None, :]
+    blocks = blocks + ALPHA * torch.eye(mask.shape[1], dtype=torch.float64)
+    expected = (1 + ALPHA) * torch.linalg.solve(blocks, gradient)
+    assert error(direction(Mean(), rows, gradient), expected) < EXACT
+    expected = (1 + ALPHA) * gradient / (curvature.T @ inputs.square() + ALPHA)
+    assert error(direction(Diagonal(), rows, gradient), expected) < EXACT
+
+
+def machine() -> HelmholtzMachine:
+    both = {"lateral": "hidden"}
+    return HelmholtzMachine(
+        [16, 6, 4], generator={"lateral": "all"}, recognition=both, skip=True,
+        mask=local, shape=(4, 4), rng=seeded(),
+    ).double()  # fmt: skip
+
+
+@pytest.mark.parametrize("max_kl", [None, 1e-3], ids=["free", "region"])
+@pytest.mark.parametrize("make", [Fisher, Kronecker, Mean, Diagonal, Adaptive])
+def test_a_step_of_any_metric_leaves_hidden_weights_alone(
+    make: Callable[[], Metric], max_kl: float | None
+) -> None:
+    made = machine()
+    metrics = [
+        NaturalMetric(network, make(), Damping(ALPHA), RowOptions(max_kl=max_kl))
+        for network in made.networks
+    ]
+    learner = WakeSleep(made, Rule("rws", samples=4), seeded(), metrics)
+    x = (torch.rand(8, 16, generator=seeded(1)) < 0.5).double()
+    plain = WakeSleep(machine(), Rule("rws", samples=4), seeded())
+    for metric in metrics:
+        metric.learning_rate.fill_(0.1)
+    learner.step(x)
+    plain.step(x)
+    slope = 0.0
+    for network, other in zip(made.networks, plain.machine.networks, strict=True):
+        for layer, one in zip(network.layers, other.layers, strict=True):
+            if layer.mask is not None:
+                assert (layer.weight.grad[layer.mask == 0] == 0).all()
+            slope += float((layer.weight.grad * one.weight.grad).sum())
+    assert slope > 0  # a descent direction
+
+
+def test_the_trust_region_is_of_the_metrics_own_length() -> None:
+    """The squared length of the masked Kronecker step is sum_j d_j . C_j d_j."""
+    inputs, curvature, mask, gradient = system()
+    metric, alpha = Kronecker(rank=3), torch.tensor(ALPHA, dtype=torch.float64)
+    metric.update([Rows(inputs, curvature, mask=mask)], alpha)
+    seen: list[Tensor] = []
+
+    def shorten(length: Tensor) -> Tensor:
+        seen.append(length)
+        return torch.tensor(0.5, dtype=torch.float64)
+
+    weights, biases = [gradient[:, :-1].clone()], [gradient[:, -1].clone()]
+    assert metric.precondition_(weights, biases, torch.tensor(2.0).double(), shorten)
+    whole = metric.direction([gradient])[0]
+    basis = metric._bases[0]
+    expected = dense(basis, inputs.mean(0), curvature.sum(0), mask, gradient)
+    assert error(whole, expected) < EXACT
+    assert error(torch.cat([weights[0], biases[0][:, None]], dim=1), whole) < EXACT  # 2 times 1/2
+    length = 4 * (whole * (gradient - ALPHA * whole)).sum()
+    assert abs(seen[0] / length - 1) < EXACT
