@@ -16,6 +16,7 @@ from nws.experiment import pictures
 from nws.experiment.loading import LoadedRun
 from nws.files import check_file
 from nws.models import sampling
+from nws.models.gibbs import GibbsChain
 from nws.models.likelihood import TRUSTED_ESS
 
 View = tuple[list[Tensor], str]  # the frames of a picture, and what it shows
@@ -140,7 +141,7 @@ class Drawing:
     def run_chain(self, start: Tensor, observed: Tensor | None = None) -> list[Tensor]:
         """The pixels' probabilities after each step, (C, n_0)."""
         samples = {} if self.gibbs else {"samples": self.given.samples}
-        kind = sampling.GibbsChain if self.gibbs else sampling.ResamplingChain
+        kind = GibbsChain if self.gibbs else sampling.ResamplingChain
         chain = kind(self.loaded.machine, start, self.rng, observed, **samples)
         frames, sizes = [], []
         for _ in range(self.given.steps):

@@ -10,9 +10,10 @@ from torch import Tensor
 from nws.errors import UserError
 from nws.learning import Rule, WakeSleep
 from nws.models import Gaussian, HelmholtzMachine, exact_log_likelihood, log_likelihood
+from nws.models.gibbs import GibbsChain
 from nws.models.likelihood import all_values
 from nws.models.masks import from_the_centre, local
-from nws.models.sampling import GibbsChain, ResamplingChain, generate, reconstruct, walk
+from nws.models.sampling import ResamplingChain, generate, reconstruct, walk
 
 SUMS = 1e-12  # float64
 STANDARD_ERRORS = 4.5

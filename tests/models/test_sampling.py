@@ -13,15 +13,8 @@ from torch import Tensor
 
 from nws.errors import UserError
 from nws.models import HelmholtzMachine
-from nws.models.sampling import (
-    Chain,
-    GibbsChain,
-    ResamplingChain,
-    generate,
-    half_mask,
-    reconstruct,
-    walk,
-)
+from nws.models.gibbs import GibbsChain
+from nws.models.sampling import Chain, ResamplingChain, generate, half_mask, reconstruct, walk
 
 
 def assert_mean(values: Tensor, expected: Tensor) -> None:

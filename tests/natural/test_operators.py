@@ -67,10 +67,7 @@ def layer_fishers(
     slopes = (targets - means).square() if empirical else means * (1 - means)
     weights = (row_weights[:, None] * slopes).split(network.widths, dim=1)
     return [
-        UnitFisher(
-            with_bias(trace.states[:, e.columns]),
-            weights[e.position],
-        )
+        UnitFisher(with_bias(trace.states[:, e.columns]), weights[e.position])
         for e in sorted(network.edges, key=lambda edge: edge.position)
     ]
 
