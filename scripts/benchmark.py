@@ -59,6 +59,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "algorithms": {"type": words, "help": "default ws,rws,nws,nrws; of scale nrws"},
     "metrics": {"type": words, "default": ["fisher"], "help": "of natural rules (default fisher)"},
     "precisions": {"type": words, "default": ["float32"], "help": "float32,bfloat16"},
+    "lateral": {
+        "default": "none",
+        "choices": ["none", "visible", "hidden", "all"],
+        "help": "layers that see themselves (default none)",
+    },
     "max-rows": {"type": int, "help": "that a metric takes in, a layer (default: all)"},
     "optimizer": {"default": "sgd", "choices": ["sgd", "adam"], "help": "default sgd"},
     "damping": {"type": float, "default": 0.2, "help": "of the natural rules (default 0.2)"},
@@ -78,7 +83,7 @@ STEPS = ["dtype", "layers", "batch", "steps-before"]
 NATURAL = ["algorithms", "metrics", "max-rows", "damping", "solver", "iterations", "accuracy",
            "rank"]  # fmt: skip
 TAKES = {
-    "step": [*STEPS, *NATURAL, "precisions", "optimizer"],
+    "step": [*STEPS, *NATURAL, "precisions", "optimizer", "lateral"],
     "peers": [*STEPS, "precisions"],
     "solvers": ["dtype", "rank"],
     "scale": ["visible", "hidden", "most-bytes", "dtype", "batch", "steps-before", *NATURAL],

@@ -50,6 +50,18 @@ class Layer(nn.Module):
         """
         return None if self.mask_with_bias is None else self.mask_with_bias[:, :-1]
 
+    @torch.no_grad()
+    def draw_weights_(self, scale: float, rng: torch.Generator | None) -> None:
+        """Glorot-normal draws, times a scale: their variance is 2 / (fan in + fan out).
+
+        Fans are means over units and over parents, of the weights that no mask hides.
+        """
+        seen = self.weight.numel() if self.mask is None else int(self.mask.sum())
+        ends = sum(seen / max(1, size) for size in self.weight.shape)
+        nn.init.normal_(self.weight, std=scale * (2 / max(1, ends)) ** 0.5, generator=rng)
+        if self.mask is not None:
+            self.weight.mul_(self.mask)
+
     def forward(
         self, parents: Tensor, columns: slice = slice(None), out: Tensor | None = None
     ) -> Tensor:

@@ -94,16 +94,9 @@ class HelmholtzMachine(nn.Module):
         )
         biases = [_bias("visible", visible_bias, self.sizes[0]), _bias("hidden", hidden_bias)]
         for edge in self.generator.edges + self.recognition.edges:
-            seen = edge.layer.weight.numel()  # pairs of a unit and a parent
-            if edge.layer.mask is not None:
-                seen = int(edge.layer.mask.sum())
-            ends = sum(seen / max(1, size) for size in edge.layer.weight.shape)
-            nn.init.normal_(
-                edge.layer.weight, std=weight_scale * (2 / max(1, ends)) ** 0.5, generator=rng
-            )
+            edge.layer.draw_weights_(weight_scale, rng)
             with torch.no_grad():
                 edge.layer.bias.copy_(torch.as_tensor(biases[edge.child > 0]))
-        self.hide_()
 
     @property
     def networks(self) -> tuple[BeliefNetwork, BeliefNetwork]:
@@ -113,10 +106,9 @@ class HelmholtzMachine(nn.Module):
     @torch.no_grad()
     def hide_(self) -> None:
         """Make the weights 0 that a mask hides, whatever an optimizer has made of them."""
-        for network in self.networks:
-            for edge in network.edges:
-                if edge.layer.mask is not None:
-                    edge.layer.weight.mul_(edge.layer.mask)
+        for edge in self.generator.edges + self.recognition.edges:
+            if edge.layer.mask is not None:
+                edge.layer.weight.mul_(edge.layer.mask)
 
     @contextmanager
     def products_in(self, dtype: torch.dtype | None) -> Iterator[None]:
@@ -131,10 +123,8 @@ class HelmholtzMachine(nn.Module):
             and all(self.units[parent].support for parent in edge.parents)
         ]  # fmt: skip
         if edges and dtype not in (None, edges[0].layer.weight.dtype):
-            self._dtype, self._rounded = (
-                dtype,
-                {each for edge in edges for each in edge.parents} - {0},
-            )
+            self._dtype = dtype
+            self._rounded = {parent for edge in edges for parent in edge.parents} - {0}
             for edge in edges:
                 edge.layer.rounded = edge.layer.weight.detach().to(dtype)
         try:

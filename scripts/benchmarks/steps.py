@@ -44,13 +44,21 @@ def cases(arguments: argparse.Namespace) -> list[tuple[str, str | None]]:
     return pairs
 
 
+def make_machine(arguments: argparse.Namespace, rng: torch.Generator) -> HelmholtzMachine:
+    """A machine of the layers that are asked for; with --lateral some see themselves."""
+    sees = {"none": "none", "visible": "none", "hidden": "hidden", "all": "hidden"}
+    recognition = {"lateral": sees[arguments.lateral]}
+    generator = {"lateral": arguments.lateral}
+    return HelmholtzMachine(arguments.layers, generator=generator, recognition=recognition, rng=rng)
+
+
 def make_learner(
     arguments: argparse.Namespace, name: str, metric: str | None = None, precision: str = "float32"
 ) -> tuple[WakeSleep, Tensor]:
     """A learner on a machine that has seen some steps, and a batch of images with structure."""
     device, dtype = torch.device(arguments.device), getattr(torch, arguments.dtype)
     rng = torch.Generator().manual_seed(0)
-    machine = HelmholtzMachine(arguments.layers, rng=rng).to(device, dtype)
+    machine = make_machine(arguments, rng).to(device, dtype)
     patterns = torch.randn(8, arguments.layers[0], generator=rng)
 
     def images() -> Tensor:
@@ -173,6 +181,7 @@ def benchmark_step(arguments: argparse.Namespace) -> list[Row]:
             "algorithm": case[0],
             "metric": case[1],
             "precision": case[2],
+            "lateral": arguments.lateral,
             "ms": ms,
             "ms_quartiles": statistics.quantiles(times["step", *case], n=4)[::2],
             "matmul_ms": matmul_ms,
