@@ -4,7 +4,6 @@ torchvision downloads them and checks their sums. Its reader wants unpacked file
 in a folder that it may write to; so the files are read here.
 """
 
-import gzip
 import os
 from pathlib import Path
 
@@ -13,13 +12,12 @@ import torch
 from torch import Tensor
 
 from nws.data.dataset import PARTS, RawImages
-from nws.data.reading import explained, find_path
+from nws.data.reading import explained, find_files, find_path, read_unpacked
 from nws.files import check_file
 
 FILES = ("train-images-idx3-ubyte", "t10k-images-idx3-ubyte")
 LABELS = ("train-labels-idx1-ubyte", "t10k-labels-idx1-ubyte")
 VALID_IMAGES = 10_000  # taken from the end of the official training file
-MAX_BYTES = 2**30  # of a file, unpacked; only a broken one has more
 
 
 def load_mnist(root: str | os.PathLike[str] = "data") -> RawImages:
@@ -40,29 +38,22 @@ def load_fashion_mnist(root: str | os.PathLike[str] = "data") -> RawImages:
 
 def _load(root: object, kind: str) -> RawImages:
     folder = find_path("data.root", root) / kind / "raw"
-    if len(files := _find(folder)) < 2:
+    if len(files := find_files(folder, FILES)) < 2:
         import torchvision  # late, as that takes seconds
 
         problem = f"{kind}: expected {FILES[0]} and {FILES[1]} (or both as .gz) in {folder}"
         advice = f"put them there, or point data.root or NWS_DATA_ROOT at a folder with {kind}/raw"
         with explained(f"{problem}, and the download failed", advice):
             getattr(torchvision.datasets, kind)(str(folder.parent.parent), download=True)
-        files = _find(folder)
+        files = find_files(folder, FILES)
     official, test = map(_read, files)
     end = (len(official) - VALID_IMAGES,)
     train, valid = official.flatten(1).tensor_split(end)
     images, labels = (train, valid, test.flatten(1)), None
-    if len(files := _find(folder, LABELS)) == 2:
+    if len(files := find_files(folder, LABELS)) == 2:
         first, last = (_read(file, 1).long() for file in files)
         labels = dict(zip(PARTS, (*first.tensor_split(end), last), strict=True))
     return RawImages(*images, (test.shape[1], test.shape[2]), labels=labels)
-
-
-def _find(folder: Path, names: tuple[str, ...] = FILES) -> list[Path]:
-    """Return those of the two files that are there, unpacked if there is one, else packed."""
-    files = ([folder / name, folder / f"{name}.gz"] for name in names)
-    found = (next(filter(os.path.lexists, each), None) for each in files)
-    return [file for file in found if file is not None]
 
 
 def _read(file: Path, dimensions: int = 3) -> Tensor:
@@ -71,8 +62,7 @@ def _read(file: Path, dimensions: int = 3) -> Tensor:
     advice = "delete it and run again to download it, or replace it by a good copy"
     with explained(f"{file} is damaged, or no idx file of images", advice):
         if file.suffix == ".gz":
-            with gzip.open(file) as content:
-                array = np.frombuffer(bytearray(content.read(MAX_BYTES)), np.uint8)
+            array = np.frombuffer(bytearray(read_unpacked(file)), np.uint8)
         else:
             array = np.memmap(file, np.uint8, "c")
         if array[:4].tolist() != [0, 0, 8, dimensions]:  # of bytes; their sizes come next

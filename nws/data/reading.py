@@ -4,9 +4,10 @@ Symbols: N images of H x W pixels.
 """
 
 import contextlib
+import gzip
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -20,6 +21,7 @@ log = logging.getLogger(__name__)
 
 HELD_OUT = 0.1  # of images without parts, the share that becomes valid; as many become test
 SPLIT_SEED = 505  # a constant: every run splits the same images in the same way
+MAX_BYTES = 2**30  # of a file, unpacked; only a broken one has more
 
 
 def find_path(option: str, value: object) -> Path:
@@ -28,6 +30,19 @@ def find_path(option: str, value: object) -> Path:
         got = "null" if value is None else repr(value)
         raise UserError(f"{option} must name a file or folder, got {got}: add {option}=PATH")
     return Path(os.path.abspath(os.path.expanduser(value)))
+
+
+def find_files(folder: Path, names: Iterable[str]) -> list[Path]:
+    """Return those files of a folder that are there: unpacked, or else packed as .gz."""
+    files = ([folder / name, folder / f"{name}.gz"] for name in names)
+    found = (next(filter(os.path.lexists, each), None) for each in files)
+    return [file for file in found if file is not None]
+
+
+def read_unpacked(file: Path) -> bytes:
+    """Return what a file holds, unpacked if it is a .gz; at most `MAX_BYTES`."""
+    with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as content:
+        return content.read(MAX_BYTES)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import numpy as np
 from conftest import idx
 from PIL import Image
 from scipy.io import savemat
+from sklearn.datasets import dump_svmlight_file
 
 import nws.data as nd
 
@@ -22,6 +23,9 @@ PARTS: dict[str, Any] = {"train": GREY[:40], "valid": GREY[40:50], "test": GREY[
 # move on from fold to fold.
 KINDS = [0, 1, 2, 3, 3, 0, 1]
 FOLDS = np.array([[k and (k - 1 + fold) % 3 + 1 for fold in range(5)] for k in KINDS], np.uint8)
+NOISE = np.random.default_rng(0).integers(0, 2, (10, 784), np.uint8)
+BINARY = {"train": NOISE[:5], "valid": NOISE[5:8], "test": NOISE[8:]}
+BINARY_LABELS = {"train": [1, 2, 3, 4, 101], "valid": [7, 8, 9], "test": [5, 6]}
 
 
 def marked(count: int, low: int, high: int, size: tuple[int, int] = (4, 3)) -> np.ndarray:
@@ -57,6 +61,26 @@ def write_tfd(root: Path, side: int = 48, **changed: np.ndarray | None) -> Path:
     return file
 
 
+def write_silhouettes(root: Path) -> Path:
+    """A file of silhouettes: images as MATLAB has them, column by column."""
+    (file := root / "Silhouettes" / "caltech101_silhouettes_28_split1.mat").parent.mkdir()
+    arrays: dict[str, Any] = {}
+    for part, name in {"train": "train", "valid": "val", "test": "test"}.items():
+        columns = [image.reshape(28, 28).ravel(order="F") for image in BINARY[part]]
+        arrays |= {f"{name}_data": np.array(columns), f"{name}_labels": BINARY_LABELS[part]}
+    savemat(file, arrays)
+    return file
+
+
+def write_rows(root: Path, rows: dict[str, np.ndarray], ending: str = "libsvm") -> Path:
+    """Texts of LIBSVM, or tables with the label last (.amat); their path with a *."""
+    for part, labels in BINARY_LABELS.items():
+        np.savetxt(file := root / f"{part}.{ending}", np.c_[rows[part], labels], "%d")
+        if ending == "libsvm":
+            dump_svmlight_file(rows[part].astype(float), labels, str(file), zero_based=False)
+    return root / f"*.{ending}"
+
+
 def write_picture(path: Path, grey: np.ndarray) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(grey).save(path)
@@ -72,6 +96,7 @@ def write_sources(root: Path) -> dict[str, Source]:
     write_mnist(root)
     write_mnist(root / "packed", packed=True)
     write_tfd(root)
+    write_silhouettes(root)
     for number, image in enumerate(GREY[:20]):
         write_picture(root / "pictures" / f"class_{number % 3}" / f"{number:02}.PNG", image)
     files = [*root.glob("*.np?")]
@@ -81,6 +106,8 @@ def write_sources(root: Path) -> dict[str, Source]:
         "idx.gz": (nd.load_mnist, {"root": root / "packed"}),
         "tfd": (nd.load_tfd, {"root": root, "split": "train"}),
         "folder": (nd.load_folder, {"path": root / "pictures"}),
+        "silhouettes": (nd.load_silhouettes, {"root": root}),
+        "libsvm": (nd.load_libsvm, {"path": write_rows(root, BINARY), "attributes": 784}),
         "digits": (nd.load_digits, {}),
         "three_by_three": (nd.load_three_by_three, {}),
     }

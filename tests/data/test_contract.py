@@ -17,7 +17,7 @@ from nws.data import Split, load_dataset, loading
 from nws.data.dataset import CHUNK
 
 CPU = torch.device("cpu")
-BINARY = ("bits.npy", "three_by_three")
+BINARY = ("bits.npy", "three_by_three", "silhouettes", "libsvm")
 MAPPED = ("grey.npy", "bits.npy", "idx")
 SOURCES = (
     *BINARY, "grey.npy", "columns.npy", "shares.npy", "parts.npz", "packed.npz", "arrays", "idx",
