@@ -83,6 +83,10 @@ class HelmholtzMachine(nn.Module):
         self.units = (bottom, *[hidden] * (len(self.sizes) - 1))
         for family in {bottom, hidden} - {*NAMED.values()}:
             check_units(family)
+        for name, each in (("mask", mask), ("order", order)):
+            if each is not None and not callable(each):
+                expected = "a function, {_target_: nws.models.masks.local, _partial_: true} say"
+                raise UserError(f"model.{name} must be {expected}, got {each!r}")
         network = partial(
             BeliefNetwork, self.sizes, units=self.units,
             skip=skip, mask=mask, order=order, shape=shape,

@@ -50,6 +50,9 @@ class Case:
 
 RWS = Rule("rws", 3)
 BIHM = Rule("bihm", 3, partial(tempered, exponent=0.5), 1.0, 1.0, 0.0)
+LATERAL = {
+    "generator": {"lateral": "all"}, "recognition": {"lateral": "hidden"}, "skip": True
+}  # fmt: skip
 LONG: dict[str, Any] = {"steps": 25, "dtype": torch.float32}
 
 
@@ -80,6 +83,8 @@ CASES = {
     "many dreams": Case(Rule("rws", 3, dreams=5)),
     "trust region": Case(RWS, kronecker, RowOptions(max_kl=1e-4)),
     "mean": Case(RWS, Mean),
+    "lateral, Kronecker": Case(RWS, kronecker, RowOptions(max_rows=8), machine=LATERAL),
+    "lateral, exact": Case(RWS, Fisher, parts=True, machine=LATERAL),
 }
 
 

@@ -57,6 +57,10 @@ WRONG = {
     "callbacks.patience.evaluations=0": "callbacks.patience.evaluations must be a whole number",
     "callbacks.images.every=0": "callbacks.images.every must be a number of epochs above 0",
     "logger=wandb_offline logger.mode=off": "logger.mode must be one of online, offline, disabled",
+    "model.generator.lateral=some": "model.generator.lateral must be one of none, visible, hidden",
+    "model.recognition.lateral=visible": "model.recognition.lateral must be one of none, hidden",
+    "+model.generator.deep=2": "model.generator takes the option lateral alone",
+    "model.mask=local": "model.mask must be a function",
     # classes of another kind
     "metric._target_=builtins.dict": "metric._target_ must make a nws.natural.Metric, got a dict",
     "optimizer._target_=torch.optim.SparseAdam": "SparseAdam takes sparse gradients alone",

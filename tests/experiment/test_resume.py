@@ -43,6 +43,11 @@ RESUMABLE = [
     f"{NRWS} metric=fisher solver=sherman_morrison damping=levenberg_marquardt",
     f"{NRWS} metric=diagonal metric.memory=5 damping=exponential",
     f"{NRWS} metric=adaptive metric.rank=3 metric.mean_memory=2 metric.refresh_every=4",
+    f"{NRWS} model.generator.lateral=all model.recognition.lateral=hidden model.skip=true"
+    " metric.max_kl=1 metric.refresh_every=4",
+    f"{NRWS} metric=fisher model.generator.lateral=visible metric.max_rows=8 trainer.precision="
+    "bfloat16 model.mask={_target_:nws.models.masks.local,_partial_:true,width:3}"
+    " model.order={_target_:nws.models.masks.from_the_centre,_partial_:true}",
     f"{NRWS} metric=mean metric.batch=other data.where=host",
     "algorithm=nbihm metric=fisher algorithm.dreams=3 metric.refresh_every=4",
     "optimizer=momentum optimizer.recognition_lr=0.01 scheduler=wsd",
