@@ -104,6 +104,14 @@ def test_raw_images(part: str, images: Any, message: str) -> None:
         nd.RawImages(**{**arrays, part: images}, shape=(3, 4), maximum=1)
 
 
+def test_labels_are_as_many_as_the_images() -> None:
+    numbers = {part: torch.arange(4) for part in ("train", "valid", "test")}
+    nd.RawImages(GOOD, GOOD, GOOD, (3, 4), labels=numbers)  # the control
+    message = r"labels of valid must be one for each of its 4 images, got shape \(3,\)"
+    with pytest.raises(UserError, match=message):
+        nd.RawImages(GOOD, GOOD, GOOD, (3, 4), labels={**numbers, "valid": torch.arange(3)})
+
+
 # --- files ----------------------------------------------------------------------------------------
 
 
@@ -181,6 +189,7 @@ def test_files(tmp_path: Path, name: str, content: bytes | None, message: str) -
         ({"images": faces(96)}, r"images are uint8 of shape \(7, 96, 96\)"),
         ({"folds": FOLDS[:, :3]}, r"folds are uint8 of shape \(7, 3\)"),
         ({"folds": FOLDS + 1}, r"folds are uint8 of shape \(7, 5\)"),
+        ({"labs_ex": np.arange(6)}, "labs_ex are 6 for 7 images"),
     ],
 )
 def test_arrays_of_tfd(tmp_path: Path, changed: dict[str, Any], message: str) -> None:

@@ -85,7 +85,10 @@ def test_mnist_without_writing(tmp_path: Path, packed: bool) -> None:
     for split, low in ((data.train, 0), (data.valid, 80), (data.test, 160)):
         own = marked(len(split), low, low + 80)  # no part holds another's pixels
         assert np.array_equal(split.bytes.numpy(), own.reshape(-1, 12))
-    (raw / TEST_FILE).write_bytes(idx(marked(3, 240, 250)))  # unpacked files are read first
+    assert data.labels is not None and [*data.labels] == ["train", "valid", "test"]
+    for part, labels in data.labels.items():
+        assert torch.equal(labels, getattr(data, part).bytes[:, 0].long() % 10)
+    (raw / TEST_FILE).write_bytes(idx(marked(7, 240, 250)))  # unpacked files are read first
     assert load(nd.load_mnist, root=tmp_path).test.bytes.min() >= 240
 
 
@@ -207,10 +210,7 @@ def test_colours_jpeg_and_sixteen_bits(tmp_path: Path) -> None:
 
 def test_any_data_set_of_torchvision(tmp_path: Path) -> None:
     """With official parts its test images stay the test part; without, all are split."""
-    raw = write_mnist(tmp_path, kind="KMNIST")
-    for name, count in (("train", 10_020), ("t10k", 7)):
-        labels = (2049).to_bytes(4, "big") + count.to_bytes(4, "big") + bytes(count)
-        (raw / f"{name}-labels-idx1-ubyte").write_bytes(labels)
+    write_mnist(tmp_path, kind="KMNIST")
     data = load(nd.load_torchvision, dataset="KMNIST", root=tmp_path)
     assert counts(data) == [9_018, 1_002, 7] and data.shape == (4, 3)
     assert np.array_equal(data.test.bytes, marked(7, 160, 240).reshape(7, 12))
@@ -239,7 +239,8 @@ def test_tfd_folds_and_splits(tmp_path: Path, options: dict[str, Any], expected:
     assert (data.unlabeled is data.train) == ("split" not in options)  # held once
     parts = (data.train, data.valid, data.test, data.unlabeled)
     found = [((part.bytes[:, 0].int() - 10) // 30).tolist() for part in parts]  # by their corners
-    assert found == [*expected, [0, 5]]
+    assert found == [*expected, [0, 5]] and data.labels is not None
+    assert [data.labels[part].tolist() for part in ("train", "valid", "test")] == expected
 
 
 def test_tfd_is_read_pixel_by_pixel(tmp_path: Path) -> None:
