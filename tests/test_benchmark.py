@@ -3,8 +3,6 @@
 No test checks the times themselves.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """What the library's own checks refuse."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

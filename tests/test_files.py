@@ -1,7 +1,5 @@
 """Files are written whole or not at all, and only regular ones of a sane size are read."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

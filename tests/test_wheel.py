@@ -1,7 +1,5 @@
 """The wheel, installed into a fresh environment: it needs nothing of the repository."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Curves: groups of runs, their mean and deviation, and figures."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

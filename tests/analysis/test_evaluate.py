@@ -1,7 +1,5 @@
 """scripts/evaluate.py: right figures, evaluation.json, the table, several runs, bounded memory."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

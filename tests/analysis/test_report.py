@@ -1,7 +1,5 @@
 """scripts/report.py: one file with everything in it, and what it says, in Chromium too."""
 
-from __future__ import annotations
-
 import base64
 import html
 import io

@@ -1,7 +1,5 @@
 """scripts/reproduce.py: its commands, and a small comparison carried out."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What is read of runs, in what they differ, what they are called, and tables of them."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Files of every source, made here, of a few images each."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 from collections.abc import Callable

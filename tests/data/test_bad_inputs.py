@@ -1,7 +1,5 @@
 """What a user reads where an option is wrong, or a file is missing, damaged or misshapen."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import os

@@ -1,7 +1,5 @@
 """What each source reads: which images are in which part, in which order, byte for byte."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import os

@@ -3,8 +3,6 @@
 One group of three processes does all that these tests compare.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial

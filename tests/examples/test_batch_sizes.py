@@ -1,7 +1,5 @@
 """examples/batch_sizes.py: when a target is reached, by which run, and the figure of it."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """examples/natural_gradient.py: its searches, its runs, and what it writes."""
 
-from __future__ import annotations
-
 import gzip
 import math
 import struct

@@ -1,7 +1,5 @@
 """examples/worlds.py: the numbers of each world, its page, its figure, and what the page claims."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A run as a user meets it: the command line, the files that it leaves, what it says meanwhile."""
 
-from __future__ import annotations
-
 import os
 import re
 import select

@@ -1,7 +1,5 @@
 """Policies around the loop: divergence, patience, averages, noise, images, W&B and TensorBoard."""
 
-from __future__ import annotations
-
 import math
 import re
 import sys

@@ -1,7 +1,5 @@
 """What choices mean: rules and metrics are what sets runs apart, and rates are those asked for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ Nothing that a saved run names is called or imported unless it is a part of ours
 scheduler of torch, or named by the user now. A command that is refused changes no file.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

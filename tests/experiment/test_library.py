@@ -1,7 +1,5 @@
 """What a notebook uses: load_run, features, load_data, named_rule, natural_metrics."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Mistakes on the command line: each is one line for a person, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

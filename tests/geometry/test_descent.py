@@ -1,7 +1,5 @@
 """Metrics, steepest descent, flows, proximal steps and geodesics against formulas."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

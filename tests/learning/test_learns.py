@@ -1,7 +1,5 @@
 """Natural reweighted wake-sleep lowers the exact divergence on a data set of known distribution."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

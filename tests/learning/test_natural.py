@@ -1,7 +1,5 @@
 """The natural direction of a whole step against dense blocks, unit by unit."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial

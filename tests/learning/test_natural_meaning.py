@@ -1,7 +1,5 @@
 """What the natural direction means: the enumerated Fisher matrix, and invariance."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import pytest

@@ -1,7 +1,5 @@
 """Products in bfloat16: what is rounded, what is not, and by how much gradients differ."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

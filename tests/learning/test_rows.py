@@ -1,7 +1,5 @@
 """Rows that a metric takes in, against slow loops over layers, units and samples."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """Rules and weightings: the published ones; what is no rule is refused by name."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

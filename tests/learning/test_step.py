@@ -1,7 +1,5 @@
 """One step of a learning rule: its gradients against autograd, its statistics, its manners."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """Log-likelihoods: exact against brute force, sampled against exact, in chunks; divergences."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """Machines: how they are made, and what a machine of any family of units can do."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """Noise: uniform to float32's own steps, the units of a row next to independent."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from cases import STANDARD_ERRORS, seeded

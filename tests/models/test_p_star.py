@@ -1,7 +1,5 @@
 """The bidirectional machine: log p~*, Z and p* from their streamed sums, against enumeration."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Images: shapes, range, seeds, means; chains against enumeration, with pixels held too; walks."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Networks and phases: what is clamped, what is drawn from what, what both networks say of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Units, one contract for every family: against autograd of A, sums or integrals, and samples."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Adam in the parents' eigenbasis against Adam of torch and dense projectors."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -3,8 +3,6 @@
 The references are a textbook version on dense matrices, and scipy's MINRES.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable

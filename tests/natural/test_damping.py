@@ -1,7 +1,5 @@
 """Tikhonov damping: constant, on a schedule, and adapted by Levenberg-Marquardt."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

@@ -4,8 +4,6 @@ What is special to one metric follows: running means, rows of several updates, l
 gradients that change in place.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """The Fisher matrix of a network: by autograd over every state, and by one block for each unit."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import pytest

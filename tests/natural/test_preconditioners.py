@@ -1,7 +1,5 @@
 """The basis that a layer's units share, and its preconditioner, against dense matrices."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The contract of every damped solver, against dense float64 blocks, over one list of cases."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

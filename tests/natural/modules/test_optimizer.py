@@ -1,7 +1,5 @@
 """`NaturalGradient` as a user of torch meets it: its step, its options, its state, its errors."""
 
-from __future__ import annotations
-
 import copy
 import math
 from typing import Any
