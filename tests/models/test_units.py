@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from cases import EXACT, STANDARD_ERRORS, assert_close, seeded
@@ -12,7 +11,7 @@ from families import Counts, Gauss, Pair
 from scipy.stats import norm, poisson
 from torch import Tensor
 
-from nws import HelmholtzMachine, exact_log_likelihood
+from nws import HelmholtzMachine
 from nws.errors import UserError
 from nws.models import Bipolar, Gaussian, Poisson
 from nws.models.poisson import LARGE
@@ -208,18 +207,6 @@ def test_log_densities_of_gaussian_units_are_those_of_the_data(scale: float) -> 
     logits = torch.linspace(-3, 5, 31, dtype=torch.float64)
     expected = norm.logpdf(x.numpy(), loc=scale * logits.numpy(), scale=scale)
     assert_close(log_prob(units, units.from_data(x), logits), torch.from_numpy(expected))
-
-
-def test_the_exact_likelihood_under_gaussian_units_is_a_mixture_of_normals() -> None:
-    machine = HelmholtzMachine([3, 2], visible=Gaussian(0.3), rng=seeded()).double()
-    x = torch.tensor([[0.1, 0.9, 0.4]], dtype=torch.float64)
-    prior = torch.sigmoid(machine.generator.layers[1].bias).detach().numpy()
-    weight, bias = (p.detach().numpy() for p in machine.generator.layers[0].parameters())
-    total = 0.0
-    for h in np.ndindex(2, 2):
-        chance = np.prod(np.where(h, prior, 1 - prior))
-        total += chance * np.prod(norm.pdf(x.numpy()[0], 0.3 * (weight @ h + bias), 0.3))
-    assert float(exact_log_likelihood(machine, x)) == pytest.approx(np.log(total), abs=EXACT)
 
 
 def test_log_probabilities_of_poisson_units_are_those_of_counts() -> None:

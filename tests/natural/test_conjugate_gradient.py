@@ -26,7 +26,7 @@ from solving import (
 )
 from torch import Tensor
 
-from nws.natural.operators import FEW, RowSpace
+from nws.natural.operators import FEW
 from nws.natural.preconditioners import find_basis
 from nws.natural.solvers.cg import Iterations, Progress, UntilAccurate, cg
 from nws.natural.solvers.minres import minres
@@ -272,22 +272,6 @@ def test_few_rows_take_twice_the_textbooks_iterations_in_their_own_space(
     assert solver.used_iterations == 2 * iterations
     if iterations == 1 and case.n > 20:
         assert (length - 1).abs().max() > 1e-2, "nothing to shorten"
-
-
-@pytest.mark.parametrize(
-    "case", [SolverCase(32, 785, 30, 0.2), SolverCase(60, 301, 40, 0.01)], ids=str
-)
-def test_the_rows_preconditioner_saves_iterations(
-    case: SolverCase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def needed() -> int:
-        solver = factored(pcg(1000, 1e-6), case)
-        solver.solve(case.gradient())
-        return solver.used_iterations
-
-    used = needed()
-    monkeypatch.setattr(RowSpace, "precondition", lambda self, vectors: vectors)
-    assert used < needed()
 
 
 def test_a_row_shorter_than_the_mean_leaves_the_preconditioner_positive() -> None:

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from nws.errors import UserError
 from nws.natural import Metric, Rows, UnitFisher
-from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker, Mean
+from nws.natural.metrics import Adaptive, Diagonal, Empirical, Fisher, Kronecker, Mean
 from nws.natural.preconditioners import Basis
 from nws.natural.solvers import Cholesky
 
@@ -265,7 +265,8 @@ def test_in_place_it_is_the_direction_times_the_scale_no_longer_than_it_may_be(
     assert all((each == 0).all() for each in in_place(metric, nothing, scale, shorten))
 
 
-def test_rows_are_made_at_a_refresh_alone() -> None:
+@pytest.mark.parametrize("make", [partial(Kronecker, rank=3), partial(Adaptive, 2)])
+def test_rows_are_made_at_a_refresh_alone(make: Callable[..., Metric]) -> None:
     def only_means(rows: Rows) -> Rows:
         def never() -> Tensor:
             raise AssertionError("rows were made in an ordinary step")
@@ -273,7 +274,7 @@ def test_rows_are_made_at_a_refresh_alone() -> None:
         means = rows.means
         return Rows(never, never, name=rows.name, weights=never, means=lambda: means)
 
-    metric, later = updated(Kronecker(rank=3, refresh_every=3), batch()), batch(1)
+    metric, later = updated(make(refresh_every=3), batch()), batch(1)
     for _ in range(2):
         updated(metric, [only_means(rows) for rows in later]).direction(gradients())
     with pytest.raises(AssertionError, match="were made"):  # the control: a refresh
