@@ -9,9 +9,7 @@ from nws.errors import UserError
 from nws.files import check_writable, read_text, remove_temporary, write_atomically
 
 
-def test_a_file_is_written_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_written_whole_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "below" / "file"
     write_atomically(file, b"first")
 

@@ -190,9 +190,7 @@ def test_runs_side_by_side(command: Command, folder: Path) -> None:
     assert "does not exist" in command(DIFF, str(folder / "0"), "nowhere").message()
 
 
-def test_the_end_of_a_search(
-    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_how_a_search_ends(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for job, (lr, value) in enumerate([(0.1, -9), (0.3, -7), (0.2, -8)]):
         path = make(f"search/{job}", [(1, 1, value)], lr=lr)
         overrides = [f"optimizer.lr={lr}", "name=my own", "resume=auto"]

@@ -135,9 +135,7 @@ def test_arrays_of_floats(dtype: type) -> None:
     assert np.array_equal(data.test.batch().numpy(), BITS[:2])
 
 
-def test_one_array_is_split_and_the_log_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_array_is_split_as_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Each image is in one part, in a random order that is always the same, of all containers."""
     images = np.arange(40, dtype=np.uint8)[:, None].repeat(9, 1)
     np.save(tmp_path / "my.npy", images)

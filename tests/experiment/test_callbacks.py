@@ -50,9 +50,7 @@ def test_a_loss_that_is_not_finite_names_step_layer_and_remedy(train: Command) -
     assert read_provenance("run")["state"] == "diverged"
 
 
-def test_numbers_that_are_not_finite_amid_a_run(
-    train: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numbers_not_finite_amid_a_run(train: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """A parameter ends it, or a loss. Its last checkpoint is good, and a small alpha is blamed."""
 
     def nan(learner: WakeSleep, result: Any) -> Any:
@@ -137,9 +135,7 @@ def vector(machine: HelmholtzMachine) -> torch.Tensor:
 
 @pytest.mark.parametrize("steps", [1, 7, 20])
 @pytest.mark.parametrize("options", [{"memory": 5}, {"memory": 1}, {"start": 0.5}, {"start": 0.74}])
-def test_an_average_is_the_weighted_mean_of_what_it_saw(
-    steps: int, options: dict[str, float]
-) -> None:
+def test_an_average_is_a_weighted_mean_of_all_it_saw(steps: int, options: dict[str, Any]) -> None:
     rng = torch.Generator().manual_seed(0)
     machine = HelmholtzMachine([4, 3, 2], rng=rng)
     average, seen = Average(**options), []
@@ -159,9 +155,7 @@ def test_an_average_is_the_weighted_mean_of_what_it_saw(
         assert (seen[-1] - expected).abs().max() > 1e3 * ROUNDING
 
 
-def test_an_average_leaves_training_alone_and_is_what_was_evaluated(
-    train: Command, finished: Path
-) -> None:
+def test_an_average_leaves_training_alone_and_is_evaluated(train: Command, finished: Path) -> None:
     plain = train("hydra.run.dir=plain", *FINISHED, "average=none").run
     states = [checkpoint(run) for run in (plain, finished)]
     for state in states:

@@ -54,9 +54,7 @@ def test_the_direction_is_the_dense_one_for_every_unit(case: Case) -> None:
 @both_rows
 @pytest.mark.parametrize("kind", METRICS)
 @pytest.mark.parametrize("rule_name", RULES)
-def test_every_choice_of_matrix_and_rows_with_every_rule(
-    rule_name: str, kind: str, rows: str
-) -> None:
+def test_every_matrix_and_rows_with_every_rule(rule_name: str, kind: str, rows: str) -> None:
     machine, x, options = CASE.machine(), CASE.data(), {"kind": kind, "generator_rows": rows}
     learner(CASE, machine, rule_name, **options).step(x)
     expected = expected_directions(CASE, machine, x, rule_name=rule_name, **options)
@@ -82,9 +80,7 @@ CHOSEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # options; what th
 
 @both_rows
 @pytest.mark.parametrize(("options", "told"), CHOSEN.values(), ids=CHOSEN)
-def test_rows_that_are_chosen_make_the_matrix(
-    options: dict[str, Any], told: dict[str, Any], rows: str
-) -> None:
+def test_rows_that_are_chosen_make_the_matrix(options: Any, told: Any, rows: str) -> None:
     """Evenly spaced rows have weights that sum to 1 again."""
     machine, x = CASE.machine(), CASE.data()
     learner(CASE, machine, **options, generator_rows=rows).step(x, told.get("other"))

@@ -74,9 +74,7 @@ def test_the_joint_fisher_matrix_is_block_diagonal_with_one_block_per_unit(
 
 @each_network
 @each_units
-def test_the_direction_of_every_state_is_that_of_the_joint_fisher_matrix(
-    units: str, which: int
-) -> None:
+def test_the_direction_of_every_state_is_that_of_the_joint_matrix(units: str, which: int) -> None:
     machine = random_machine((3, 2, 2), units, seed=3)
     exact, network = joint_fisher(machine, which), network_of(machine, which)
     blocks = [[exact.matrix[unit, unit] for unit in layer] for layer in exact.units]
@@ -95,9 +93,7 @@ def test_the_direction_of_every_state_is_that_of_the_joint_fisher_matrix(
 
 @each_network
 @each_units
-def test_the_empirical_fisher_is_the_true_one_only_where_the_rows_are_the_models(
-    units: str, which: int
-) -> None:
+def test_the_empirical_fisher_is_the_true_one_on_own_rows_alone(units: str, which: int) -> None:
     """Negative control: weights (y - p)^2 instead of p (1 - p).
 
     They pass where the network itself draws the targets.

@@ -92,9 +92,7 @@ def test_bad_options_are_refused_by_name(option: str, values: list[Any], expecte
 
 
 @pytest.mark.parametrize(("option", "value", "message"), WRONG)
-def test_what_is_no_function_is_found_before_the_first_step(
-    option: str, value: Any, message: str
-) -> None:
+def test_what_cannot_be_called_is_found_at_once(option: str, value: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         Rule("mine", **{option: value})
 

@@ -219,9 +219,7 @@ def test_weights_taken_for_one_another_fail_the_same_comparison() -> None:
 
 
 @each_units
-def test_generators_gradient_is_that_of_the_log_likelihood_where_recognition_is_exact(
-    units: str,
-) -> None:
+def test_the_generator_follows_the_log_likelihood_where_recognition_is_exact(units: str) -> None:
     """With q(h|x) = p(h|x), Fisher's identity: E_q[grad log p(x, h)] = grad log p(x).
 
     Here over K = 40,000 samples.
@@ -245,9 +243,7 @@ def test_generators_gradient_is_that_of_the_log_likelihood_where_recognition_is_
 
 @pytest.mark.parametrize("baseline", [False, True])
 @each_case
-def test_bihm_follows_the_gradient_of_its_estimate_of_log_p_tilde(
-    case: Case, baseline: bool
-) -> None:
+def test_bihm_follows_the_gradient_of_its_estimated_log_p_tilde(case: Case, baseline: bool) -> None:
     """Exactly so without the baseline; with it, 1/K of each sample's grad log q is taken off."""
     machine, x, baseline = case.machine(), case.data(), baseline and case.samples > 1
     rule = make_rule("bihm", case.samples, baseline=baseline)

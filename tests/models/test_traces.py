@@ -54,9 +54,7 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
 
 @each_case
 @pytest.mark.parametrize("upward", [False, True], ids=["generator", "recognition"])
-def test_log_prob_and_its_gradient_are_the_plain_bernoulli_formulas(
-    case: Case, upward: bool
-) -> None:
+def test_log_prob_and_gradient_are_the_plain_bernoulli_formulas(case: Case, upward: bool) -> None:
     machine = case.machine()
     bits = [torch.randint(2, (6, size), generator=seeded(3)).double() for size in case.sizes]
     network = machine.networks[upward]
@@ -99,9 +97,7 @@ def assert_consistent(machine: HelmholtzMachine, trace: Trace, bound: float) -> 
 
 @pytest.mark.parametrize("soft", [False, True], ids=["bits", "intensities"])
 @each_case
-def test_a_trace_is_clamped_or_drawn_and_both_networks_are_evaluated(
-    case: Case, soft: bool
-) -> None:
+def test_a_trace_is_clamped_or_drawn_and_both_networks_see_it(case: Case, soft: bool) -> None:
     machine, x = case.machine(), case.data(soft)
     clamped = machine.wake(x, case.samples, case.rng())
     assert clamped.samples == case.samples and len(clamped.values) == case.batch * case.samples

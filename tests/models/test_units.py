@@ -74,9 +74,7 @@ def test_mean_and_curvature_are_the_derivatives_of_the_log_partition(units: Unit
 
 @families
 @pytest.mark.parametrize("logit", [-3.0, -0.4, 0.0, 1.5, 3.0])
-def test_probabilities_sum_to_one_and_have_the_mean_and_the_curvature(
-    units: Units, logit: float
-) -> None:
+def test_probabilities_sum_to_one_with_the_mean_and_curvature(units: Units, logit: float) -> None:
     values, widths = grid(units, logit)
     a = torch.full_like(values, logit)
     p = log_prob(units, values, a).exp() * widths
@@ -275,9 +273,7 @@ WRONG: dict[str, Units] = {
 
 
 @pytest.mark.parametrize(("message", "family"), WRONG.items(), ids=range(len(WRONG)))
-def test_a_mistake_in_a_family_is_found_where_the_machine_is_made(
-    message: str, family: Units
-) -> None:
+def test_a_mistake_in_a_family_is_found_when_a_machine_is_made(message: str, family: Units) -> None:
     for units in ((family, None), ("binary", family)):
         with pytest.raises(UserError, match=f"units of the class Spoiled: {message}"):
             HelmholtzMachine([4, 3], *units)

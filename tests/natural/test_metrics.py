@@ -241,9 +241,7 @@ def in_place(metric: Kronecker, given: list[Tensor], scale: Tensor, *more: Any) 
 
 
 @pytest.mark.parametrize("rank", [0, 3, "full"])
-def test_in_place_it_is_the_direction_times_the_scale_no_longer_than_it_may_be(
-    rank: int | str,
-) -> None:
+def test_in_place_it_is_the_scaled_direction_no_longer_than_it_may_be(rank: int | str) -> None:
     """The length is by the metric's own matrices."""
     metric, scale = updated(Kronecker(rank=rank), batch()), torch.tensor(1.5, dtype=torch.float64)
     free = [scale * each for each in metric.direction(gradients(0))]

@@ -124,9 +124,7 @@ def test_a_covariance_without_an_eigenbasis_is_an_error_that_says_what_to_do() -
 
 @pytest.mark.parametrize("alpha", [0.2, 1e-3])
 @pytest.mark.parametrize("rank", [0, 8, 101])
-def test_the_basis_is_refreshed_every_so_many_updates_and_the_mean_at_each(
-    rank: int, alpha: float
-) -> None:
+def test_the_basis_is_refreshed_at_times_and_the_mean_always(rank: int, alpha: float) -> None:
     precondition, vectors, basis = SharedPreconditioner(rank, 3), REALISTIC.gradient(), None
     for batch in range(5):
         fisher = REALISTIC.fisher(batch)
