@@ -171,9 +171,6 @@ def test_images_of_a_run(tmp_path: Path) -> None:
     assert found is not None and found[1] == "plain one" and picture(found[0]).size == (9, 9)
 
 
-# --- in a browser ---------------------------------------------------------------------------------
-
-
 @pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium")
 def test_in_chromium(command: Command, reported: Path, tmp_path: Path) -> None:
     """The curves are drawn, a table is sorted, and no script fails."""

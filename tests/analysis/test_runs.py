@@ -31,9 +31,6 @@ def made(*overrides: str, **values: Any) -> Run:
     return Run(Path("a"), "a", config, metrics, {"overrides": list(overrides)})
 
 
-# --- reading --------------------------------------------------------------------------------------
-
-
 def test_a_directory_stands_for_the_runs_below_it(make: Make, tmp_path: Path) -> None:
     paths = [make(f"sweep/{job}", [(1, 1, -5)], seed=job) for job in (2, 10, 0)]
     (make("sweep/empty", []) / "metrics.csv").unlink()  # a job that has no evaluation yet
@@ -69,9 +66,6 @@ def test_what_cannot_be_read(make: Make) -> None:
         read_run(path)
 
 
-# --- in what they differ --------------------------------------------------------------------------
-
-
 def test_what_follows_from_the_algorithm_tells_nothing_more() -> None:
     one, other = made(config=RWS | ADAM), made(config=NRWS | SGD | {"name": "b"})
     assert differing_keys([one, other]) == ["algorithm.name"]
@@ -99,9 +93,6 @@ def test_names_of_keys_and_values() -> None:
     assert list(short_names(clash).values()) == clash
     with pytest.raises(UserError, match=r"'lr' is the end of several keys: trainer\.lr, opt"):
         find_key("lr", clash)
-
-
-# --- tables ---------------------------------------------------------------------------------------
 
 
 def test_means_are_over_the_runs_that_share_all_but_the_seed(make: Make) -> None:

@@ -110,9 +110,6 @@ def test_labels_are_as_many_as_the_images() -> None:
         nd.RawImages(GOOD, GOOD, GOOD, (3, 4), labels={**numbers, "valid": torch.arange(3)})
 
 
-# --- files ----------------------------------------------------------------------------------------
-
-
 def header(shape: str, dtype: str = "'|u1'") -> bytes:
     """The header of a .npy file."""
     text = f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}, }}".encode()

@@ -153,9 +153,6 @@ def test_every_choice_trains(command: Command, number: int) -> None:
     assert rows and all(row["valid/log_likelihood"] for row in rows)
 
 
-# --- help, and where a run comes from -------------------------------------------------------------
-
-
 def test_help(command: Command) -> None:
     shown = command("train.py", "--help")
     assert shown.code == 0 and shown.out.startswith(f"usage: python {ROOT / 'train.py'} [-m]")

@@ -39,9 +39,6 @@ def spoil(monkeypatch: pytest.MonkeyPatch, at: int, how: Callable[[WakeSleep, An
     monkeypatch.setattr(WakeSleep, "step", step)
 
 
-# --- divergence -----------------------------------------------------------------------------------
-
-
 def test_a_loss_that_is_not_finite_names_step_layer_and_remedy(train: Command) -> None:
     message = train("optimizer=sgd", "optimizer.lr=3e38", "hydra.run.dir=run").message()
     assert re.search(r"step 2: the loss of (generator|recognition) layer \d is not finite", message)
@@ -87,9 +84,6 @@ def test_a_step_that_raises_and_a_callback_that_ends(
     assert "step 9: lost; " in message and "last.pt (step 6) is the last good checkpoint" in message
 
 
-# --- patience -------------------------------------------------------------------------------------
-
-
 def test_patience_ends_a_run_and_more_goes_on(
     train: Command, interrupt: Interrupt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,9 +118,6 @@ def test_a_job_far_below_the_others_of_its_sweep_is_pruned(train: Command) -> No
         "callbacks.pruning.evaluations=1", "callbacks.pruning.runs=1", "optimizer.lr=1e-6"
     )
     assert alone.code == 0 and alone.warnings == []  # the control: no sweep
-
-
-# --- averages -------------------------------------------------------------------------------------
 
 
 def vector(machine: HelmholtzMachine) -> torch.Tensor:
@@ -175,9 +166,6 @@ def test_an_average_leaves_training_alone_and_is_evaluated(train: Command, finis
     assert checkpoint(tail)["callbacks"]["average"]["count"] == 5
 
 
-# --- noise and images -----------------------------------------------------------------------------
-
-
 def test_noise_and_images_leave_training_alone(train: Command, finished: Path) -> None:
     more = ("callbacks.noise_scale.batches=3", "callbacks.images.every=0.5")
     shown = train("hydra.run.dir=shown", *FINISHED, *more).run
@@ -194,8 +182,6 @@ def test_noise_and_images_leave_training_alone(train: Command, finished: Path) -
     for run in (shown, off):
         assert flatten(checkpoint(run)["machine"]) == flatten(checkpoint(finished)["machine"])
 
-
-# --- loggers --------------------------------------------------------------------------------------
 
 ON = "logger=wandb_offline"
 

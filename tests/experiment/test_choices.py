@@ -28,9 +28,6 @@ def networks(run: Path) -> dict[str, torch.Tensor]:
     }
 
 
-# --- rules and metrics ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("plain", ["ws", "rws", "bihm", "vimco"])
 @pytest.mark.parametrize("choice", ["", "metric=fisher", "natural_metric=fisher"])
 def test_a_natural_rule_is_the_plain_one_with_a_metric_and_sgd(plain: str, choice: str) -> None:
@@ -61,9 +58,6 @@ def test_no_choice_of_solver_damping_or_metric_is_another_in_disguise(train: Com
     plain = train("algorithm=rws", "optimizer=sgd", "hydra.run.dir=plain", *SHORT[2:]).run
     without = train(*SHORT, "metric=euclidean", "hydra.run.dir=without").run
     assert flatten(checkpoint(plain)["machine"]) == flatten(checkpoint(without)["machine"])
-
-
-# --- rates ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd", "soap", "muon", "schedule_free"])

@@ -101,9 +101,6 @@ def test_a_missing_plugin_says_how_to_get_it(sweep: Command, tmp_path: Path) -> 
     assert "hydra/launcher" in message and list(tmp_path.iterdir()) == []
 
 
-# --- the boundary of programs ---------------------------------------------------------------------
-
-
 def test_a_defect_is_one_line(train: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its traceback is in a file; NWS_DEBUG=1 raises it."""
     from nws.learning import WakeSleep

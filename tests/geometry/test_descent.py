@@ -161,9 +161,6 @@ def test_kl_is_half_the_squared_distance_nearby() -> None:
     assert float(2 * kl / fisher_rao_distance(p, q) ** 2) == pytest.approx(1, abs=5e-3)
 
 
-# --- mistakes -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("message", "mistake"),
     {

@@ -39,9 +39,6 @@ both_rows = pytest.mark.parametrize("rows", ROWS)
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-# --- the direction --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_the_direction_is_the_dense_one_for_every_unit(case: Case) -> None:
     machine, x = case.machine(), case.data(soft=True)
@@ -211,8 +208,6 @@ def test_the_matrix_and_alpha_of_the_last_refresh_serve_until_the_next(refresh_e
                 assert relative_error(actual, other) > 1e-3
         optimizer.step()
 
-
-# --- the trust region -----------------------------------------------------------------------------
 
 RATE = 0.7
 

@@ -107,8 +107,6 @@ def test_a_rule_that_does_not_train_recognition_is_refused() -> None:
         Rule("mine", 1, vimco)
 
 
-# --- weightings -----------------------------------------------------------------------------------
-
 WEIGHTINGS: dict[str, tuple[Weighting, float]] = {  # and the exponent that it stands for
     "uniform": (uniform, 0.0),
     "importance": (importance, 1.0),

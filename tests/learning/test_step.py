@@ -97,9 +97,6 @@ def assert_step(
     assert_close(result.layer_losses, torch.cat(layers), bound)
 
 
-# --- gradients and statistics ---------------------------------------------------------------------
-
-
 # rule, as many dreams as are asked for, intensities in place of bits
 STEPS: list[tuple[str, int | None, bool]] = [
     *((name, None, soft) for name in RULES for soft in (False, True)),
@@ -300,9 +297,6 @@ def test_bihms_baseline_changes_no_expectation_and_takes_noise_away() -> None:
     assert ((without.mean(0) - with_.mean(0)).abs() < STANDARD_ERRORS * error).all()
     assert (with_.var(0) < without.var(0) / 2).all()
     assert (with_.mean(0).abs() > STANDARD_ERRORS * error).any()  # and the gradient is not just 0
-
-
-# --- manners --------------------------------------------------------------------------------------
 
 
 @each_units

@@ -24,8 +24,6 @@ from nws.models import HelmholtzMachine, Trace, exact_log_likelihood, kl_diverge
 from nws.models.likelihood import all_values, can_enumerate
 from nws.models.units import NAMED
 
-# --- exact ----------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("soft", [False, True], ids=["bits", "intensities"])
 @pytest.mark.parametrize("case", CASES)
@@ -56,9 +54,6 @@ def test_enumeration_of_units_with_three_values_or_endless_ones() -> None:
     endless = random_machine((3, 2), Gauss())
     machines = [(machine, True), (HelmholtzMachine((4, 2000)), False), (endless, False)]
     assert all(can_enumerate(each, 8) == possible for each, possible in machines)
-
-
-# --- importance-sampled ---------------------------------------------------------------------------
 
 
 def with_exact_recognition(machine: HelmholtzMachine) -> HelmholtzMachine:
@@ -165,9 +160,6 @@ def test_extreme_log_weights_neither_overflow_nor_vanish() -> None:
 def test_bad_counts_and_data_are_refused(pixel: float, samples: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         log_likelihood(HelmholtzMachine([4, 3]), torch.full((2, 4), pixel), samples)
-
-
-# --- Kullback-Leibler divergence ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -57,9 +57,6 @@ def test_x_of_another_shape_is_refused(x: Tensor) -> None:
         HelmholtzMachine((3, 2)).wake(x)
 
 
-# --- likelihoods and images of any family ---------------------------------------------------------
-
-
 @pytest.mark.parametrize("visible", [None, Gauss(), Counts(), "binary"])
 def test_the_exact_log_likelihood_of_any_family_is_brute_force(visible: Any) -> None:
     machine = small_machine((Pair(), visible), (3, 2, 2))

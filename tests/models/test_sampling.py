@@ -51,8 +51,6 @@ def test_reconstructions_average_over_recognition(sizes: tuple[int, ...], units:
     assert_mean(reconstruct(machine, x.expand(20_000, -1), seeded(1)), expected)
 
 
-# --- chains ---------------------------------------------------------------------------------------
-
 CHAINS = 6_000
 SIZES = (4, 3, 2)
 

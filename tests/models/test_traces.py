@@ -49,9 +49,6 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
     return all(map(torch.equal, one, other))
 
 
-# --- networks -------------------------------------------------------------------------------------
-
-
 @each_case
 @pytest.mark.parametrize("upward", [False, True], ids=["generator", "recognition"])
 def test_log_prob_and_gradient_are_the_plain_bernoulli_formulas(case: Case, upward: bool) -> None:
@@ -67,9 +64,6 @@ def test_log_prob_and_gradient_are_the_plain_bernoulli_formulas(case: Case, upwa
     log_prob.sum().backward()
     gradient = expected.gradient(bits, torch.ones(len(bits[0]), dtype=torch.float64))
     assert_close(reference.flatten(network.layers, gradients=True), gradient, case.tolerance)
-
-
-# --- what a trace says ----------------------------------------------------------------------------
 
 
 def assert_consistent(machine: HelmholtzMachine, trace: Trace, bound: float) -> None:

@@ -58,9 +58,6 @@ def grid(units: Units, logit: float) -> tuple[Tensor, Tensor]:
     return values, torch.full_like(values, float(values[1] - values[0]))
 
 
-# --- the formulas ---------------------------------------------------------------------------------
-
-
 @families
 def test_mean_and_curvature_are_the_derivatives_of_the_log_partition(units: Units) -> None:
     mean = units.mean(LOGITS)
@@ -107,9 +104,6 @@ def test_extreme_logits_give_finite_numbers(units: Units, dtype: torch.dtype) ->
         assert found.isfinite().all() and found.dtype == dtype
     assert log_prob(units, values, logits).isfinite().all()
     assert log_prob(units, values, logits.flip(0)).isfinite().all()
-
-
-# --- samples, encodings ---------------------------------------------------------------------------
 
 
 @families
@@ -244,9 +238,6 @@ def test_counting_ends() -> None:
 def test_a_wrong_scale_is_refused(family: type[Any], scale: Any) -> None:
     with pytest.raises(UserError, match=r"model\.visible\.scale must be a number from 1e-6 to 1e6"):
         family(scale)
-
-
-# --- by name, in spans, and with mistakes ---------------------------------------------------------
 
 
 def spoiled(base: type[Units], **methods: Callable[..., Any]) -> Units:

@@ -66,9 +66,6 @@ class Recorded:
         return progress.iteration >= self.number
 
 
-# --- the iterations -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["none", "a view", "rough", "exact"])
 def test_each_iteration_is_the_textbooks(kind: str) -> None:
     """And a gain is what it takes off the squared error (Hestenes & Stiefel 1952, theorem 6:1).
@@ -127,9 +124,6 @@ def test_each_iterate_of_minres_is_that_of_scipy() -> None:
         expected, _ = scipy.sparse.linalg.minres(matrix, right, rtol=1e-300, maxiter=iterations)
         found, _ = minres(lambda v: v @ tensor, torch.from_numpy(right)[None], iterations, 0.0)
         np.testing.assert_allclose(found[0].numpy(), expected, rtol=1e-8, atol=1e-10)
-
-
-# --- when to stop ---------------------------------------------------------------------------------
 
 
 def test_until_accurate_sums_what_is_left_and_not_the_gains() -> None:

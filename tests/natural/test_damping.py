@@ -34,9 +34,6 @@ def alphas(damping: Damping, steps: int) -> list[float]:
     return values
 
 
-# --- constant and on a schedule -------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [

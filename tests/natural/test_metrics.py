@@ -202,9 +202,6 @@ def test_errors_name_the_layer_at_any_step(name: str, steps: int) -> None:
         updated(METRICS[name][0](), batch(), -torch.ones(()))
 
 
-# --- reports --------------------------------------------------------------------------------------
-
-
 def test_each_layer_has_a_solver_of_its_own_and_the_report_is_that_of_the_worst() -> None:
     metric, given, worst = updated(Fisher(partial(pcg, 2)), batch()), gradients(), []
     first = list(metric.solvers)
@@ -215,9 +212,6 @@ def test_each_layer_has_a_solver_of_its_own_and_the_report_is_that_of_the_worst(
     assert metric.report()["iterations"] == 4  # twice as many where there are few rows
     assert metric.report()["residual"] == pytest.approx(max(worst), rel=1e-6)
     assert min(worst) < 0.5 * max(worst) and updated(metric, batch(1)).solvers == first
-
-
-# --- the Kronecker metric: low rank, and in place -------------------------------------------------
 
 
 @pytest.mark.parametrize("rank", [0, 1, 8])

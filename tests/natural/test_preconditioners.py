@@ -22,8 +22,6 @@ from nws.errors import UserError
 from nws.natural.operators import Rows, SharedCurvature, UnitFisher
 from nws.natural.preconditioners import KEEP, SharedPreconditioner, Unpreconditioned, find_basis
 
-# --- what units share -----------------------------------------------------------------------------
-
 
 def test_what_units_share_is_scale_mean_and_covariance() -> None:
     """Of an operator by its own weights; of rows by theirs, all alike unless given."""
@@ -42,9 +40,6 @@ def test_what_units_share_is_scale_mean_and_covariance() -> None:
         expected_covariance = covariance_of(fisher.inputs, each, shared.mean)
         assert_close(about_mean.T @ about_mean, expected_covariance)
     assert float((alike.mean - given.mean).norm()) > 1e-2
-
-
-# --- the basis ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["plain", "degenerate", "saturated"])
@@ -117,9 +112,6 @@ def test_a_covariance_without_an_eigenbasis_is_an_error_that_says_what_to_do() -
         UserError, match=r"generator\.2: .* has no eigenbasis .*; lower optimizer\.lr"
     ):
         find_basis(shared.centred(), 3, name="generator.2")
-
-
-# --- the preconditioner ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("alpha", [0.2, 1e-3])
