@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nws.errors import UserError
-from nws.files import check_writable, read_text, remove_temporary, write_atomically
+from nws.files import read_text, remove_temporary, write_atomically
 
 
 def test_a_file_is_written_whole_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,10 +39,3 @@ def test_what_is_not_read(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=reason):
             read_text(tmp_path / name, 99)
     assert read_text(tmp_path / "large", 100) == 100 * "\0"
-
-
-@pytest.mark.parametrize("name", ["", "file/below"])
-def test_what_cannot_be_written(tmp_path: Path, name: str) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"add a name|choose another place"):
-        check_writable(tmp_path / name)

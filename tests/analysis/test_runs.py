@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -53,17 +52,6 @@ def test_what_a_run_says_of_itself(make: Make) -> None:
     (path / "provenance.json").write_text('{"state": "stopped", "ms_per_step": 5, "steps": 34}')
     run = read_run(path)
     assert (run.state, run.ms_per_step, run.steps) == ("stopped", 5.0, 34)
-
-
-def test_what_cannot_be_read(make: Make) -> None:
-    """Pipes and files without end are refused at once: no program waits for them."""
-    path = make("damaged", [(1, 1, "five")])
-    with pytest.raises(UserError, match=r"metrics\.csv cannot be read.*five"):
-        read_run(path)
-    (path / "metrics.csv").unlink()
-    os.mkfifo(path / "metrics.csv")
-    with pytest.raises(UserError, match=r"metrics\.csv is no regular file"):
-        read_run(path)
 
 
 def test_what_follows_from_the_algorithm_tells_nothing_more() -> None:

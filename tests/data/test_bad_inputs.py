@@ -93,21 +93,14 @@ GOOD = torch.zeros(4, 12, dtype=torch.uint8)
         ("train", GOOD.float(), r"train must be bytes .* of shape \(N, 12\) .*got torch.float32"),
         ("unlabeled", GOOD[:0], r"unlabeled must be bytes .* of shape \(0, 12\)"),
         ("valid", GOOD + 2, "valid must be bytes .*got a byte of 2, where 1 means intensity 1"),
+        ("labels", {"test": torch.zeros(3)}, r"labels of test must be one for each of its 4 im"),
     ],
 )
 def test_raw_images(part: str, images: Any, message: str) -> None:
-    arrays = {"train": GOOD, "valid": GOOD, "test": GOOD}
+    arrays: Any = {"train": GOOD, "valid": GOOD, "test": GOOD, "labels": {"test": torch.zeros(4)}}
     nd.RawImages(**arrays, shape=(3, 4), maximum=1)  # the control
     with pytest.raises(UserError, match=message):
         nd.RawImages(**{**arrays, part: images}, shape=(3, 4), maximum=1)
-
-
-def test_labels_are_as_many_as_the_images() -> None:
-    numbers = {part: torch.arange(4) for part in ("train", "valid", "test")}
-    nd.RawImages(GOOD, GOOD, GOOD, (3, 4), labels=numbers)  # the control
-    message = r"labels of valid must be one for each of its 4 images, got shape \(3,\)"
-    with pytest.raises(UserError, match=message):
-        nd.RawImages(GOOD, GOOD, GOOD, (3, 4), labels={**numbers, "valid": torch.arange(3)})
 
 
 def header(shape: str, dtype: str = "'|u1'") -> bytes:
@@ -150,6 +143,7 @@ FILES: list[tuple[str, bytes | None, str]] = [  # None: a named pipe, which is n
     (TEST_GZ, b"<html>not found</html>", IDX),
     (TEST_GZ[:-3], TEN[:-13], IDX),
     (TEST_GZ[:-3], TERABYTES, IDX),
+    ("MNIST/raw/t10k-labels-idx1-ubyte", b"no file of labels", IDX),
     ("MNIST/raw/train-images-idx3-ubyte", TEN, r"train must be .*shape \(0, 12\)"),
     ("TFD/TFD_48x48.mat", None, "expected the file .*TFD_48x48.mat, found none"),
     ("TFD/TFD_48x48.mat", b"<html>not found</html>" * 20, "expected a MATLAB file"),

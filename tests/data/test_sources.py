@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import SMALL, Command, idx
+from conftest import idx
 from data_files import (
     FOLDS,
     GREY,
@@ -161,20 +161,11 @@ def test_shape_of_flat_images(pixels: int, option: Any, shape: tuple[int, int]) 
 # --- pictures -------------------------------------------------------------------------------------
 
 
-def test_training_on_a_folder_that_is_split(command: Command, tmp_path: Path) -> None:
-    """The log of the run says how the images were split."""
-    for number, image in enumerate(GREY[:30]):
-        write_picture(tmp_path / "mine" / f"class_{number % 3}" / f"{number:02}.PNG", image)
-    for name in ("notes.txt", ".hidden.png"):
-        (tmp_path / "mine" / name).write_text("no image")
-    options = ("data=folder", "data.path=mine", "data.size=4", "trainer.batch_size=12")
-    outcome = command("train.py", *SMALL, *options)
-    assert outcome.code == 0, outcome.err
-    log = (outcome.run / "train.log").read_text()
-    assert f"{tmp_path}/mine: 30 images, split at random" in log and "24 to train on" in log
-
-
 def test_a_folder_with_parts(tmp_path: Path) -> None:
+    """Hidden files, and those that are no images, are left out."""
+    (tmp_path / "train").mkdir()
+    for name in ("notes.txt", ".hidden.png"):
+        (tmp_path / "train" / name).write_text("no image")
     for number, image in enumerate(GREY):
         part = ("train", "valid", "test")[(number >= 40) + (number >= 50)]
         write_picture(tmp_path / part / f"{number:02}.png", image)
