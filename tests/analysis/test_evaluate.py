@@ -17,7 +17,8 @@ from conftest import Command
 from written import TEST
 
 from nws.analysis import evaluation
-from nws.analysis.evaluation import bootstrap_interval
+from nws.analysis.evaluation import bootstrap_interval, read_rows
+from nws.errors import UserError
 from nws.experiment.loading import load_run
 from nws.models import likelihood
 from nws.models.likelihood import TRUSTED_ESS, Z_INNER, Z_SAMPLES
@@ -140,6 +141,14 @@ def test_a_single_data_point_has_no_standard_error(command: Command, trained: Pa
     assert "NaN" not in (run / "evaluation.json").read_text() and row["interval_95"] is None
     assert row["standard_error"] is row["log_p_star_standard_error"] is None
     assert row["log_z_standard_error"] is None and (row["data_points"], row["ess"]) == (1, 1)
+
+
+def test_what_is_no_list_of_rows_is_left_alone(trained: Path) -> None:
+    file = trained / "rws" / "evaluation.json"
+    for text in ("3", "[3]", "[{}]", "{}3"):
+        file.write_text(text)
+        with pytest.raises(UserError, match="is not the list that evaluate.py writes"):
+            read_rows(file.parent)
 
 
 def test_the_table_has_a_line_for_each_run(command: Command, trained: Path) -> None:
