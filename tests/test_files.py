@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nws.errors import UserError
-from nws.files import read_text, remove_temporary, write_atomically
+from nws.files import remove_temporary, write_atomically
 
 
 def test_a_file_is_written_whole_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,15 +27,3 @@ def test_what_killed_processes_left_goes(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     remove_temporary(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "last.pt", "my.tmp"]
-
-
-def test_what_is_not_read(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "large").write_bytes(bytes(100))
-    for name, reason in (
-        ("pipe", "no regular file"), ("large", "at most 99"), ("missing", "No such file"),
-        ("", "no regular file"),
-    ):  # fmt: skip
-        with pytest.raises(UserError, match=reason):
-            read_text(tmp_path / name, 99)
-    assert read_text(tmp_path / "large", 100) == 100 * "\0"
