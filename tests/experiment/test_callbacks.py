@@ -25,7 +25,6 @@ from nws.models import HelmholtzMachine
 
 LL = "valid/log_likelihood"
 ROUNDING = 1e-5  # relative, of some 20 updates in float32
-FAR = ("optimizer=sgd", "scheduler=constant", "callbacks.divergence.every=1", "hydra.run.dir=run")
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, at: int, how: Callable[[WakeSleep, Any], Any]) -> None:
