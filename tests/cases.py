@@ -1,7 +1,5 @@
 """One seeded list of machines and batches for every test, the rules, the tolerances and why."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal

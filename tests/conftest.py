@@ -2,8 +2,6 @@
 runs by.
 """
 
-from __future__ import annotations
-
 import csv
 import importlib.util
 import itertools

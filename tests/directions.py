@@ -1,7 +1,5 @@
 """What the tests of natural steps share: the dense direction of a step, from the same seed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -95,7 +93,7 @@ class StepRows:
     @staticmethod
     def draw(
         machine: HelmholtzMachine, x: Tensor, samples: int, rng: Any, exponent: float = 1
-    ) -> StepRows:
+    ) -> "StepRows":
         wake = machine.wake(x, samples, rng)
         dream = machine.dream(len(wake.values), rng)
         bits = reference.bits_of(wake)
@@ -104,7 +102,7 @@ class StepRows:
         return StepRows(bits, reference.bits_of(dream), weights, uniform)
 
     @staticmethod
-    def join(parts: Sequence[StepRows]) -> StepRows:
+    def join(parts: Sequence["StepRows"]) -> "StepRows":
         """Of parts of a batch that are alike in size."""
         wake, dream = (
             [torch.cat(layer) for layer in zip(*each, strict=True)]

@@ -1,7 +1,5 @@
 """Families of the tests' own: a user who needs a further one writes as much as each of these."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

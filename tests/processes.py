@@ -1,7 +1,5 @@
 """Several processes on this machine, forked from the test: no import is paid twice."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle

@@ -8,8 +8,6 @@ Parameters of a network lie in one flat vector theta (P,): layer by layer as in 
 unit by unit, of a unit its weights and then its bias.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 from typing import Literal, NamedTuple

@@ -9,8 +9,6 @@ the order of streams, graphs. A tensor is a wrapper, and every operation of torc
 `_compute`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
@@ -85,7 +83,7 @@ class SimulatedTensor(Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
-    def __new__(cls, inner: Tensor) -> SimulatedTensor:
+    def __new__(cls, inner: Tensor) -> "SimulatedTensor":
         wrapped: Any = Tensor._make_wrapper_subclass(
             cls, inner.size(), strides=inner.stride(), storage_offset=inner.storage_offset(),
             dtype=inner.dtype, layout=inner.layout,
@@ -298,7 +296,7 @@ SURFACE: dict[Any, Callable[[Any, Any, dict[str, Any]], Any]] = {
 class SimulatedGenerator(CPU_GENERATOR):
     """A generator that remembers its device."""
 
-    def __new__(cls, device: Any = "cpu") -> SimulatedGenerator:
+    def __new__(cls, device: Any = "cpu") -> "SimulatedGenerator":
         made = super().__new__(cls)
         made.place = torch.device(device)
         return made

@@ -1,7 +1,5 @@
 """Stand-ins for SLURM's commands: sbatch keeps the script, which runs on this machine."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

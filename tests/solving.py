@@ -1,7 +1,5 @@
 """What tests of solvers and metrics share: dense float64 references, errors, solvers by name."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from functools import partial

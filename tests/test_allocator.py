@@ -1,7 +1,5 @@
 """Freed memory stays with a process: taking it again costs no page faults."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """README.md and docs/ hold what they promise: commands, examples, names, links and length."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

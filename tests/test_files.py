@@ -1,19 +1,15 @@
 """Files are written whole or not at all, and only regular ones of a sane size are read."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
 import pytest
 
 from nws.errors import UserError
-from nws.files import check_writable, read_text, remove_temporary, write_atomically
+from nws.files import remove_temporary, write_atomically
 
 
-def test_a_file_is_written_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_written_whole_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "below" / "file"
     write_atomically(file, b"first")
 
@@ -31,22 +27,3 @@ def test_what_killed_processes_left_goes(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     remove_temporary(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "last.pt", "my.tmp"]
-
-
-def test_what_is_not_read(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "large").write_bytes(bytes(100))
-    for name, reason in (
-        ("pipe", "no regular file"), ("large", "at most 99"), ("missing", "No such file"),
-        ("", "no regular file"),
-    ):  # fmt: skip
-        with pytest.raises(UserError, match=reason):
-            read_text(tmp_path / name, 99)
-    assert read_text(tmp_path / "large", 100) == 100 * "\0"
-
-
-@pytest.mark.parametrize("name", ["", "file/below"])
-def test_what_cannot_be_written(tmp_path: Path, name: str) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"add a name|choose another place"):
-        check_writable(tmp_path / name)

@@ -1,7 +1,5 @@
 """The laws of the layout: who may import whom, how long things may be, and what conf/ says."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

@@ -1,7 +1,5 @@
 """The cells of every notebook run, one after the other, as a kernel would run them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

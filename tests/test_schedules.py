@@ -1,7 +1,5 @@
 """Schedules: values at the start, in the middle, at the end, after it, and in a warm-up."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The simulated device refuses and notes what a real one does; what it lets pass, it computes."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 

@@ -1,9 +1,6 @@
 """The wheel, installed into a fresh environment: it needs nothing of the repository."""
 
-from __future__ import annotations
-
 import os
-import signal
 import subprocess
 import sys
 import venv
@@ -12,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import CONF, ROOT, SMALL, TWO_STEPS, Command, Interrupt, complete
+from conftest import CONF, ROOT, TWO_STEPS, Command
 
 import nws
 from nws.experiment.invocation import PROGRAMS, SCRIPTS, command_line
@@ -86,17 +83,6 @@ def test_a_command_is_named_as_the_user_started(
     monkeypatch.setattr(sys, "argv", [started])
     names = [command_line(program, "a b") for program in ("train", "plot")]
     assert names == [f"{train} 'a b'", f"{plot} 'a b'"]
-
-
-def test_a_stopped_run_says_how_the_installed_command_goes_on(
-    command: Command, interrupt: Interrupt, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context():
-        interrupt(3, signal.SIGTERM)
-        stopped = command("nws", "train", *SMALL)
-    assert f"go on with\n  nws train resume={stopped.run}\n" in stopped.out
-    again = command(*stopped.out.splitlines()[-2].split())
-    assert again.code == 0 and complete(stopped.run), again.err
 
 
 def test_every_program_exists() -> None:

@@ -1,7 +1,5 @@
 """Run directories that tests write themselves, and two that are trained once for all tests."""
 
-from __future__ import annotations
-
 import csv
 import shutil
 from collections.abc import Callable

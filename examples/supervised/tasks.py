@@ -1,12 +1,9 @@
 """The tasks: data in four parts, a network, and the family of its outputs."""
 
-import gzip
-import zlib
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -106,26 +103,14 @@ def autoencoder(root: Path) -> Task:
 def _fashion_mnist(root: Path) -> tuple[Part, Part]:
     """The official training and test part: pixels in [0, 1], (N, 784), and labels, (N,)."""
     images = load_fashion_mnist(root)
+    if images.labels is None:
+        raise UserError(
+            f"{root}/FashionMNIST/raw: expected two files of labels beside those of the images;"
+            " delete all of them and run again to download them, or put good copies there"
+        )
     train = torch.cat([images.train, images.valid]).float() / 255
-    parts = {"train": train, "t10k": images.test.float() / 255}
-    folder = root.expanduser() / "FashionMNIST" / "raw"
-    found = [(pixels, _labels(folder, part, len(pixels))) for part, pixels in parts.items()]
-    return found[0], found[1]
-
-
-def _labels(folder: Path, part: str, count: int) -> Tensor:
-    """The classes 0 to 9 of a part, (N,), from its file, packed or not: a header of 8 bytes."""
-    file = folder / f"{part}-labels-idx1-ubyte"
-    try:
-        if file.is_file():
-            content = file.read_bytes()
-        else:
-            content = gzip.decompress(file.with_name(f"{file.name}.gz").read_bytes())
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{file} (or .gz): {error}; put a good copy there") from error
-    if len(content) != 8 + count:
-        raise UserError(f"{file}: expected {count:,} labels; replace it by a good copy")
-    return torch.from_numpy(np.frombuffer(content, np.uint8, offset=8).astype(np.int64))
+    labels = torch.cat([images.labels["train"], images.labels["valid"]])
+    return (train, labels), (images.test.float() / 255, images.labels["test"])
 
 
 TASKS = {"digits": digits, "fashion": fashion, "autoencoder": autoencoder}

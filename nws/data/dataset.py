@@ -35,7 +35,8 @@ class RawImages:
             so need not be in memory.
         labels: The class of each image, (N,) of each part by its name, where they are known.
 
-    Raises `UserError` where a part has another type or shape, or bytes above the maximum.
+    Raises `UserError` where a part has another type or shape, bytes above the maximum, or labels
+    of another number.
     """
 
     train: Tensor
@@ -58,6 +59,12 @@ class RawImages:
                 if images.max() <= self.maximum:
                     continue
             raise UserError(f"RawImages: {part} must be {expected}, got {got}")
+        sizes = {part: len(images) for part, images in self.parts().items()}
+        for part, labels in (self.labels or {}).items():
+            if labels.shape != (count := sizes.get(part, 0),):
+                expected = f"one for each of its {count} images"
+                got = f"shape {tuple(labels.shape)}"
+                raise UserError(f"RawImages: labels of {part} must be {expected}, got {got}")
 
     def parts(self) -> dict[str, Tensor]:
         """Return the parts by their names, `unlabeled` where it is a part of its own."""

@@ -67,7 +67,9 @@ def _read(file: Path, side: int) -> tuple[Tensor, Tensor, Tensor]:
             raise ValueError(f"images are {images.dtype} of shape {images.shape}")
         if kinds.shape != (len(images), FOLDS) or not np.isin(kinds, range(4)).all():
             raise ValueError(f"folds are {kinds.dtype} of shape {kinds.shape}")
+        faces = found.get("labs_ex", np.full(len(images), -1)).astype(int).ravel()
+        if len(faces) != len(images):
+            raise ValueError(f"labs_ex are {len(faces)} for {len(images)} images")
     # MATLAB keeps the first index fastest, so the arrays are in column order: copied to rows.
     pixels, numbers = np.ascontiguousarray(images), kinds.astype(np.uint8, order="C")
-    faces = torch.from_numpy(found.get("labs_ex", np.full(len(images), -1)).astype(int).ravel())
-    return torch.from_numpy(pixels), torch.from_numpy(numbers), faces
+    return torch.from_numpy(pixels), torch.from_numpy(numbers), torch.from_numpy(faces)

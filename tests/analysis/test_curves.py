@@ -1,7 +1,5 @@
 """Curves: groups of runs, their mean and deviation, and figures."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 
@@ -16,8 +14,6 @@ from nws.analysis.figures import draw
 from nws.analysis.runs import read_run
 
 PLOT = "scripts/plot_curves.py"
-
-# --- groups ---------------------------------------------------------------------------------------
 
 
 def test_groups(make: Make) -> None:
@@ -41,9 +37,6 @@ def test_groups(make: Make) -> None:
         "rws, lr 0.1, seed 0", "nrws, lr 0.1, seed 0", "rws, lr 0.1, seed 1", "rws, lr 0.3, seed 0",
     ]  # fmt: skip
     assert group_runs(runs[:1]) == {"rws": runs[:1]}
-
-
-# --- averaging ------------------------------------------------------------------------------------
 
 
 def test_by_epochs_at_the_rows_that_all_runs_have(make: Make) -> None:
@@ -111,9 +104,6 @@ def test_a_curve_that_diverged_does_not_set_the_scale(make: Make) -> None:
     assert scale({"s": start}, LL) == Scale(pytest.approx(-250.5), pytest.approx(-239.5), {})
 
 
-# --- figures --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("number", "words"), [(20, 3), (2, 60)])
 def test_every_entry_of_a_long_legend_is_whole(make: Make, number: int, words: int) -> None:
     run = read_run(make("a", [(1, 2, -10), (2, 4, -5)]))
@@ -127,9 +117,6 @@ def test_every_entry_of_a_long_legend_is_whole(make: Make, number: int, words: i
     text = files["svg"].decode()
     assert all(f">{each}: of a long name" in text for each in range(number))
     assert grey.shape[0] > 580 + (number > 6) * 200  # 2.9 inches and more
-
-
-# --- the program plot -----------------------------------------------------------------------------
 
 
 def test_plot(make: Make, command: Command, tmp_path: Path) -> None:

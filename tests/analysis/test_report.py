@@ -1,7 +1,5 @@
 """scripts/report.py: one file with everything in it, and what it says, in Chromium too."""
 
-from __future__ import annotations
-
 import base64
 import html
 import io
@@ -171,9 +169,6 @@ def test_images_of_a_run(tmp_path: Path) -> None:
     Image.fromarray(np.zeros((9, 9), np.uint8)).save(plain)
     found = data_uri(plain)
     assert found is not None and found[1] == "plain one" and picture(found[0]).size == (9, 9)
-
-
-# --- in a browser ---------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium")

@@ -1,7 +1,5 @@
 """scripts/reproduce.py: its commands, and a small comparison carried out."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import sys
@@ -32,9 +30,7 @@ def test_every_method_is_composed_as_its_name_says(command: Command, what: str) 
     assert not Path("reproduce").exists()
 
 
-def test_a_comparison_is_carried_out_and_goes_on(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_comparison_runs_and_goes_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     failing, run = ["sample"], subprocess.run
 

@@ -1,10 +1,7 @@
 """What is read of runs, in what they differ, what they are called, and tables of them."""
 
-from __future__ import annotations
-
 import json
 import math
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -33,9 +30,6 @@ def made(*overrides: str, **values: Any) -> Run:
     return Run(Path("a"), "a", config, metrics, {"overrides": list(overrides)})
 
 
-# --- reading --------------------------------------------------------------------------------------
-
-
 def test_a_directory_stands_for_the_runs_below_it(make: Make, tmp_path: Path) -> None:
     paths = [make(f"sweep/{job}", [(1, 1, -5)], seed=job) for job in (2, 10, 0)]
     (make("sweep/empty", []) / "metrics.csv").unlink()  # a job that has no evaluation yet
@@ -58,20 +52,6 @@ def test_what_a_run_says_of_itself(make: Make) -> None:
     (path / "provenance.json").write_text('{"state": "stopped", "ms_per_step": 5, "steps": 34}')
     run = read_run(path)
     assert (run.state, run.ms_per_step, run.steps) == ("stopped", 5.0, 34)
-
-
-def test_what_cannot_be_read(make: Make) -> None:
-    """Pipes and files without end are refused at once: no program waits for them."""
-    path = make("damaged", [(1, 1, "five")])
-    with pytest.raises(UserError, match=r"metrics\.csv cannot be read.*five"):
-        read_run(path)
-    (path / "metrics.csv").unlink()
-    os.mkfifo(path / "metrics.csv")
-    with pytest.raises(UserError, match=r"metrics\.csv is no regular file"):
-        read_run(path)
-
-
-# --- in what they differ --------------------------------------------------------------------------
 
 
 def test_what_follows_from_the_algorithm_tells_nothing_more() -> None:
@@ -101,9 +81,6 @@ def test_names_of_keys_and_values() -> None:
     assert list(short_names(clash).values()) == clash
     with pytest.raises(UserError, match=r"'lr' is the end of several keys: trainer\.lr, opt"):
         find_key("lr", clash)
-
-
-# --- tables ---------------------------------------------------------------------------------------
 
 
 def test_means_are_over_the_runs_that_share_all_but_the_seed(make: Make) -> None:
@@ -192,9 +169,7 @@ def test_runs_side_by_side(command: Command, folder: Path) -> None:
     assert "does not exist" in command(DIFF, str(folder / "0"), "nowhere").message()
 
 
-def test_the_end_of_a_search(
-    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_how_a_search_ends(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for job, (lr, value) in enumerate([(0.1, -9), (0.3, -7), (0.2, -8)]):
         path = make(f"search/{job}", [(1, 1, value)], lr=lr)
         overrides = [f"optimizer.lr={lr}", "name=my own", "resume=auto"]

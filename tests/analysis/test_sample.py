@@ -1,7 +1,5 @@
 """scripts/sample.py: what it draws from a run, and from images of the user's own."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,8 +1,7 @@
 """Files of every source, made here, of a few images each."""
 
-from __future__ import annotations
-
 import gzip
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,13 +33,19 @@ def marked(count: int, low: int, high: int, size: tuple[int, int] = (4, 3)) -> n
 
 
 def write_mnist(root: Path, packed: bool = False, kind: str = "MNIST") -> Path:
-    """A folder of 10,020 training images (the last 10,000 for validation) and 7 test images."""
+    """A folder of 10,020 training images (the last 10,000 for validation) and 7 test images.
+
+    The label of an image is its first byte, modulo 10.
+    """
     folder = root / kind / "raw"
     folder.mkdir(parents=True)
     official = np.concatenate([marked(20, 0, 80), marked(10_000, 80, 160)])
     for name, images in {TRAIN_FILE: official, TEST_FILE: marked(7, 160, 240)}.items():
-        content = gzip.compress(idx(images), 1) if packed else idx(images)
-        (folder / f"{name}{'.gz' * packed}").write_bytes(content)
+        numbers = struct.pack(">2I", 2049, len(images)) + (images[:, 0, 0] % 10).tobytes()
+        labels = name.replace("images-idx3", "labels-idx1")
+        for file, content in {name: idx(images), labels: numbers}.items():
+            packing = gzip.compress(content, 1) if packed else content
+            (folder / f"{file}{'.gz' * packed}").write_bytes(packing)
     return folder
 
 
@@ -55,8 +60,8 @@ def write_tfd(root: Path, side: int = 48, **changed: np.ndarray | None) -> Path:
     """The faces in TFD's layout, with some arrays changed, or left out where they are None."""
     file = root / "TFD" / f"TFD_{side}x{side}.mat"
     file.parent.mkdir(parents=True, exist_ok=True)
-    labels = np.full((7, 1), -1, dtype=np.int16)
-    arrays = {"images": faces(side), "folds": FOLDS, "labs_id": labels, **changed}
+    numbers = np.arange(7, dtype=np.int16)[:, None]  # the expression of face k is k
+    arrays = {"images": faces(side), "folds": FOLDS, "labs_ex": numbers, **changed}
     savemat(file, {key: array for key, array in arrays.items() if array is not None})
     return file
 

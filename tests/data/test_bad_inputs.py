@@ -1,7 +1,5 @@
 """What a user reads where an option is wrong, or a file is missing, damaged or misshapen."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import os
@@ -99,16 +97,14 @@ GOOD = torch.zeros(4, 12, dtype=torch.uint8)
         ("train", GOOD.float(), r"train must be bytes .* of shape \(N, 12\) .*got torch.float32"),
         ("unlabeled", GOOD[:0], r"unlabeled must be bytes .* of shape \(0, 12\)"),
         ("valid", GOOD + 2, "valid must be bytes .*got a byte of 2, where 1 means intensity 1"),
+        ("labels", {"test": torch.zeros(3)}, r"labels of test must be one for each of its 4 im"),
     ],
 )
 def test_raw_images(part: str, images: Any, message: str) -> None:
-    arrays = {"train": GOOD, "valid": GOOD, "test": GOOD}
+    arrays: Any = {"train": GOOD, "valid": GOOD, "test": GOOD, "labels": {"test": torch.zeros(4)}}
     nd.RawImages(**arrays, shape=(3, 4), maximum=1)  # the control
     with pytest.raises(UserError, match=message):
         nd.RawImages(**{**arrays, part: images}, shape=(3, 4), maximum=1)
-
-
-# --- files ----------------------------------------------------------------------------------------
 
 
 def header(shape: str, dtype: str = "'|u1'") -> bytes:
@@ -151,6 +147,7 @@ FILES: list[tuple[str, bytes | None, str]] = [  # None: a named pipe, which is n
     (TEST_GZ, b"<html>not found</html>", IDX),
     (TEST_GZ[:-3], TEN[:-13], IDX),
     (TEST_GZ[:-3], TERABYTES, IDX),
+    ("MNIST/raw/t10k-labels-idx1-ubyte", b"no file of labels", IDX),
     ("MNIST/raw/train-images-idx3-ubyte", TEN, r"train must be .*shape \(0, 12\)"),
     ("TFD/TFD_48x48.mat", None, "expected the file .*TFD_48x48.mat, found none"),
     ("TFD/TFD_48x48.mat", b"<html>not found</html>" * 20, "expected a MATLAB file"),
@@ -185,6 +182,7 @@ def test_files(tmp_path: Path, name: str, content: bytes | None, message: str) -
         ({"images": faces(96)}, r"images are uint8 of shape \(7, 96, 96\)"),
         ({"folds": FOLDS[:, :3]}, r"folds are uint8 of shape \(7, 3\)"),
         ({"folds": FOLDS + 1}, r"folds are uint8 of shape \(7, 5\)"),
+        ({"labs_ex": np.arange(6)}, "labs_ex are 6 for 7 images"),
     ],
 )
 def test_arrays_of_tfd(tmp_path: Path, changed: dict[str, Any], message: str) -> None:

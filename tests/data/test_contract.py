@@ -2,8 +2,6 @@
 image.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -126,9 +124,7 @@ def test_black_and_white_are_certain(monkeypatch: pytest.MonkeyPatch, uniform: f
         assert edges.batch().tolist() == [[0.0, 1.0]]
 
 
-def test_a_map_is_shuffled_by_an_order_and_writing_does_not_reach_its_file(
-    sources: dict[str, Source],
-) -> None:
+def test_a_map_is_shuffled_by_an_order_and_its_file_stays(sources: dict[str, Source]) -> None:
     source, options = sources["grey.npy"]
     train = load_dataset(source, where="host", **options).train
     assert len(train) == 48 and len(train.bytes) == 60

@@ -1,7 +1,5 @@
 """What each source reads: which images are in which part, in which order, byte for byte."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import os
@@ -12,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import SMALL, Command, idx
+from conftest import idx
 from data_files import (
     FOLDS,
     GREY,
@@ -85,7 +83,10 @@ def test_mnist_without_writing(tmp_path: Path, packed: bool) -> None:
     for split, low in ((data.train, 0), (data.valid, 80), (data.test, 160)):
         own = marked(len(split), low, low + 80)  # no part holds another's pixels
         assert np.array_equal(split.bytes.numpy(), own.reshape(-1, 12))
-    (raw / TEST_FILE).write_bytes(idx(marked(3, 240, 250)))  # unpacked files are read first
+    assert data.labels is not None and [*data.labels] == ["train", "valid", "test"]
+    for part, labels in data.labels.items():
+        assert torch.equal(labels, getattr(data, part).bytes[:, 0].long() % 10)
+    (raw / TEST_FILE).write_bytes(idx(marked(7, 240, 250)))  # unpacked files are read first
     assert load(nd.load_mnist, root=tmp_path).test.bytes.min() >= 240
 
 
@@ -134,9 +135,7 @@ def test_arrays_of_floats(dtype: type) -> None:
     assert np.array_equal(data.test.batch().numpy(), BITS[:2])
 
 
-def test_one_array_is_split_and_the_log_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_array_is_split_as_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Each image is in one part, in a random order that is always the same, of all containers."""
     images = np.arange(40, dtype=np.uint8)[:, None].repeat(9, 1)
     np.save(tmp_path / "my.npy", images)
@@ -162,20 +161,11 @@ def test_shape_of_flat_images(pixels: int, option: Any, shape: tuple[int, int]) 
 # --- pictures -------------------------------------------------------------------------------------
 
 
-def test_training_on_a_folder_that_is_split(command: Command, tmp_path: Path) -> None:
-    """The log of the run says how the images were split."""
-    for number, image in enumerate(GREY[:30]):
-        write_picture(tmp_path / "mine" / f"class_{number % 3}" / f"{number:02}.PNG", image)
-    for name in ("notes.txt", ".hidden.png"):
-        (tmp_path / "mine" / name).write_text("no image")
-    options = ("data=folder", "data.path=mine", "data.size=4", "trainer.batch_size=12")
-    outcome = command("train.py", *SMALL, *options)
-    assert outcome.code == 0, outcome.err
-    log = (outcome.run / "train.log").read_text()
-    assert f"{tmp_path}/mine: 30 images, split at random" in log and "24 to train on" in log
-
-
 def test_a_folder_with_parts(tmp_path: Path) -> None:
+    """Hidden files, and those that are no images, are left out."""
+    (tmp_path / "train").mkdir()
+    for name in ("notes.txt", ".hidden.png"):
+        (tmp_path / "train" / name).write_text("no image")
     for number, image in enumerate(GREY):
         part = ("train", "valid", "test")[(number >= 40) + (number >= 50)]
         write_picture(tmp_path / part / f"{number:02}.png", image)
@@ -207,10 +197,7 @@ def test_colours_jpeg_and_sixteen_bits(tmp_path: Path) -> None:
 
 def test_any_data_set_of_torchvision(tmp_path: Path) -> None:
     """With official parts its test images stay the test part; without, all are split."""
-    raw = write_mnist(tmp_path, kind="KMNIST")
-    for name, count in (("train", 10_020), ("t10k", 7)):
-        labels = (2049).to_bytes(4, "big") + count.to_bytes(4, "big") + bytes(count)
-        (raw / f"{name}-labels-idx1-ubyte").write_bytes(labels)
+    write_mnist(tmp_path, kind="KMNIST")
     data = load(nd.load_torchvision, dataset="KMNIST", root=tmp_path)
     assert counts(data) == [9_018, 1_002, 7] and data.shape == (4, 3)
     assert np.array_equal(data.test.bytes, marked(7, 160, 240).reshape(7, 12))
@@ -239,7 +226,8 @@ def test_tfd_folds_and_splits(tmp_path: Path, options: dict[str, Any], expected:
     assert (data.unlabeled is data.train) == ("split" not in options)  # held once
     parts = (data.train, data.valid, data.test, data.unlabeled)
     found = [((part.bytes[:, 0].int() - 10) // 30).tolist() for part in parts]  # by their corners
-    assert found == [*expected, [0, 5]]
+    assert found == [*expected, [0, 5]] and data.labels is not None
+    assert [data.labels[part].tolist() for part in ("train", "valid", "test")] == expected
 
 
 def test_tfd_is_read_pixel_by_pixel(tmp_path: Path) -> None:

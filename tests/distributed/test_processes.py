@@ -1,7 +1,5 @@
 """Processes that do not meet, or lose each other: no test of mathematics."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

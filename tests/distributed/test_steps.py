@@ -3,8 +3,6 @@
 One group of three processes does all that these tests compare.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -190,9 +188,7 @@ def assert_close(found: Tensor, expected: Tensor, tolerance: float, what: str) -
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_parameters_are_those_of_one_process(
-    name: str, alone: dict[str, Any], processes: list[dict[str, Any]]
-) -> None:
+def test_the_parameters_are_those_of_one_process(name: str, alone: Any, processes: Any) -> None:
     one, tolerance = alone["runs"][name], SINGLE if CASES[name].steps == 25 else DOUBLE
     first, *others = (each["runs"][name] for each in processes)
     assert_close(first.parameters, one.parameters, tolerance, name)
@@ -206,16 +202,12 @@ def test_the_parameters_are_those_of_one_process(
         assert next(pair_ := map(flatten, pair)) == next(pair_)
 
 
-def test_a_log_likelihood_is_that_of_one_process(
-    alone: dict[str, Any], processes: list[dict[str, Any]]
-) -> None:
+def test_a_log_likelihood_is_that_of_one_process(alone: Any, processes: Any) -> None:
     for each in processes:
         assert tuple(each["likelihood"]) == pytest.approx(tuple(alone["likelihood"]), rel=SINGLE)
 
 
-def test_another_share_would_be_seen(
-    alone: dict[str, Any], processes: list[dict[str, Any]]
-) -> None:
+def test_another_share_is_seen(alone: Any, processes: Any) -> None:
     """The control: parameters move by far more than the tolerances, and all draws matter."""
     start = parameters(learner_of(CASES["rws"]))
     assert (alone["runs"]["rws"].parameters - start).abs().median() > 1000 * SINGLE
@@ -223,9 +215,7 @@ def test_another_share_would_be_seen(
     assert (processes[0]["wrong"] - right).abs().max() > 1e3 * DOUBLE
 
 
-def test_what_processes_sum_gather_and_send(
-    alone: dict[str, Any], processes: list[dict[str, Any]]
-) -> None:
+def test_what_processes_sum_gather_and_send(alone: Any, processes: Any) -> None:
     """Rows may be of other numbers in each; chunks come in order, as one process computes them."""
     rows = [[1.0, 1.0], [2.0, 2.0], [2.0, 2.0]]
     flat = [0.0, 1, 2, 10, 11, 12, 20, 21, 22]

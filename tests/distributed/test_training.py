@@ -1,7 +1,5 @@
 """`train.py` and `evaluate.py` in several processes, as torchrun starts them."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

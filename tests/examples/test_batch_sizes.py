@@ -1,7 +1,5 @@
 """examples/batch_sizes.py: when a target is reached, by which run, and the figure of it."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
@@ -17,9 +15,7 @@ from nws.analysis.runs import read_run
     ("target", "steps"),
     [(-9.0, 10), (-8.0, 10), (-7.5, 15), (-7.0, 20), (-6.5, 37.5), (-5.9, math.inf)],
 )
-def test_a_target_is_crossed_on_the_straight_line_between_evaluations(
-    make: Make, target: float, steps: float
-) -> None:
+def test_a_target_is_crossed_between_evaluations(make: Make, target: float, steps: float) -> None:
     """Epochs of ten steps: -8 at 10, -7 at 20, -7.4 at 30, -6.2 at 40."""
     run = make("run", [(1, 1, -8), (2, 2, -7), (3, 3, -7.4), (4, 4, -6.2)])
     assert crossing(read_run(run), LL, target) == pytest.approx(steps)

@@ -1,7 +1,5 @@
 """examples/natural_gradient.py: its searches, its runs, and what it writes."""
 
-from __future__ import annotations
-
 import gzip
 import math
 import struct
@@ -87,10 +85,9 @@ def test_images_of_fashion_mnist_have_their_own_labels(tmp_path: Path) -> None:
     task = TASKS["autoencoder"](tmp_path)
     assert torch.equal(*task.train) and numbers(task.test[0]) == [*range(60_000, 65_000)]
     assert not task.classifies and numbers(task.unlabelled) == [*range(10_000, 15_000)]
-    for damaged in (gzip.compress(content[:-1]), b"no file of labels"):
-        (folder / "t10k-labels-idx1-ubyte.gz").write_bytes(damaged)
-        with pytest.raises(UserError, match="good copy"):
-            TASKS["fashion"](tmp_path)
+    (folder / "t10k-labels-idx1-ubyte.gz").unlink()
+    with pytest.raises(UserError, match="two files of labels"):
+        TASKS["fashion"](tmp_path)
 
 
 def valley(settings: Settings) -> Run:

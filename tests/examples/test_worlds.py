@@ -1,7 +1,5 @@
 """examples/worlds.py: the numbers of each world, its page, its figure, and what the page claims."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
@@ -16,7 +14,6 @@ from small_worlds import (
     gaussian_relaxation,
     rosenbrock,
     two_bits,
-    unit_balls,
 )
 from torch import Tensor
 from worlds import WORLDS, facts, render, shown
@@ -149,15 +146,6 @@ def test_only_the_pullback_flow_knows_no_units() -> None:
 
 
 # --- the others -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", unit_balls.METRICS)
-def test_the_steepest_step_is_the_best_of_its_unit_ball(name: str) -> None:
-    slope, matrix = 2 * unit_balls.A @ unit_balls.START, unit_balls.METRICS[name]
-    ball, step = unit_balls.ball(matrix), unit_balls.unit_step(unit_balls.START, matrix)
-    values = ball @ slope
-    assert values.min() >= step @ slope
-    assert float((ball[values.argmin()] - step).norm()) < 0.02  # two neighbours of the ball
 
 
 @pytest.mark.parametrize("labels", empirical_fisher.LABELS)

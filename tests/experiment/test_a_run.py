@@ -1,7 +1,5 @@
 """A run as a user meets it: the command line, the files that it leaves, what it says meanwhile."""
 
-from __future__ import annotations
-
 import os
 import re
 import select
@@ -153,9 +151,6 @@ def test_every_choice_trains(command: Command, number: int) -> None:
     assert outcome.code == 0 and outcome.err == "", outcome.err
     rows = metrics(outcome.run)
     assert rows and all(row["valid/log_likelihood"] for row in rows)
-
-
-# --- help, and where a run comes from -------------------------------------------------------------
 
 
 def test_help(command: Command) -> None:

@@ -2,8 +2,6 @@
 seed.
 """
 
-from __future__ import annotations
-
 import torch
 
 from nws.data import Dataset, Split

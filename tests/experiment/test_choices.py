@@ -1,7 +1,5 @@
 """What choices mean: rules and metrics are what sets runs apart, and rates are those asked for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +26,6 @@ def networks(run: Path) -> dict[str, torch.Tensor]:
         network: torch.cat([part.flatten() for key, part in state.items() if network in key])
         for network in ("generator", "recognition")
     }
-
-
-# --- rules and metrics ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("plain", ["ws", "rws", "bihm", "vimco"])
@@ -63,9 +58,6 @@ def test_no_choice_of_solver_damping_or_metric_is_another_in_disguise(train: Com
     plain = train("algorithm=rws", "optimizer=sgd", "hydra.run.dir=plain", *SHORT[2:]).run
     without = train(*SHORT, "metric=euclidean", "hydra.run.dir=without").run
     assert flatten(checkpoint(plain)["machine"]) == flatten(checkpoint(without)["machine"])
-
-
-# --- rates ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd", "soap", "muon", "schedule_free"])

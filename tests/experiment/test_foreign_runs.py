@@ -4,8 +4,6 @@ Nothing that a saved run names is called or imported unless it is a part of ours
 scheduler of torch, or named by the user now. A command that is refused changes no file.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -185,9 +183,7 @@ ODD: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("kind", ODD)
-def test_an_odd_configuration_is_one_line_in_no_time(
-    finished: Path, command: Command, kind: str
-) -> None:
+def test_an_odd_config_is_one_line_in_no_time(finished: Path, command: Command, kind: str) -> None:
     make, words = ODD[kind]
     make(finished / ".hydra" / "config.yaml")
     message = command("train.py", "resume=run", "trainer.epochs=3").message()
@@ -198,9 +194,7 @@ def test_an_odd_configuration_is_one_line_in_no_time(
 
 
 @pytest.mark.parametrize("name", ["metrics.csv", "provenance.json", "checkpoints/best.pt"])
-def test_a_pipe_in_place_of_a_file_hangs_nothing(
-    finished: Path, command: Command, name: str
-) -> None:
+def test_a_pipe_as_a_file_hangs_nothing(finished: Path, command: Command, name: str) -> None:
     def hang(*_: object) -> None:
         raise AssertionError("it hangs")
 

@@ -1,7 +1,5 @@
 """What a notebook uses: load_run, features, load_data, named_rule, natural_metrics."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -18,9 +16,7 @@ from nws.natural import Damping
 from nws.natural.metrics import Fisher
 
 
-def test_a_run_is_loaded_and_its_data_when_they_are_asked_for(
-    train: Command, tmp_path: Path
-) -> None:
+def test_a_run_is_loaded_and_its_data_when_asked_for(train: Command, tmp_path: Path) -> None:
     np.savez(
         "mine.npz",
         **{part: np.eye(8, dtype=np.uint8)[np.arange(20) % 8] for part in ("train", "test")},

@@ -1,7 +1,5 @@
 """Mistakes on the command line: each is one line for a person, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess
@@ -87,9 +85,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("options", WRONG)
-def test_a_mistake_is_one_line_and_leaves_nothing(
-    command: Command, tmp_path: Path, options: str
-) -> None:
+def test_a_mistake_leaves_one_line_alone(command: Command, tmp_path: Path, options: str) -> None:
     own = options.split("=")[0]
     words = [word for word in TWO_STEPS if word.split("=")[0] != own]
     message = command("train.py", *words, *options.split()).message()
@@ -99,9 +95,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("value", ["x", "0", ""])
-def test_an_environment_that_is_wrong(
-    train: Command, monkeypatch: pytest.MonkeyPatch, value: str
-) -> None:
+def test_a_wrong_environment(train: Command, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("WORLD_SIZE", value)
     assert "WORLD_SIZE must be a whole number of at least 1, as torchrun" in train().message()
 
@@ -109,9 +103,6 @@ def test_an_environment_that_is_wrong(
 def test_a_missing_plugin_says_how_to_get_it(sweep: Command, tmp_path: Path) -> None:
     message = sweep("seed=0,1", "hydra/launcher=ray").message()
     assert "hydra/launcher" in message and list(tmp_path.iterdir()) == []
-
-
-# --- the boundary of programs ---------------------------------------------------------------------
 
 
 def test_a_defect_is_one_line(train: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """Each group takes a class of the user's own, from a file of the user's; its state is saved."""
 
-from __future__ import annotations
-
 import shlex
 import signal
 import sys

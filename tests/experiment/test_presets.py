@@ -1,7 +1,5 @@
 """The presets of conf/: what they choose, and two steps of each."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

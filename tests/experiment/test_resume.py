@@ -1,7 +1,5 @@
 """Stopping and going on: bit for bit, with more epochs, with new options, and by resume=auto."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

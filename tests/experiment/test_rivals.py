@@ -1,7 +1,5 @@
 """The optimizers that others compare with, by hand and without their libraries."""
 
-from __future__ import annotations
-
 import types
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sweeps: their folders, wrong jobs, going on, and what starts the jobs: joblib, SLURM, Optuna."""
 
-from __future__ import annotations
-
 import re
 import signal
 from pathlib import Path

@@ -3,8 +3,6 @@
 A step that reads nothing makes no branch by its numbers either. What waits is seldom, and named.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path

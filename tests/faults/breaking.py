@@ -2,8 +2,6 @@
 on a read-only one. No import is paid twice.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -3,8 +3,6 @@
 The files are made here from good ones; with `--faults-long` thousands, from a seed that is printed.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -4,8 +4,6 @@
 NWS_FAULTS_SEED repeats one.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -2,8 +2,6 @@
 reads them and counts.
 """
 
-from __future__ import annotations
-
 import copy
 import os
 import random

@@ -1,7 +1,5 @@
 """Metrics, steepest descent, flows, proximal steps and geodesics against formulas."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -161,9 +159,6 @@ def test_kl_is_half_the_squared_distance_nearby() -> None:
     q = p + torch.tensor([1e-3, -2e-3])
     kl = LINE.kl(*(theta(torch.stack([each[0], each[1].log()])) for each in (p, q)))
     assert float(2 * kl / fisher_rao_distance(p, q) ** 2) == pytest.approx(1, abs=5e-3)
-
-
-# --- mistakes -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 and integrals.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Local gradients against autograd of the networks' log-probabilities, for any family of units."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

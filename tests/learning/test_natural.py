@@ -1,7 +1,5 @@
 """The natural direction of a whole step against dense blocks, unit by unit."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -32,7 +30,6 @@ from directions import (
 )
 from torch import Tensor
 
-from nws.errors import UserError
 from nws.learning import Rule, WakeSleep
 from nws.models import HelmholtzMachine
 
@@ -40,9 +37,6 @@ ROWS = ("model", "posterior")
 OTHER = Case(CASE.sizes, 1, 6, CASE.units).data(seed=5)  # of another size than the batch, too
 both_rows = pytest.mark.parametrize("rows", ROWS)
 each_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-# --- the direction --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -57,9 +51,7 @@ def test_the_direction_is_the_dense_one_for_every_unit(case: Case) -> None:
 @both_rows
 @pytest.mark.parametrize("kind", METRICS)
 @pytest.mark.parametrize("rule_name", RULES)
-def test_every_choice_of_matrix_and_rows_with_every_rule(
-    rule_name: str, kind: str, rows: str
-) -> None:
+def test_every_matrix_and_rows_with_every_rule(rule_name: str, kind: str, rows: str) -> None:
     machine, x, options = CASE.machine(), CASE.data(), {"kind": kind, "generator_rows": rows}
     learner(CASE, machine, rule_name, **options).step(x)
     expected = expected_directions(CASE, machine, x, rule_name=rule_name, **options)
@@ -85,9 +77,7 @@ CHOSEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # options; what th
 
 @both_rows
 @pytest.mark.parametrize(("options", "told"), CHOSEN.values(), ids=CHOSEN)
-def test_rows_that_are_chosen_make_the_matrix(
-    options: dict[str, Any], told: dict[str, Any], rows: str
-) -> None:
+def test_rows_that_are_chosen_make_the_matrix(options: Any, told: Any, rows: str) -> None:
     """Evenly spaced rows have weights that sum to 1 again."""
     machine, x = CASE.machine(), CASE.data()
     learner(CASE, machine, **options, generator_rows=rows).step(x, told.get("other"))
@@ -193,22 +183,6 @@ def test_a_step_in_parts_has_the_direction_of_all_of_its_rows(
         assert relative_error(actual, first) > 0.01  # the control: the first part alone
 
 
-def test_a_huge_alpha_gives_the_plain_gradient() -> None:
-    """(1 + alpha) (F + alpha I)^{-1} - I = (I - F) (F + alpha I)^{-1} and |F| <= d / 4.
-
-    So the two are at most d / alpha apart.
-    """
-    machine, x = CASE.machine(), CASE.data()
-    WakeSleep(machine, make_rule("rws", CASE.samples), CASE.rng(SEED)).step(x)
-    plain, parents = directions(machine), 1 + max(CASE.sizes)
-    for alpha, near in [(1e6, True), (1e3, True), (ALPHA, False)]:
-        learner(CASE, machine, alpha=alpha).step(x)
-        for which in BOTH:
-            error = relative_error(directions(machine)[which], plain[which])
-            assert (error < parents / alpha) == near or error > 0.5, (alpha, error)
-            assert (error < 0.01) == near
-
-
 @pytest.mark.parametrize("refresh_every", [1, 3])
 def test_the_matrix_and_alpha_of_the_last_refresh_serve_until_the_next(refresh_every: int) -> None:
     """Parameters and alpha move at every step: a matrix of another step gives another direction."""
@@ -234,8 +208,6 @@ def test_the_matrix_and_alpha_of_the_last_refresh_serve_until_the_next(refresh_e
                 assert relative_error(actual, other) > 1e-3
         optimizer.step()
 
-
-# --- the trust region -----------------------------------------------------------------------------
 
 RATE = 0.7
 
@@ -284,21 +256,3 @@ def test_max_kl_of_a_step_that_goes_nowhere() -> None:
     WakeSleep(machine, rule, CASE.rng(), natural_metrics(machine, max_kl=0.1)).step(CASE.data())
     assert [bool(each.any()) for each in directions(machine)] == [False, True]
     assert all(each.isfinite().all() for each in directions(machine))
-
-
-# --- errors ---------------------------------------------------------------------------------------
-
-
-@each_kind
-@pytest.mark.parametrize(("which", "layer", "n"), [(0, 0, 12), (0, 2, 12), (1, 0, 4), (1, 1, 12)])
-def test_rows_that_are_not_finite_name_the_layer(which: int, layer: int, n: int, kind: str) -> None:
-    machine = CASE.machine()
-    learning, broken = learner(CASE, machine, kind=kind), machine.networks[which].layers[layer]
-    with torch.no_grad():
-        broken.bias[0] = torch.nan
-    with pytest.raises(UserError) as error:
-        learning.step(CASE.data())
-    what = f"n={n} rows of d={broken.weight.shape[1] + 1} parents with damping 0.0625"
-    name = f"{machine.networks[which].name} layer {layer}"
-    assert f"{name}: cannot factor a Fisher block from {what}" in str(error.value)
-    assert "its rows are not finite; lower optimizer.lr" in str(error.value)

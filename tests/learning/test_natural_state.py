@@ -1,7 +1,5 @@
 """A metric goes on bit for bit from its state, and keeps no phase that it does not need."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Callable

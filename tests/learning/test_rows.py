@@ -1,7 +1,5 @@
 """Rows that a metric takes in, against slow loops over layers, units and samples."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any
@@ -92,7 +90,7 @@ def test_other_weights_or_samples_fail_the_same_comparison() -> None:
 @each_cap
 @pytest.mark.parametrize("images", [(1, 3), (2, 2), (1, 1, 1, 1)])
 def test_rows_of_a_phase_in_parts_are_those_of_the_whole(
-    images: tuple[int, ...], max_rows: int | None
+    images: tuple[int, ...], max_rows: Any
 ) -> None:
     machine, weights = CASE.machine(), row_weights(12)
     wake = machine.wake(CASE.data(), CASE.samples, CASE.rng())

@@ -1,7 +1,5 @@
 """Rules and weightings: the published ones; what is no rule is refused by name."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
@@ -94,9 +92,7 @@ def test_bad_options_are_refused_by_name(option: str, values: list[Any], expecte
 
 
 @pytest.mark.parametrize(("option", "value", "message"), WRONG)
-def test_what_is_no_function_is_found_before_the_first_step(
-    option: str, value: Any, message: str
-) -> None:
+def test_what_cannot_be_called_is_found_at_once(option: str, value: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         Rule("mine", **{option: value})
 
@@ -110,8 +106,6 @@ def test_a_rule_that_does_not_train_recognition_is_refused() -> None:
     with pytest.raises(UserError, match=r"algorithm\.samples of at least 2, got 1"):
         Rule("mine", 1, vimco)
 
-
-# --- weightings -----------------------------------------------------------------------------------
 
 WEIGHTINGS: dict[str, tuple[Weighting, float]] = {  # and the exponent that it stands for
     "uniform": (uniform, 0.0),

@@ -1,7 +1,5 @@
 """One step of a learning rule: its gradients against autograd, its statistics, its manners."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any
@@ -97,9 +95,6 @@ def assert_step(
     )  # fmt: skip
     layers = [-p.layer_log_probs(wake) @ of_p / points, -q.layer_log_probs(seen).mean(1)]
     assert_close(result.layer_losses, torch.cat(layers), bound)
-
-
-# --- gradients and statistics ---------------------------------------------------------------------
 
 
 # rule, as many dreams as are asked for, intensities in place of bits
@@ -221,9 +216,7 @@ def test_weights_taken_for_one_another_fail_the_same_comparison() -> None:
 
 
 @each_units
-def test_generators_gradient_is_that_of_the_log_likelihood_where_recognition_is_exact(
-    units: str,
-) -> None:
+def test_the_generator_follows_the_log_likelihood_where_recognition_is_exact(units: str) -> None:
     """With q(h|x) = p(h|x), Fisher's identity: E_q[grad log p(x, h)] = grad log p(x).
 
     Here over K = 40,000 samples.
@@ -247,9 +240,7 @@ def test_generators_gradient_is_that_of_the_log_likelihood_where_recognition_is_
 
 @pytest.mark.parametrize("baseline", [False, True])
 @each_case
-def test_bihm_follows_the_gradient_of_its_estimate_of_log_p_tilde(
-    case: Case, baseline: bool
-) -> None:
+def test_bihm_follows_the_gradient_of_its_estimated_log_p_tilde(case: Case, baseline: bool) -> None:
     """Exactly so without the baseline; with it, 1/K of each sample's grad log q is taken off."""
     machine, x, baseline = case.machine(), case.data(), baseline and case.samples > 1
     rule = make_rule("bihm", case.samples, baseline=baseline)
@@ -308,9 +299,6 @@ def test_bihms_baseline_changes_no_expectation_and_takes_noise_away() -> None:
     assert (with_.mean(0).abs() > STANDARD_ERRORS * error).any()  # and the gradient is not just 0
 
 
-# --- manners --------------------------------------------------------------------------------------
-
-
 @each_units
 def test_a_learner_keeps_nothing_of_a_batch_but_its_rng(units: str) -> None:
     """Batches of changing size, as an epoch's last, in one learner and each in one of its own."""
@@ -323,16 +311,6 @@ def test_a_learner_keeps_nothing_of_a_batch_but_its_rng(units: str) -> None:
         kept = gradients(machine)
         WakeSleep(machine, rule, other_rng).step(batch)
         assert all(map(torch.equal, gradients(machine), kept))
-
-
-def test_gradients_are_finite_at_extreme_logits() -> None:
-    machine = random_machine((4, 3, 2)).float()
-    with torch.no_grad():
-        for parameter in machine.parameters():
-            parameter.mul_(1e4)
-    result = WakeSleep(machine, make_rule("rws", 5), seeded(SEED)).step(torch.eye(4))
-    assert result.statistics.isfinite().all()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in machine.parameters())
 
 
 @pytest.mark.parametrize(

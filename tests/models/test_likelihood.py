@@ -1,9 +1,6 @@
 """Log-likelihoods: exact against brute force, sampled against exact, in chunks; divergences."""
 
-from __future__ import annotations
-
 import math
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -26,8 +23,6 @@ from nws.errors import UserError
 from nws.models import HelmholtzMachine, Trace, exact_log_likelihood, kl_divergence, log_likelihood
 from nws.models.likelihood import all_values, can_enumerate
 from nws.models.units import NAMED
-
-# --- exact ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("soft", [False, True], ids=["bits", "intensities"])
@@ -59,9 +54,6 @@ def test_enumeration_of_units_with_three_values_or_endless_ones() -> None:
     endless = random_machine((3, 2), Gauss())
     machines = [(machine, True), (HelmholtzMachine((4, 2000)), False), (endless, False)]
     assert all(can_enumerate(each, 8) == possible for each, possible in machines)
-
-
-# --- importance-sampled ---------------------------------------------------------------------------
 
 
 def with_exact_recognition(machine: HelmholtzMachine) -> HelmholtzMachine:
@@ -120,9 +112,7 @@ def relative_variance(machine: HelmholtzMachine, x: Tensor) -> float:
 
 @pytest.mark.parametrize("units", EACH_UNITS)
 @pytest.mark.parametrize("sizes", [(4, 3), (3, 3, 2)])
-def test_importance_sampled_log_likelihood_converges_to_the_exact_one(
-    sizes: tuple[int, ...], units: str
-) -> None:
+def test_sampled_log_likelihood_converges_to_the_exact_one(sizes: Any, units: str) -> None:
     machine, samples = random_machine(sizes, units), 10_000
     x = torch.rand(4, sizes[0], generator=seeded(3)).round().double()
     estimate = log_likelihood(machine, x, samples, seeded(0))
@@ -131,24 +121,6 @@ def test_importance_sampled_log_likelihood_converges_to_the_exact_one(
     assert 0 < error < 0.05  # nats: tight enough to mean something
     exact = reference.exact_log_prob(machine, x).mean().item()
     assert abs(estimate.mean - exact) < STANDARD_ERRORS * error
-
-
-def test_more_samples_give_a_higher_bound_below_the_exact_log_likelihood() -> None:
-    """K = 1 has the mean E_q[log p - log q], each larger K more, all below log p (Burda 2016)."""
-    machine, x = random_machine((4, 3)), torch.tensor([[1.0, 0, 1, 1]]).double()
-    bits = reference.every_hidden_state(machine, x[0])
-    log_p, log_q = (
-        of(machine).log_prob(bits) for of in (reference.generator, reference.recognition)
-    )
-    elbo = (log_q.exp() * (log_p - log_q)).sum().item()
-    exact = reference.exact_log_prob(machine, x).item()
-    estimates = [
-        log_likelihood(machine, x.expand(20_000, -1), samples, seeded(0)) for samples in (1, 3, 10)
-    ]
-    assert abs(estimates[0].mean - elbo) < STANDARD_ERRORS * estimates[0].standard_error
-    for lower, higher in pairwise(estimates):
-        assert lower.mean + STANDARD_ERRORS * lower.standard_error < higher.mean
-    assert estimates[-1].mean < exact < estimates[-1].mean + 0.2
 
 
 @pytest.mark.parametrize("samples", [1, 8])
@@ -188,9 +160,6 @@ def test_extreme_log_weights_neither_overflow_nor_vanish() -> None:
 def test_bad_counts_and_data_are_refused(pixel: float, samples: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         log_likelihood(HelmholtzMachine([4, 3]), torch.full((2, 4), pixel), samples)
-
-
-# --- Kullback-Leibler divergence ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -1,7 +1,5 @@
 """Images: shapes, range, seeds, means; chains against enumeration, with pixels held too; walks."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -24,9 +22,7 @@ def assert_mean(values: Tensor, expected: Tensor) -> None:
 
 @pytest.mark.parametrize("units", EACH_UNITS)
 @pytest.mark.parametrize("sizes", [(3, 2), (3, 2, 2)])
-def test_pixels_of_generated_images_have_the_machines_means(
-    sizes: tuple[int, ...], units: str
-) -> None:
+def test_generated_pixels_have_the_machines_means(sizes: tuple[int, ...], units: str) -> None:
     machine, count = random_machine(sizes, units), 20_000
     bits = reference.every_state(sizes)
     marginals = reference.generator(machine).log_prob(bits).exp() @ bits[0]  # p(x_i = 1)
@@ -39,9 +35,7 @@ def test_pixels_of_generated_images_have_the_machines_means(
 
 @pytest.mark.parametrize("units", EACH_UNITS)
 @pytest.mark.parametrize("sizes", [(3, 2), (3, 2, 2)])
-def test_reconstructions_average_the_pixels_over_recognition(
-    sizes: tuple[int, ...], units: str
-) -> None:
+def test_reconstructions_average_over_recognition(sizes: tuple[int, ...], units: str) -> None:
     machine, x = random_machine(sizes, units), torch.tensor([1.0, 0, 1]).double()
     bits = reference.every_hidden_state(machine, x)
     pixels = 1 / (1 + torch.exp(-reference.generator(machine).logits(bits)[0]))
@@ -49,8 +43,6 @@ def test_reconstructions_average_the_pixels_over_recognition(
     expected = reference.recognition(machine).log_prob(bits).exp() @ pixels
     assert_mean(reconstruct(machine, x.expand(20_000, -1), seeded(1)), expected)
 
-
-# --- chains ---------------------------------------------------------------------------------------
 
 CHAINS = 6_000
 SIZES = (4, 3, 2)
@@ -126,9 +118,7 @@ def test_resampling_chains_approach_p_as_samples_rise(units: str) -> None:
 
 
 @pytest.mark.parametrize("make", [GibbsChain, ResamplingChain])
-def test_a_chain_keeps_what_is_observed_and_says_the_probabilities_of_the_rest(
-    make: type[Chain],
-) -> None:
+def test_a_chain_keeps_the_observed_and_says_probabilities_of_the_rest(make: type[Chain]) -> None:
     machine, observed = random_machine(SIZES), torch.tensor([True, False, False, True])
     x = (torch.rand(50, 4, generator=seeded(2)) < 0.5).double()
     kept = x.clone()

@@ -1,7 +1,5 @@
 """Networks and phases: what is clamped, what is drawn from what, what both networks say of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -17,11 +15,10 @@ from cases import (
     random_machine,
     seeded,
 )
-from families import MIXED, Gauss, Pair, small_machine
+from families import MIXED, small_machine
 from torch import Tensor
 
 from nws.models import HelmholtzMachine, Trace
-from nws.models.noise import Share
 
 PUBLIC = (
     "values", "states", "generator_logits", "recognition_logits", "generator_means",
@@ -43,22 +40,9 @@ def dream(case: Case, machine: HelmholtzMachine, seed: int = 1) -> Trace:
 PHASES = pytest.mark.parametrize("phase", [wake, dream])
 
 
-def content(trace: Trace) -> list[Tensor]:
-    return [getattr(trace, name).clone() for name in PUBLIC]
-
-
-def same(one: list[Tensor], other: list[Tensor]) -> bool:
-    return all(map(torch.equal, one, other))
-
-
-# --- networks -------------------------------------------------------------------------------------
-
-
 @each_case
 @pytest.mark.parametrize("upward", [False, True], ids=["generator", "recognition"])
-def test_log_prob_and_its_gradient_are_the_plain_bernoulli_formulas(
-    case: Case, upward: bool
-) -> None:
+def test_log_prob_and_gradient_are_the_plain_bernoulli_formulas(case: Case, upward: bool) -> None:
     machine = case.machine()
     bits = [torch.randint(2, (6, size), generator=seeded(3)).double() for size in case.sizes]
     network = machine.networks[upward]
@@ -71,9 +55,6 @@ def test_log_prob_and_its_gradient_are_the_plain_bernoulli_formulas(
     log_prob.sum().backward()
     gradient = expected.gradient(bits, torch.ones(len(bits[0]), dtype=torch.float64))
     assert_close(reference.flatten(network.layers, gradients=True), gradient, case.tolerance)
-
-
-# --- what a trace says ----------------------------------------------------------------------------
 
 
 def assert_consistent(machine: HelmholtzMachine, trace: Trace, bound: float) -> None:
@@ -101,9 +82,7 @@ def assert_consistent(machine: HelmholtzMachine, trace: Trace, bound: float) -> 
 
 @pytest.mark.parametrize("soft", [False, True], ids=["bits", "intensities"])
 @each_case
-def test_a_trace_is_clamped_or_drawn_and_both_networks_are_evaluated(
-    case: Case, soft: bool
-) -> None:
+def test_a_trace_is_clamped_or_drawn_and_both_networks_see_it(case: Case, soft: bool) -> None:
     machine, x = case.machine(), case.data(soft)
     clamped = machine.wake(x, case.samples, case.rng())
     assert clamped.samples == case.samples and len(clamped.values) == case.batch * case.samples
@@ -185,25 +164,3 @@ def test_samples_of_one_data_point_and_successive_dreams_are_independent(phase: 
     assert_frequencies(observed, torch.tensor([p**2, 1 - p**2]), pairs)
     with pytest.raises(AssertionError):  # the control: rows that are copies of each other
         assert_frequencies(observed, torch.tensor([p, 1 - p]), pairs)
-
-
-@PHASES
-@pytest.mark.parametrize("units", ["binary", "bipolar", Gauss(), Pair()])
-@pytest.mark.parametrize("rows", [(0, 2), (1, 3), (4, 5), (2, 2)])
-def test_a_part_of_a_phase_is_that_of_the_whole(rows: Any, units: Any, phase: Any) -> None:
-    """Rows start .. stop of 5 data points, of which there may be none, with 3 rows each."""
-    machine, x = random_machine((4, 3, 2), units), torch.rand(5, 4, generator=seeded(2)).double()
-    part, mine = Share(seeded(1), *rows, 5), slice(3 * rows[0], 3 * rows[1])
-    if phase is wake:
-        found, whole = machine.wake(x[slice(*rows)], 3, part), machine.wake(x, 3, seeded(1))
-    else:
-        found, whole = (
-            machine.dream(mine.stop - mine.start, part.times(3)),
-            machine.dream(15, seeded(1)),
-        )
-    assert found.share == part.times(3) and whole.share is None
-    expected = [each[mine] for each in content(whole)]
-    for one, other in zip(content(found), expected, strict=True):
-        assert_close(one, other)
-    if rows[0] > 0 and rows[1] > rows[0] and phase is wake:  # the control: draws of one's own
-        assert not same(content(machine.wake(x[slice(*rows)], 3, seeded(1))), expected)

@@ -1,12 +1,9 @@
 """Units, one contract for every family: against autograd of A, sums or integrals, and samples."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from cases import EXACT, STANDARD_ERRORS, assert_close, seeded
@@ -14,7 +11,7 @@ from families import Counts, Gauss, Pair
 from scipy.stats import norm, poisson
 from torch import Tensor
 
-from nws import HelmholtzMachine, exact_log_likelihood
+from nws import HelmholtzMachine
 from nws.errors import UserError
 from nws.models import Bipolar, Gaussian, Poisson
 from nws.models.poisson import LARGE
@@ -61,9 +58,6 @@ def grid(units: Units, logit: float) -> tuple[Tensor, Tensor]:
     return values, torch.full_like(values, float(values[1] - values[0]))
 
 
-# --- the formulas ---------------------------------------------------------------------------------
-
-
 @families
 def test_mean_and_curvature_are_the_derivatives_of_the_log_partition(units: Units) -> None:
     mean = units.mean(LOGITS)
@@ -77,9 +71,7 @@ def test_mean_and_curvature_are_the_derivatives_of_the_log_partition(units: Unit
 
 @families
 @pytest.mark.parametrize("logit", [-3.0, -0.4, 0.0, 1.5, 3.0])
-def test_probabilities_sum_to_one_and_have_the_mean_and_the_curvature(
-    units: Units, logit: float
-) -> None:
+def test_probabilities_sum_to_one_with_the_mean_and_curvature(units: Units, logit: float) -> None:
     values, widths = grid(units, logit)
     a = torch.full_like(values, logit)
     p = log_prob(units, values, a).exp() * widths
@@ -112,9 +104,6 @@ def test_extreme_logits_give_finite_numbers(units: Units, dtype: torch.dtype) ->
         assert found.isfinite().all() and found.dtype == dtype
     assert log_prob(units, values, logits).isfinite().all()
     assert log_prob(units, values, logits.flip(0)).isfinite().all()
-
-
-# --- samples, encodings ---------------------------------------------------------------------------
 
 
 @families
@@ -212,18 +201,6 @@ def test_log_densities_of_gaussian_units_are_those_of_the_data(scale: float) -> 
     assert_close(log_prob(units, units.from_data(x), logits), torch.from_numpy(expected))
 
 
-def test_the_exact_likelihood_under_gaussian_units_is_a_mixture_of_normals() -> None:
-    machine = HelmholtzMachine([3, 2], visible=Gaussian(0.3), rng=seeded()).double()
-    x = torch.tensor([[0.1, 0.9, 0.4]], dtype=torch.float64)
-    prior = torch.sigmoid(machine.generator.layers[1].bias).detach().numpy()
-    weight, bias = (p.detach().numpy() for p in machine.generator.layers[0].parameters())
-    total = 0.0
-    for h in np.ndindex(2, 2):
-        chance = np.prod(np.where(h, prior, 1 - prior))
-        total += chance * np.prod(norm.pdf(x.numpy()[0], 0.3 * (weight @ h + bias), 0.3))
-    assert float(exact_log_likelihood(machine, x)) == pytest.approx(np.log(total), abs=EXACT)
-
-
 def test_log_probabilities_of_poisson_units_are_those_of_counts() -> None:
     units = Poisson(1 / 255)
     counts = torch.arange(256, dtype=torch.float64)
@@ -263,9 +240,6 @@ def test_a_wrong_scale_is_refused(family: type[Any], scale: Any) -> None:
         family(scale)
 
 
-# --- by name, in spans, and with mistakes ---------------------------------------------------------
-
-
 def spoiled(base: type[Units], **methods: Callable[..., Any]) -> Units:
     """A family with other methods."""
     return type("Spoiled", (base,), methods)()
@@ -290,9 +264,7 @@ WRONG: dict[str, Units] = {
 
 
 @pytest.mark.parametrize(("message", "family"), WRONG.items(), ids=range(len(WRONG)))
-def test_a_mistake_in_a_family_is_found_where_the_machine_is_made(
-    message: str, family: Units
-) -> None:
+def test_a_mistake_in_a_family_is_found_when_a_machine_is_made(message: str, family: Units) -> None:
     for units in ((family, None), ("binary", family)):
         with pytest.raises(UserError, match=f"units of the class Spoiled: {message}"):
             HelmholtzMachine([4, 3], *units)

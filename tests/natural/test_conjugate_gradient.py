@@ -3,12 +3,11 @@
 The references are a textbook version on dense matrices, and scipy's MINRES.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +27,7 @@ from solving import (
 )
 from torch import Tensor
 
-from nws.natural.operators import FEW, RowSpace
+from nws.natural.operators import FEW
 from nws.natural.shared import find_basis
 from nws.natural.solvers.cg import Iterations, Progress, UntilAccurate, cg
 from nws.natural.solvers.minres import minres
@@ -67,9 +66,6 @@ class Recorded:
         return progress.iteration >= self.number
 
 
-# --- the iterations -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["none", "a view", "rough", "exact"])
 def test_each_iteration_is_the_textbooks(kind: str) -> None:
     """And a gain is what it takes off the squared error (Hestenes & Stiefel 1952, theorem 6:1).
@@ -102,9 +98,7 @@ def test_each_iteration_is_the_textbooks(kind: str) -> None:
 @pytest.mark.parametrize(
     ("dtype", "bound"), [(torch.float64, 1e-12), (torch.float32, 1e-4)], ids=str
 )
-def test_systems_do_not_meet_and_more_iterations_than_needed_do_no_harm(
-    dtype: torch.dtype, bound: float
-) -> None:
+def test_systems_do_not_meet_and_more_iterations_do_no_harm(dtype: Any, bound: float) -> None:
     """One that is solved (zero) stays so, and one whose squares leave float32 stays finite."""
     matrices, inverses, right = systems(decades=1.0)
     exact = torch.linalg.solve(matrices, right)
@@ -130,9 +124,6 @@ def test_each_iterate_of_minres_is_that_of_scipy() -> None:
         expected, _ = scipy.sparse.linalg.minres(matrix, right, rtol=1e-300, maxiter=iterations)
         found, _ = minres(lambda v: v @ tensor, torch.from_numpy(right)[None], iterations, 0.0)
         np.testing.assert_allclose(found[0].numpy(), expected, rtol=1e-8, atol=1e-10)
-
-
-# --- when to stop ---------------------------------------------------------------------------------
 
 
 def test_until_accurate_sums_what_is_left_and_not_the_gains() -> None:
@@ -218,9 +209,7 @@ def relative_error(case: SolverCase, solution: Tensor, gradient: Tensor) -> floa
 @pytest.mark.parametrize("accuracy", [0.1, 1e-2, 1e-4])
 @pytest.mark.parametrize("alpha", [0.2, 0.01])
 @pytest.mark.parametrize("shape", [(320, 101, 60), (60, 301, 40), (32, 385, 30)], ids=str)
-def test_iterations_follow_the_accuracy(
-    shape: tuple[int, int, int], alpha: float, accuracy: float
-) -> None:
+def test_iterations_follow_the_accuracy(shape: Any, alpha: float, accuracy: float) -> None:
     """The error ends within a factor of 3 above the accuracy: the solver predicts what is left.
 
     The negative control: two iterations fewer miss the accuracy.
@@ -274,22 +263,6 @@ def test_few_rows_take_twice_the_textbooks_iterations_in_their_own_space(
     assert solver.used_iterations == 2 * iterations
     if iterations == 1 and case.n > 20:
         assert (length - 1).abs().max() > 1e-2, "nothing to shorten"
-
-
-@pytest.mark.parametrize(
-    "case", [SolverCase(32, 785, 30, 0.2), SolverCase(60, 301, 40, 0.01)], ids=str
-)
-def test_the_rows_preconditioner_saves_iterations(
-    case: SolverCase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def needed() -> int:
-        solver = factored(pcg(1000, 1e-6), case)
-        solver.solve(case.gradient())
-        return solver.used_iterations
-
-    used = needed()
-    monkeypatch.setattr(RowSpace, "precondition", lambda self, vectors: vectors)
-    assert used < needed()
 
 
 def test_a_row_shorter_than_the_mean_leaves_the_preconditioner_positive() -> None:

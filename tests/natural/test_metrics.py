@@ -4,8 +4,6 @@ What is special to one metric follows: running means, rows of several updates, l
 gradients that change in place.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -30,7 +28,7 @@ from torch import Tensor
 
 from nws.errors import UserError
 from nws.natural import Metric, Rows, UnitFisher
-from nws.natural.metrics import Diagonal, Empirical, Fisher, Kronecker, Mean
+from nws.natural.metrics import Adaptive, Diagonal, Empirical, Fisher, Kronecker, Mean
 from nws.natural.shared import Basis
 from nws.natural.solvers import Cholesky
 
@@ -204,9 +202,6 @@ def test_errors_name_the_layer_at_any_step(name: str, steps: int) -> None:
         updated(METRICS[name][0](), batch(), -torch.ones(()))
 
 
-# --- reports --------------------------------------------------------------------------------------
-
-
 def test_each_layer_has_a_solver_of_its_own_and_the_report_is_that_of_the_worst() -> None:
     metric, given, worst = updated(Fisher(partial(pcg, 2)), batch()), gradients(), []
     first = list(metric.solvers)
@@ -217,9 +212,6 @@ def test_each_layer_has_a_solver_of_its_own_and_the_report_is_that_of_the_worst(
     assert metric.report()["iterations"] == 4  # twice as many where there are few rows
     assert metric.report()["residual"] == pytest.approx(max(worst), rel=1e-6)
     assert min(worst) < 0.5 * max(worst) and updated(metric, batch(1)).solvers == first
-
-
-# --- the Kronecker metric: low rank, and in place -------------------------------------------------
 
 
 @pytest.mark.parametrize("rank", [0, 1, 8])
@@ -243,9 +235,7 @@ def in_place(metric: Kronecker, given: list[Tensor], scale: Tensor, *more: Any) 
 
 
 @pytest.mark.parametrize("rank", [0, 3, "full"])
-def test_in_place_it_is_the_direction_times_the_scale_no_longer_than_it_may_be(
-    rank: int | str,
-) -> None:
+def test_in_place_it_is_the_scaled_direction_no_longer_than_it_may_be(rank: int | str) -> None:
     """The length is by the metric's own matrices."""
     metric, scale = updated(Kronecker(rank=rank), batch()), torch.tensor(1.5, dtype=torch.float64)
     free = [scale * each for each in metric.direction(gradients(0))]
@@ -267,7 +257,8 @@ def test_in_place_it_is_the_direction_times_the_scale_no_longer_than_it_may_be(
     assert all((each == 0).all() for each in in_place(metric, nothing, scale, shorten))
 
 
-def test_rows_are_made_at_a_refresh_alone() -> None:
+@pytest.mark.parametrize("make", [partial(Kronecker, rank=3), partial(Adaptive, 2)])
+def test_rows_are_made_at_a_refresh_alone(make: Callable[..., Metric]) -> None:
     def only_means(rows: Rows) -> Rows:
         def never() -> Tensor:
             raise AssertionError("rows were made in an ordinary step")
@@ -275,7 +266,7 @@ def test_rows_are_made_at_a_refresh_alone() -> None:
         means = rows.means
         return Rows(never, never, name=rows.name, weights=never, means=lambda: means)
 
-    metric, later = updated(Kronecker(rank=3, refresh_every=3), batch()), batch(1)
+    metric, later = updated(make(refresh_every=3), batch()), batch(1)
     for _ in range(2):
         updated(metric, [only_means(rows) for rows in later]).direction(gradients())
     with pytest.raises(AssertionError, match="were made"):  # the control: a refresh

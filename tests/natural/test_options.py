@@ -1,7 +1,5 @@
 """Options that are refused: by their name on the command line."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """The contract of every damped solver, against dense float64 blocks, over one list of cases."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial
@@ -33,8 +31,6 @@ from nws.natural import UnitFisher, natural_direction
 from nws.natural.solvers import MinRes, ShermanMorrison
 
 ITERATIVE = [name for name in SOLVERS if name.startswith(("pcg", "minres"))]
-
-# --- the solution ---------------------------------------------------------------------------------
 
 
 @each_solver
@@ -100,9 +96,6 @@ def test_few_iterations_miss_what_more_of_them_meet(make: Callable[[int], Any]) 
     assert [solver.used_iterations for solver in solvers] == [1, 2, 4, 8, 200]
 
 
-# --- states ---------------------------------------------------------------------------------------
-
-
 STATES: dict[str, Callable[[], Any]] = {
     **DIRECT,
     "running": lambda: ShermanMorrison(forgetting=0.8),
@@ -139,9 +132,6 @@ def test_a_solver_goes_on_bit_for_bit_from_its_state(
     fresh = factored(STATES[name](), case, 8).solve(case.gradient(8))
     remembers = name == "running" or (name.startswith("pcg") and case.n > case.d)
     assert torch.equal(one, fresh) != remembers  # the control: what is in the state matters
-
-
-# --- direct solvers -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("room", [1, 60_000, 120_000, 2**30])
@@ -198,9 +188,6 @@ def test_a_running_inverse_stays_true_over_many_batches(dtype: torch.dtype) -> N
         average = 0.95 * average + 0.05 * blocks[batch % 40]
     expected = solve_dense(average, 0.2, case.gradient())
     assert error(solver.solve(case.gradient()), expected) < tolerance(dtype)
-
-
-# --- errors ---------------------------------------------------------------------------------------
 
 
 def refused(case: SolverCase, fisher: UnitFisher, solver: Any, alpha: float, words: str) -> None:

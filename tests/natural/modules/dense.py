@@ -1,7 +1,5 @@
 """Slow and obvious: dense matrices of small modules, example by example and target by target."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator
@@ -58,14 +56,14 @@ def flat(parts: tuple[Tensor | None, ...], parameters: list[Tensor]) -> Tensor:
     return torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for g, p in pairs])
 
 
-def score(case: Case, i: int, target: Tensor) -> Tensor:
+def score(case: "Case", i: int, target: Tensor) -> Tensor:
     """The gradient of log p(y | x_i) by the parameters: (d,)."""
     outputs = case.model(*(each[i : i + 1] for each in case.inputs))[0]
     value = log_prob(case.family, outputs, target)
     return flat(torch.autograd.grad(value, case.parameters, allow_unused=True), case.parameters)
 
 
-def dense_fisher(case: Case) -> Tensor:
+def dense_fisher(case: "Case") -> Tensor:
     """(1 / n) sum_i sum_y p(y | x_i) s s^T: (d, d)."""
     n, matrix = len(case.inputs[0]), 0
     for i in range(n):
@@ -76,7 +74,7 @@ def dense_fisher(case: Case) -> Tensor:
     return matrix
 
 
-def dense_moment(case: Case, centred: bool) -> Tensor:
+def dense_moment(case: "Case", centred: bool) -> Tensor:
     """The second moment of the scores at the targets, or their covariance: (d, d)."""
     n = len(case.inputs[0])
     scores = torch.stack([score(case, i, case.targets[i]) for i in range(n)])
@@ -85,7 +83,7 @@ def dense_moment(case: Case, centred: bool) -> Tensor:
     return scores.T @ scores / n
 
 
-def dense_gradient(case: Case) -> Tensor:
+def dense_gradient(case: "Case") -> Tensor:
     """Of the mean loss: (d,)."""
     n = len(case.inputs[0])
     return -torch.stack([score(case, i, case.targets[i]) for i in range(n)]).mean(0)

@@ -1,7 +1,5 @@
 """The curvature of modules against dense matrices, by autograd and the enumeration of targets."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from dense import CASES, DENSE, FAMILIES, Case, make_case

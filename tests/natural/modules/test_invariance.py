@@ -5,8 +5,6 @@ step length natural steps are the same, so the paths of two parametrisations com
 shrink. Those of the plain gradient stay apart.
 """
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """`NaturalGradient` as a user of torch meets it: its step, its options, its state, its errors."""
 
-from __future__ import annotations
-
 import copy
 import math
 from typing import Any
@@ -124,9 +122,6 @@ def test_groups_have_rates_of_their_own_and_rates_and_damping_follow_schedules()
         scheduler.step()
 
 
-# --- step length and damping ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("lr", "kl"), [(1.0, 1e-4), (0.5, 1e-4), (1.0, 1e-5), (1.0, None)])
 def test_steps_of_constant_kl(lr: float, kl: float | None) -> None:
     """The divergence of the outputs is lr^2 kl to second order, so within 5 % at 1e-4 nats."""
@@ -160,9 +155,6 @@ def test_levenberg_marquardt_follows_the_reduction_ratio(lr: float) -> None:
     assert (expected > 0.75) == (lr < 1) and (losses[1] < losses[0]) == (lr < 1)
     optimizer.step(case.inputs, case.targets)  # one of every two is measured
     assert optimizer.report()["damping"] == report["damping"]
-
-
-# --- the choice of a form -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -220,9 +212,6 @@ def test_the_gains_alone_promise_too_much() -> None:
     """The control: without a preconditioner more is left than the last gains foretell."""
     foretold = ConjugateGradient(accuracy=0.1, preconditioner=Unpreconditioned())
     assert relative_errors("gaussian", 0.01, foretold).median() > 0.15
-
-
-# --- state and errors -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("solver", ["cg", "rows", "auto"])

@@ -1,7 +1,5 @@
 """Families of outputs against torch.distributions, autograd and the enumeration of targets."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from dense import FAMILIES, every_target, log_prob
