@@ -4,9 +4,9 @@ T(x) = (x, x_i x_j for i <= j), so n = d + d (d + 1) / 2. With P = Sigma^{-1},
 
     theta = (P mu, -P_ii / 2 and -P_ij),   eta = (mu, Sigma_ij + mu_i mu_j)
 
-Each is a vector: the mean first, then the upper triangle of a matrix, row by row. The formulas of
-the Fisher matrix are those of Malagò & Pistone 2015, *Information geometry of the Gaussian
-distribution in view of stochastic optimization*, FOGA.
+Each is a vector: the mean first, then the upper triangle of a matrix, row by row. Source: Malagò &
+Pistone 2015, *Information geometry of the Gaussian distribution in view of stochastic
+optimization*, FOGA.
 """
 
 import math
@@ -24,12 +24,6 @@ class Moments(NamedTuple):
 
     mean: Tensor
     covariance: Tensor
-
-
-def _pairs(matrix: Tensor, i: Tensor, j: Tensor) -> Tensor:
-    """M_ik M_jl + M_il M_jk for pairs (i, j) and (k, l) of the upper triangle."""
-    upper, lower = matrix[..., i, :], matrix[..., j, :]
-    return upper[..., :, i] * lower[..., :, j] + upper[..., :, j] * lower[..., :, i]
 
 
 class MultivariateGaussian(ExponentialFamily):
@@ -96,8 +90,6 @@ class MultivariateGaussian(ExponentialFamily):
         """theta of (mu, Sigma + mu mu^T)."""
         return self.from_moments(self.expected_moments(eta))
 
-    # --- potential and Fisher matrices ------------------------------------------------------------
-
     def log_partition(self, theta: Tensor) -> Tensor:
         """(mu^T P mu + log det Sigma) / 2, and d log(2 pi) / 2."""
         vector, matrix = self._split(self._halved(theta))
@@ -105,39 +97,6 @@ class MultivariateGaussian(ExponentialFamily):
         mean = torch.linalg.solve(precision, vector[..., None]).squeeze(-1)
         normal = self.size * math.log(2 * math.pi) - torch.linalg.slogdet(precision)[1]
         return ((vector * mean).sum(-1) + normal) / 2
-
-    def fisher(self, theta: Tensor) -> Tensor:
-        """The covariance of T(x), from the moments of a Gaussian up to the fourth (Isserlis)."""
-        mean, s = self.moments(theta)
-        i, j = self.rows, self.columns
-        crossed = mean[..., None, j] * s[..., :, i] + mean[..., None, i] * s[..., :, j]
-        second = s + mean[..., :, None] * mean[..., None, :]
-        products = mean[..., i] * mean[..., j]
-        pairs = _pairs(second, i, j) - 2 * products[..., :, None] * products[..., None, :]
-        top = torch.cat([s, crossed], dim=-1)
-        return torch.cat([top, torch.cat([crossed.mT, pairs], dim=-1)], dim=-2)
-
-    def moments_fisher(self, moments: Moments) -> Tensor:
-        """The Fisher matrix in (mu, Sigma): P, and tr(P dSigma P dSigma) / 2."""
-        p = torch.linalg.inv(moments.covariance)
-        i, j = self.rows, self.columns
-        twice = torch.where(self.on_diagonal, 1.0, 2.0).to(p)
-        pairs = _pairs(p, i, j) / 4 * twice[:, None] * twice
-        corner = torch.zeros(*p.shape[:-2], self.size, len(i), dtype=p.dtype, device=p.device)
-        top = torch.cat([p, corner], dim=-1)
-        return torch.cat([top, torch.cat([corner.mT, pairs], dim=-1)], dim=-2)
-
-    def dual_fisher(self, eta: Tensor) -> Tensor:
-        """That of (mu, Sigma), pulled back by dSigma = dM - dmu mu^T - mu dmu^T."""
-        moments = self.expected_moments(eta)
-        mean, i, j = moments.mean, self.rows, self.columns
-        unit = torch.eye(self.size, dtype=eta.dtype, device=eta.device)
-        turned = -(unit[i] * mean[..., j, None] + unit[j] * mean[..., i, None])
-        n, pairs = self.dimension, len(i)
-        eye = torch.eye(n, dtype=eta.dtype, device=eta.device).expand(*mean.shape[:-1], n, n)
-        left = torch.cat([eye[..., : self.size, : self.size], turned], dim=-2)
-        jacobian = torch.cat([left, eye[..., n - pairs :].expand(*left.shape[:-1], pairs)], dim=-1)
-        return jacobian.mT @ self.moments_fisher(moments) @ jacobian
 
     # --- data -------------------------------------------------------------------------------------
 
