@@ -135,7 +135,6 @@ class ModelCurvature(CurvatureOperator):
         linear: The module on the batch.
         metric: Of its outputs.
         targets: Of the batch, where the metric needs them.
-        max_bytes: Of the rows A, where they are asked for.
 
     Raises:
         UserError: Where the metric needs targets and there are none.
@@ -152,13 +151,9 @@ class ModelCurvature(CurvatureOperator):
     name = "model"
 
     def __init__(
-        self,
-        linear: Linearized,
-        metric: OutputMetric,
-        targets: Tensor | None = None,
-        max_bytes: int = 2**30,
+        self, linear: Linearized, metric: OutputMetric, targets: Tensor | None = None
     ) -> None:
-        self.linear, self.metric, self.max_bytes = linear, metric, max_bytes
+        self.linear, self.metric = linear, metric
         self._values = metric.values(linear.outputs, targets)
 
     @property
@@ -190,26 +185,9 @@ class ModelCurvature(CurvatureOperator):
         return self.metric.centre(self.metric.root(self._values, self.linear.push(vectors[0])))
 
     def with_rows(self) -> UnitFisher:
-        """The same matrix by its rows A (q, d): q examples' outputs, or q examples.
-
-        Raises:
-            UserError: Where they take more than `max_bytes`.
-        """
-        n, d = self.rows, self.shape[1]
-        q = self.row_count
-        needed = q * d * self._values.element_size()
-        if needed > self.max_bytes:
-            raise UserError(
-                f"the row-space form holds {q} rows of {d} parameters, {needed:,} bytes, and"
-                f" max_bytes is {self.max_bytes:,}: take fewer rows, or ConjugateGradient"
-            )
-        rows = self.metric.centre(self._jacobian().div_(n**0.5))
-        return UnitFisher(rows, rows.new_ones(q, 1), self.name)
-
-    @property
-    def row_count(self) -> int:
-        """q: n for gradients, n times the number of outputs for the Fisher matrix."""
-        return self.rows if self.metric.labels else self.linear.outputs.numel()
+        """The same matrix by its rows A (q, d): each output of each example, or each gradient."""
+        rows = self.metric.centre(self._jacobian().div_(self.rows**0.5))
+        return UnitFisher(rows, rows.new_ones(len(rows), 1), self.name)
 
     def diagonal(self) -> Tensor:
         """The diagonal of C: (1, d), from the rows."""
