@@ -16,7 +16,7 @@ from written import Make
 
 from nws.analysis.keys import differing_keys, find_key, label, short_names
 from nws.analysis.runs import Run, read_run, read_runs
-from nws.analysis.summaries import means, means_table, print_sweep
+from nws.analysis.summaries import means_table, print_sweep
 from nws.errors import UserError
 from nws.experiment.run import find_runs
 
@@ -115,9 +115,6 @@ def test_means_are_over_the_runs_that_share_all_but_the_seed(make: Make) -> None
     keys = differing_keys(runs)
     assert keys == ["algorithm.name", "seed"]
     values = [-1.0, -4.0, -2.0, math.nan, -math.inf]  # those that are not finite do not count
-    found = means(runs, values, keys)
-    assert found.iloc[:, :3].values.tolist() == [["rws", 2, -2.5], ["nrws", 1, -2.0]]
-    assert found["deviation"][0] == pytest.approx(3 / 2**0.5) and math.isnan(found["deviation"][1])
     table = means_table(runs, values, keys, "x")
     assert table is not None and list(table)[:2] == ["algorithm", "seeds"]
     assert table.values.tolist() == [["rws", "2", "-2.500 ± 2.121"], ["nrws", "1", "-2.000"]]
@@ -169,7 +166,7 @@ def test_what_cannot_be_listed(command: Command, folder: Path) -> None:
     assert "there is no folder outputs or multirun here" in command(RUNS).message()
     for option, value, expected in (
         ("--where", "lr > 3", "none of 4 runs has lr > 3"),
-        ("--where", "lr", "'lr': it is neither true nor false"),
+        ("--where", "lr", "--where takes a query of pandas"),
         ("--where", "lr = ", "--where takes a query of pandas"),
         ("--where", "__import__('os').mkdir('x')", "--where takes a query of pandas"),
         ("--sort", "nothing", "configuration key 'nothing'"),
