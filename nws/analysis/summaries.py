@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
 from nws.analysis.keys import (
+    all_differences,
     but_seed,
     columns_of,
     differing_keys,
@@ -18,12 +20,14 @@ from nws.analysis.keys import (
 from nws.analysis.runs import Run, folder_names, frame, read_run
 from nws.analysis.tables import show, with_error
 from nws.errors import UserError
-from nws.experiment.config import override_key
+from nws.experiment.config import flatten, override_key
 from nws.experiment.invocation import command_line
 from nws.experiment.run import find_runs
 
 #: the columns that say what became of a run
 OUTCOME = ("state", "best valid, nats", "ms/step", "epochs", "seconds")
+#: what provenance.json says of a run's making
+ORIGIN = ("version", "git", "torch", "device", "host", "layers", "parameters")
 
 
 def runs_table(runs: Sequence[Run], keys: Sequence[str]) -> pd.DataFrame:
@@ -39,6 +43,14 @@ def runs_table(runs: Sequence[Run], keys: Sequence[str]) -> pd.DataFrame:
     table["epochs"] = numbers["epochs"].map("{:.4g}".format)
     table["seconds"] = numbers["seconds"].map("{:,.1f}".format)
     return table.replace("nan", "")
+
+
+def side_by_side(runs: Sequence[Run]) -> pd.DataFrame:
+    """A column for each run: every key in which they differ, what they were made with, the end."""
+    origins = [flatten({name: run.provenance.get(name) for name in ORIGIN}) for run in runs]
+    pairs = zip(runs, origins, strict=True)
+    every = [replace(run, config=run.config | origin) for run, origin in pairs]
+    return runs_table(every, all_differences(every)).set_index("run").T.reset_index(names="")
 
 
 def means_table(

@@ -10,8 +10,7 @@ PROGRAMS = {
     "sample": "draw images from a run",
     "evaluate": "log-likelihoods of runs on held-out images",
     "plot": "training curves of runs",
-    "runs": "a table of the runs below a folder",
-    "diff": "the configurations of two runs, side by side",
+    "runs": "a table of the runs below a folder, or side by side",
     "report": "one page to browse runs",
     "export": "a small copy of a run, to share and to sample from",
 }

@@ -20,7 +20,7 @@ from nws.analysis.summaries import means_table, print_sweep
 from nws.errors import UserError
 from nws.experiment.run import find_runs
 
-RUNS, DIFF = "scripts/runs.py", "scripts/diff.py"
+RUNS = "scripts/runs.py"
 ADAM = {"optimizer._target_": "torch.optim.Adam", "optimizer.lr": 0.01, "optimizer.betas": [0.9]}
 SGD = {"optimizer._target_": "torch.optim.SGD", "optimizer.lr": 0.3}
 RWS = {"algorithm.name": "rws", "algorithm.samples": 10, "metric._target_": None}
@@ -179,14 +179,14 @@ def test_what_cannot_be_listed(command: Command, folder: Path) -> None:
 
 
 def test_runs_side_by_side(command: Command, folder: Path) -> None:
-    outcome = command(DIFF, str(folder / "0"), str(folder / "2"))
+    (folder / "0" / "provenance.json").write_text(json.dumps({"torch": "2.0"}))
+    outcome = command(RUNS, str(folder / "0"), str(folder / "2"), "--all")
     assert outcome.code == 0 and outcome.err == ""
-    shown = {line.split()[0]: line.split()[1:] for line in outcome.out.splitlines()[1:-1]}
-    assert shown["algorithm.name"] == ["rws", "nrws"] and shown["optimizer.lr"] == ["0.1", "0.3"]
-    assert shown["state"] == ["unknown", "diverged"] and "seed" not in shown
-    assert outcome.out.splitlines()[-1] == "4 of 6 keys of the configuration are the same"
-    assert command(DIFF, str(folder / "0")).code == 2
-    assert "does not exist" in command(DIFF, str(folder / "0"), "nowhere").message()
+    shown = {cells(line)[0]: cells(line)[1:] for line in outcome.out.splitlines()}
+    assert shown["algorithm"] == ["rws", "nrws"] and shown["lr"] == ["0.1", "0.3"]
+    assert shown["torch"] == ["2.0", "none"] and "seed" not in shown
+    assert shown["state"] == ["unknown", "diverged"]
+    assert "does not exist" in command(RUNS, str(folder / "0"), "nowhere", "--all").message()
 
 
 def test_the_end_of_a_search(
