@@ -147,7 +147,6 @@ def test_plot(make: Make, command: Command, tmp_path: Path) -> None:
     lines = outcome.out.splitlines()
     assert lines[0] == "lr 0.1 (2 seeds): -7.000 ± 0.000 after 2 epochs"
     assert lines[-2:] == ["curves_valid_log_likelihood.png", "curves_valid_log_likelihood.svg"]
-    assert "note: curves_valid_log_likelihood.svg was there and is replaced" in outcome.err
     text = Path(lines[-1]).read_text()
     words = ["epochs", "training seconds", "log-likelihood (nats)", "50 importance samples"]
     assert all(f"{word}</text>" in text for word in (*words, "lr 0.1 (2 seeds)"))

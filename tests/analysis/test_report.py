@@ -112,8 +112,7 @@ def test_all_is_in_the_page(command: Command, reported: Path) -> None:
     with picture(images[3]) as image:  # run 1, step 20
         assert image.convert("L").getpixel((5, 5)) == 30
     typed = f"<code>python {ROOT / REPORT} {reported} --output page.html</code>"
-    again = command(REPORT, str(reported), "--output", "page.html")
-    assert typed in page and "replaced" in again.err
+    assert typed in page
 
 
 def test_nothing_is_loaded_and_hostile_names_are_text(command: Command, reported: Path) -> None:
