@@ -16,7 +16,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from nws.errors import UserError, number
 from nws.natural.damping import Damping
-from nws.natural.modules.curvature import Inputs, Linearized, ModelCurvature, OutputMetric
+from nws.natural.modules.curvature import Inputs, Linearized, ModelCurvature
 from nws.natural.modules.families import OutputFamily
 from nws.natural.preconditioners import Unpreconditioned
 from nws.natural.solvers import ConjugateGradient, Solver
@@ -80,7 +80,9 @@ class NaturalGradient(torch.optim.Optimizer):
             params = (each for each in model.parameters() if each.requires_grad)
         super().__init__(params, {"lr": lr})
         self.model, self.family, self.kl = model, family, kl
-        self.metric = OutputMetric(metric, family)
+        if metric not in ("fisher", "empirical", "covariance"):
+            raise UserError(f"metric must be fisher, empirical or covariance, got {metric!r}")
+        self.metric = metric
         parameters = self._parameters()
         if not {id(each) for each in parameters} <= {id(each) for each in model.parameters()}:
             raise UserError("params must be parameters of the model: the metric is of its outputs")
@@ -128,7 +130,7 @@ class NaturalGradient(torch.optim.Optimizer):
         if metric_inputs is not None:
             linear = Linearized(self.model, own.parameters, metric_inputs)
             labels = metric_targets
-        curvature = ModelCurvature(linear, self.metric, labels)
+        curvature = ModelCurvature(linear, self.family, self.metric, labels)
         delta = self._delta(curvature, gradient)
         predicted = -(gradient * delta).sum()
         if measures:

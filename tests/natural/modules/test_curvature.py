@@ -6,7 +6,7 @@ import pytest
 import torch
 from dense import CASES, DENSE, FAMILIES, Case, make_case
 
-from nws.natural.modules import Linearized, ModelCurvature, OutputMetric
+from nws.natural.modules import Linearized, ModelCurvature
 from nws.natural.solvers.minres import minres
 
 EXACT = 1e-10  # float64; the references add some hundred products
@@ -14,7 +14,7 @@ EXACT = 1e-10  # float64; the references add some hundred products
 
 def curvature(case: Case, metric: str = "fisher") -> ModelCurvature:
     linear = Linearized(case.model, case.parameters, case.inputs)
-    return ModelCurvature(linear, OutputMetric(metric, FAMILIES[case.family]), case.targets)
+    return ModelCurvature(linear, FAMILIES[case.family], metric, case.targets)
 
 
 def products(operator: ModelCurvature) -> torch.Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from nws.errors import UserError
 from nws.natural import CategoricalLogits, Damping, LevenbergMarquardt, NaturalGradient
-from nws.natural.modules import GaussianMean, Linearized, ModelCurvature, OutputMetric
+from nws.natural.modules import GaussianMean, Linearized, ModelCurvature
 from nws.natural.preconditioners import Unpreconditioned
 from nws.natural.solvers import Cholesky, ConjugateGradient, MinRes, Woodbury
 
@@ -91,7 +91,7 @@ def test_the_metric_can_be_of_other_rows(metric: str) -> None:
     assert (expected - own).norm() > 0.1 * own.norm()
     optimizer, more = optimizer_of(case, metric=metric), [other.inputs]
     if metric == "covariance":
-        with pytest.raises(UserError, match="needs their targets"):
+        with pytest.raises(UserError, match="it needs targets"):
             optimizer.step(case.inputs, case.targets, *more)
         more.append(other.targets)
     assert (moved(case, optimizer, case.targets, *more) - expected).norm() < EXACT
@@ -180,7 +180,7 @@ def relative_errors(family: str, alpha: float, solver: Any = None, steps: int = 
         batch = torch.randperm(480)[:48]
         linear = Linearized(model, case.parameters, inputs[batch])
         gradient = linear.pull(own.errors(linear.outputs, targets[batch]) / -48)
-        rows = ModelCurvature(linear, OutputMetric("fisher", own)).with_rows()
+        rows = ModelCurvature(linear, own).with_rows()
         matrix = rows.blocks()[0] + alpha * torch.eye(len(gradient), dtype=torch.float64)
         before = position(case)
         optimizer.step(inputs[batch], targets[batch])
