@@ -78,19 +78,14 @@ def curve(runs: Sequence[Run], axis: str, column: str) -> Band:
     """Mean and deviation of a column over runs, by `epoch` or by `seconds`.
 
     By epochs the points are those that all runs have. Where there are none, and by seconds, they
-    are those of any run within the span that all share; each run is interpolated linearly. Runs of
-    one point each have one mean. Where no span is shared, there are no points.
+    are those of any run within the span that all share; each run is interpolated linearly. Where no
+    span is shared, there are no points.
     """
     # The last number where those of the axis repeat.
     tables = (run.metrics.groupby(run.metrics[axis].round(9)) for run in runs)
     table = pd.concat([each[column].last().dropna() for each in tables], axis=1).sort_index()
-    common = table.dropna()
-    if (table.notna().sum() == 1).all():
-        place = float(table.index.to_series().mul(table.notna().sum(axis=1)).sum()) / len(runs)
-        values = table.bfill().iloc[:1].set_axis([place])
-    elif axis == "epoch" and len(common):
-        values = common
-    else:
+    values = table.dropna()
+    if axis == "seconds" or values.empty:
         values = table.interpolate("index", limit_area="inside").dropna()
     spread = values.std(axis=1).fillna(0.0)  # of one run there is none
     return pd.DataFrame({"mean": values.mean(axis=1), "deviation": spread})
