@@ -26,6 +26,11 @@ class Moments(NamedTuple):
     covariance: Tensor
 
 
+def _diagonal(matrix: Tensor) -> Tensor:
+    """The matrix without its other elements."""
+    return torch.diag_embed(matrix.diagonal(dim1=-2, dim2=-1))
+
+
 class MultivariateGaussian(ExponentialFamily):
     """All Gaussian distributions on R^d; d = 1 is the univariate family.
 
@@ -47,9 +52,6 @@ class MultivariateGaussian(ExponentialFamily):
         where = torch.zeros(self.size, self.size, dtype=torch.long)
         where[self.rows, self.columns] = where[self.columns, self.rows] = pairs
         self.where = where  # the number of the pair (i, j) in the upper triangle
-        self.on_diagonal = self.rows == self.columns
-
-    # --- coordinates ------------------------------------------------------------------------------
 
     def _split(self, point: Tensor) -> tuple[Tensor, Tensor]:
         """A vector of d, and a symmetric matrix from its upper triangle."""
@@ -58,23 +60,17 @@ class MultivariateGaussian(ExponentialFamily):
     def _join(self, vector: Tensor, matrix: Tensor) -> Tensor:
         return torch.cat([vector, matrix[..., self.rows, self.columns]], dim=-1)
 
-    def _halved(self, theta: Tensor) -> Tensor:
-        """theta with a half of what pairs i < j have: theta . T(x) counts those once."""
-        pairs = torch.where(self.on_diagonal, 1.0, 0.5).to(theta)
-        return torch.cat([theta[..., : self.size], theta[..., self.size :] * pairs], dim=-1)
-
     def moments(self, theta: Tensor) -> Moments:
         """mu and Sigma of natural parameters."""
-        vector, matrix = self._split(self._halved(theta))
-        covariance = torch.linalg.inv(-2 * matrix)
+        vector, matrix = self._split(theta)  # P_ii is -2 theta_ii, and P_ij is -theta_ij
+        covariance = torch.linalg.inv(-matrix - _diagonal(matrix))
         return Moments((covariance @ vector[..., None]).squeeze(-1), covariance)
 
     def from_moments(self, moments: Moments) -> Tensor:
         """theta of mu and Sigma."""
         precision = torch.linalg.inv(moments.covariance)
-        pairs = torch.where(self.on_diagonal, 0.5, 1.0).to(precision)
-        joined = self._join((precision @ moments.mean[..., None]).squeeze(-1), -precision)
-        return torch.cat([joined[..., : self.size], joined[..., self.size :] * pairs], dim=-1)
+        vector = (precision @ moments.mean[..., None]).squeeze(-1)
+        return self._join(vector, _diagonal(precision) / 2 - precision)
 
     def expected_moments(self, eta: Tensor) -> Moments:
         """mu and Sigma of expectation parameters."""
@@ -92,13 +88,9 @@ class MultivariateGaussian(ExponentialFamily):
 
     def log_partition(self, theta: Tensor) -> Tensor:
         """(mu^T P mu + log det Sigma) / 2, and d log(2 pi) / 2."""
-        vector, matrix = self._split(self._halved(theta))
-        precision = -2 * matrix
-        mean = torch.linalg.solve(precision, vector[..., None]).squeeze(-1)
-        normal = self.size * math.log(2 * math.pi) - torch.linalg.slogdet(precision)[1]
-        return ((vector * mean).sum(-1) + normal) / 2
-
-    # --- data -------------------------------------------------------------------------------------
+        mean, covariance = self.moments(theta)
+        normal = self.size * math.log(2 * math.pi) + torch.linalg.slogdet(covariance)[1]
+        return ((theta[..., : self.size] * mean).sum(-1) + normal) / 2
 
     def log_prob(self, x: Tensor, theta: Tensor) -> Tensor:
         """theta . T(x) - A(theta), the log-density of x, (..., d)."""
