@@ -104,13 +104,11 @@ def scale(bands: Mapping[str, Band], column: str) -> Scale:
     if higher is None or not parts:
         return Scale(None, None, {})
     sign = 1.0 if higher else -1.0
-    graded = pd.DataFrame({name: [(sign * band["mean"]).min(), (sign * band["mean"]).max()]
-                           for name, band in parts.items()}, index=["worst", "best"]).T  # fmt: skip
-    best = graded["best"].max()
-    distance = best - graded["worst"]
-    middle = max(distance.quantile(0.5, interpolation="lower"), abs(best) / 2)
-    several = any(len(band) > 1 for band in parts.values())  # points alone flatten nothing
-    cut = sign * graded["worst"][(distance > GAP * middle) & several]
+    signed = sign * pd.concat({name: band["mean"] for name, band in parts.items()}, axis=1)
+    best, worst = signed.max().max(), signed.min()
+    middle = max((best - worst).quantile(0.5, interpolation="lower"), abs(best) / 2)
+    several = signed.count().max() > 1  # points alone flatten nothing
+    cut = sign * worst[(best - worst > GAP * middle) & several]
     kept = pd.concat([band for name, band in parts.items() if name not in cut])
     low, high = (kept["mean"] - kept["deviation"]).min(), (kept["mean"] + kept["deviation"]).max()
     margin = 0.05 * (high - low) or 0.5
