@@ -3,4 +3,4 @@
 from nws.experiment.boundary import launch
 
 if __name__ == "__main__":
-    launch("nws.programs.plot_curves")
+    launch("nws.programs.plot")

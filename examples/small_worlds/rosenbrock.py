@@ -37,7 +37,7 @@ def output_distance(x: Tensor, y: Tensor) -> Tensor:
 
 
 def proximal_path(
-    rate: float, steps: int, divergence: Callable[[Tensor, Tensor], Tensor] | None = None
+    rate: float, steps: int, divergence: Callable[[Tensor, Tensor], Tensor] = half_squared_distance
 ) -> Tensor:
     """Exact proximal steps from START, (steps + 1, 2)."""
     path = [START]

@@ -78,19 +78,14 @@ def curve(runs: Sequence[Run], axis: str, column: str) -> Band:
     """Mean and deviation of a column over runs, by `epoch` or by `seconds`.
 
     By epochs the points are those that all runs have. Where there are none, and by seconds, they
-    are those of any run within the span that all share; each run is interpolated linearly. Runs of
-    one point each have one mean. Where no span is shared, there are no points.
+    are those of any run within the span that all share; each run is interpolated linearly. Where no
+    span is shared, there are no points.
     """
     # The last number where those of the axis repeat.
     tables = (run.metrics.groupby(run.metrics[axis].round(9)) for run in runs)
     table = pd.concat([each[column].last().dropna() for each in tables], axis=1).sort_index()
-    common = table.dropna()
-    if (table.notna().sum() == 1).all():
-        place = float(table.index.to_series().mul(table.notna().sum(axis=1)).sum()) / len(runs)
-        values = table.bfill().iloc[:1].set_axis([place])
-    elif axis == "epoch" and len(common):
-        values = common
-    else:
+    values = table.dropna()
+    if axis == "seconds" or values.empty:
         values = table.interpolate("index", limit_area="inside").dropna()
     spread = values.std(axis=1).fillna(0.0)  # of one run there is none
     return pd.DataFrame({"mean": values.mean(axis=1), "deviation": spread})
@@ -109,13 +104,11 @@ def scale(bands: Mapping[str, Band], column: str) -> Scale:
     if higher is None or not parts:
         return Scale(None, None, {})
     sign = 1.0 if higher else -1.0
-    graded = pd.DataFrame({name: [(sign * band["mean"]).min(), (sign * band["mean"]).max()]
-                           for name, band in parts.items()}, index=["worst", "best"]).T  # fmt: skip
-    best = graded["best"].max()
-    distance = best - graded["worst"]
-    middle = max(distance.quantile(0.5, interpolation="lower"), abs(best) / 2)
-    several = any(len(band) > 1 for band in parts.values())  # points alone flatten nothing
-    cut = sign * graded["worst"][(distance > GAP * middle) & several]
+    signed = sign * pd.concat({name: band["mean"] for name, band in parts.items()}, axis=1)
+    best, worst = signed.max().max(), signed.min()
+    middle = max((best - worst).quantile(0.5, interpolation="lower"), abs(best) / 2)
+    several = signed.count().max() > 1  # points alone flatten nothing
+    cut = sign * worst[(best - worst > GAP * middle) & several]
     kept = pd.concat([band for name, band in parts.items() if name not in cut])
     low, high = (kept["mean"] - kept["deviation"]).min(), (kept["mean"] + kept["deviation"]).max()
     margin = 0.05 * (high - low) or 0.5

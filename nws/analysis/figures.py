@@ -13,7 +13,7 @@ from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from nws.analysis.curves import Scale, count, curve, scale
 from nws.analysis.runs import Run
@@ -61,9 +61,8 @@ def draw(
         UserError: A logarithmic axis with values of at most 0.
     """
     runs = [run for group in groups.values() for run in group]
-    floor = float(pd.concat([run.metrics[column] for run in runs]).min()) if log else -np.inf
-    if log and floor <= 0:  # bands that go below 0 have no place on a logarithmic axis either
-        lowest = f"{column} goes down to {floor:g}"
+    if log and (low := min(run.metrics[column].min() for run in runs)) <= 0:
+        lowest = f"{column} goes down to {low:g}"
         raise UserError(f"a logarithmic axis needs values above 0, {lowest}; leave --log out")
     bands = {name: curve(group, "epoch", column) for name, group in groups.items()}
     found = Scale(None, None, {})
@@ -74,12 +73,12 @@ def draw(
         figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
         for name, text in labels(groups, found).items():
-            _line(left, bands[name], floor, label=textwrap.fill(text, MAX_LABEL))
-            _line(right, curve(groups[name], "seconds", column), floor)
+            _line(left, bands[name], label=textwrap.fill(text, MAX_LABEL))
+            _line(right, curve(groups[name], "seconds", column))
         left.set(xlabel="epochs", ylabel=y_label(runs, column))
         right.set(xlabel="training seconds")
         if log:
-            left.set(yscale="log")
+            left.set_yscale("log", nonpositive="clip")
             decimal_ticks(left.yaxis)
         left.set_ylim(ymin, ymax)
         _add_legend(figure)
@@ -136,7 +135,7 @@ def _add_legend(figure: Figure) -> None:
     figure.set_size_inches(figure.get_size_inches() + np.array([0, LINE * (np.ceil(rows) - 1)]))
 
 
-def _line(axes: Axes, band: pd.DataFrame, floor: float, label: str | None = None) -> None:
+def _line(axes: Axes, band: pd.DataFrame, label: str | None = None) -> None:
     """A group in a panel, in the next colour; a bar in place of the band of a single point."""
     marker = "o" if len(band) <= 12 else None
     (line,) = axes.plot(band.index, band["mean"], label=label, marker=marker, markersize=2.2)
@@ -144,7 +143,7 @@ def _line(axes: Axes, band: pd.DataFrame, floor: float, label: str | None = None
         low, high = band["mean"] - band["deviation"], band["mean"] + band["deviation"]
         alpha, width = (0.18, 0.0) if len(band) > 1 else (1.0, 0.8)
         style: Any = {"color": line.get_color(), "alpha": alpha, "linewidth": width}
-        axes.fill_between(band.index, low.clip(lower=floor), high, **style)
+        axes.fill_between(band.index, low, high, **style)
 
 
 def y_label(runs: Sequence[Run], column: str) -> str:
@@ -163,7 +162,7 @@ def decimal_ticks(axis: Axis) -> None:
     low, high = axis.get_view_interval()
     subs = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if high / low < 10 else (1.0, 2.0, 5.0)
     axis.set_major_locator(LogLocator(subs=subs if high / low < 300 else (1.0,)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter(NullFormatter())
 
 

@@ -148,9 +148,3 @@ def find_key(name: str, keys: Iterable[str]) -> str:
     near = [key for key in keys if name in key] or difflib.get_close_matches(name, keys)
     hint = f"; perhaps {', '.join(near[:6])}" if near else ""
     raise UserError(f"no run's .hydra/config.yaml has the configuration key {name!r}{hint}")
-
-
-def texts(values: list[dict[str, Any]]) -> pd.DataFrame:
-    """Flat dictionaries side by side, a line for each key; a dash where one has no such key."""
-    lines = [{key: value_text("", each[key])[:60] for key in each} for each in values]
-    return pd.DataFrame(lines, dtype=object).T.fillna("-")

@@ -4,11 +4,10 @@ page.html is its template, with its script, and page.css its style.
 """
 
 import base64
-import io
 import re
 import shlex
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
-from PIL import Image
 from plotly.offline import get_plotlyjs
 
 from nws.analysis.curves import Band, curve, group_runs, scale, with_column
@@ -34,24 +32,10 @@ from nws.files import read_bytes, read_text, write_atomically
 from nws.style import COLOURS
 
 IMAGES = 6  # of each kind and run, at most
-WIDTH = 640  # pixels; wider images are made smaller
 MAX_DIFF = 100_000  # letters of a diff, of which the rest is left out
 HIDDEN = ("command", "overrides", "pid", "best", "last", "git")  # of provenance.json
 DASHES = ("solid", "dash", "dot", "dashdot")
-STEP = re.compile(r"(.+)_step_(\d+)$")
-
-
-@dataclass(frozen=True)
-class Shown:
-    """What the page says of a run beside the tables and the curves."""
-
-    name: str  # what tells it from the others
-    place: str  # its directory, below that of all runs
-    command: str  # that started it, empty where it is unknown
-    facts: list[tuple[str, str]]  # of provenance.json
-    diff: str  # of the code, empty where there was none
-    config: list[tuple[str, str, bool]]  # key, value, whether the runs differ in it
-    images: dict[str, list[tuple[str, str]]]  # by their kinds: address and caption of each
+STEP = re.compile(r"_step_\d+$")
 
 
 def write_report(runs: Sequence[Run], path: Path, *, title: str, command: str) -> str:
@@ -79,8 +63,8 @@ def write_report(runs: Sequence[Run], path: Path, *, title: str, command: str) -
     table, evaluated = runs_table(runs, keys), pd.DataFrame([_evaluations(run) for run in runs])
     links = enumerate(table["run"], 1)
     table["run"] = [Markup(f'<a href="#run-{n}">{escape(name)}</a>') for n, name in links]
-    kinds = dict.fromkeys(kind for entry in found for kind in entry.images)
-    lengths = {kind: max(len(entry.images.get(kind, ())) for entry in found) for kind in kinds}
+    kinds = dict.fromkeys(kind for entry in found for kind in entry["images"])
+    lengths = {kind: max(len(each["images"].get(kind, ())) for each in found) for kind in kinds}
     content = environment.get_template("page.html").render(
         title=title, command=command, time=datetime.now().astimezone().isoformat(" ", "minutes"),
         means=means_table(runs, list(frame(runs)["best"]), keys, "best valid, nats"),
@@ -107,17 +91,21 @@ def _evaluations(run: Run) -> dict[str, str]:
     return found
 
 
-def entries(runs: Sequence[Run]) -> list[Shown]:
-    """An entry for each run."""
+def entries(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """What the page says of each run beside the tables and the curves."""
     names, unlike = group_runs(runs, "run"), set(all_differences(runs))
     return [
-        Shown(
-            name, place, shlex.join(map(str, run.provenance.get("command") or ())), _facts(run),
-            _diff(run), [(key, value_text(key, v), key in unlike) for key, v in run.config.items()],
-            _images(run),
-        )
+        {
+            "name": name,
+            "place": place,
+            "command": shlex.join(map(str, run.provenance.get("command") or ())),
+            "facts": _facts(run),
+            "diff": _diff(run),
+            "config": [(key, value_text(key, v), key in unlike) for key, v in run.config.items()],
+            "images": _images(run),
+        }
         for run, name, place in zip(runs, names, folder_names(runs), strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def _facts(run: Run) -> list[tuple[str, str]]:
@@ -142,38 +130,19 @@ def _diff(run: Run) -> str:
 
 
 def _images(run: Run) -> dict[str, list[tuple[str, str]]]:
-    """The PNGs of a run, at most so many of each kind: the first, the last, and between."""
+    """The PNGs of a run, some of each kind, the first, the last, and between: address and name."""
     kinds: dict[str, list[Path]] = {}
-    for path in sorted(RunDirectory(run.path).images.glob("*.png")):
-        match = STEP.fullmatch(path.stem)
-        kinds.setdefault(match[1] if match else path.stem, []).append(path)
+    for path in filter(Path.is_file, sorted(RunDirectory(run.path).images.glob("*.png"))):
+        kinds.setdefault(STEP.sub("", path.stem).replace("_", " "), []).append(path)
     found = {}
     for kind, files in kinds.items():
         places = np.linspace(0, len(files) - 1, min(IMAGES, len(files))).round().astype(int)
-        if shown := [each for place in places if (each := data_uri(files[place]))]:
-            found[kind.replace("_", " ")] = shown
+        found[kind] = [(_data_uri(path), path.stem) for path in np.array(files)[places]]
     return found
 
 
-def data_uri(path: Path) -> tuple[str, str] | None:
-    """An image file as the address of itself, and its caption: a PNG of at most 64 colours.
-
-    The caption that `save_png` drew below the grid is cut off: it is text on the page. None where
-    the file is no image.
-    """
-    try:
-        with Image.open(io.BytesIO(read_bytes(path))) as picture:
-            words = {name: str(text) for name, text in picture.info.items()}
-            image = picture.convert("RGB")
-        width, height = map(int, words.get("grid", f"{image.width}x{image.height}").split("x"))
-    except (OSError, ValueError, Image.DecompressionBombError):  # UserError is a ValueError
-        return None
-    image = image.crop((0, 0, width, height))
-    image.thumbnail((WIDTH, WIDTH * height), Image.Resampling.BOX)
-    buffer = io.BytesIO()
-    image.quantize(64, dither=Image.Dither.NONE).save(buffer, format="png", optimize=True)
-    address = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
-    return address, words.get("caption", path.stem.replace("_", " "))
+def _data_uri(path: Path) -> str:
+    return "data:image/png;base64," + base64.b64encode(read_bytes(path)).decode()
 
 
 # --- curves ---------------------------------------------------------------------------------------
@@ -200,36 +169,28 @@ def figures(every: Sequence[Run]) -> dict[str, Any]:
 def _figure(
     groups: dict[str, list[Run]], axis: str, column: str, numbers: dict[Path, int]
 ) -> dict[str, Any]:
-    bands, traces, seen = {}, [], dict.fromkeys(numbers.values(), 0)
+    bands, traces = {}, []
     for name, group in groups.items():
-        if not any(column in run.metrics and run.metrics[column].notna().any() for run in group):
-            continue
-        bands[name] = curve(with_column(group, column), axis, column)
-        number = numbers[group[0].path]
-        colour = COLOURS[:-1][number % (len(COLOURS) - 1)]  # black is for the page's ink
-        dash = DASHES[(number // (len(COLOURS) - 1) + seen[number]) % len(DASHES)]
-        seen[number] += 1  # seeds of a method have its colour
-        traces += _traces(name, bands[name], colour, dash)
+        with suppress(UserError):  # none of them has the column
+            bands[name] = curve(with_column(group, column), axis, column)
+            traces += _traces(name, bands[name], numbers[group[0].path])
     found = scale(bands, column)
     ends = None if found.low is None else [found.low, found.high]
     cut = "; ".join(f"{name} goes to {value:,.4g}" for name, value in found.cut.items())
     return {"traces": traces, "range": ends, "cut": cut}
 
 
-def _traces(name: str, band: Band, colour: str, dash: str) -> list[dict[str, Any]]:
-    """A line, and the band around it where it is a mean over runs."""
-    x, shared = _rounded(band.index), {"name": name, "legendgroup": name}
+def _traces(name: str, band: Band, method: int) -> list[dict[str, Any]]:
+    """A line, and the band around it where it is a mean over runs; a method has one colour."""
+    turn, place = divmod(method, len(COLOURS) - 1)  # the last, black, is for the page's ink
+    colour, dash = COLOURS[place], DASHES[turn % len(DASHES)]
+    x, shared = band.index.tolist(), {"name": name, "legendgroup": name}
     line: Any = {"line": {"color": colour, "dash": dash, "width": 1.8}, "marker": {"size": 5}}
-    mode = "lines+markers" if len(band) < 13 else "lines"
-    traces = [shared | line | {"x": x, "y": _rounded(band["mean"]), "mode": mode}]
+    line |= {"mode": "lines+markers" if len(band) < 13 else "lines"}
+    traces = [shared | line | {"x": x, "y": band["mean"].tolist()}]
     if band["deviation"].any():
         around = [*(band["mean"] - band["deviation"]), *(band["mean"] + band["deviation"])[::-1]]
         area: Any = {"fill": "toself", "fillcolor": colour + "2e", "line": {"width": 0}}
         area |= {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
-        traces.append(shared | area | {"x": x + x[::-1], "y": _rounded(around)})
+        traces.append(shared | area | {"x": x + x[::-1], "y": around})
     return traces
-
-
-def _rounded(values: Iterable[float]) -> list[float]:
-    """Numbers with few digits, for a small file."""
-    return [float(f"{value:.6g}") for value in values]

@@ -41,20 +41,6 @@ class Run:
         """`running`, `finished`, `stopped`, `failed` or `diverged`; `unknown` of a copy."""
         return str(self.provenance.get("state", "unknown"))
 
-    @property
-    def steps(self) -> int:
-        """Training steps up to the last evaluation, or to the last one that is recorded."""
-        step = self.last.get("step", 0)
-        return max(int(self.provenance.get("steps") or 0), int(step if math.isfinite(step) else 0))
-
-    @property
-    def ms_per_step(self) -> float:
-        """Milliseconds of training a step; nan where there is no step."""
-        if isinstance(given := self.provenance.get("ms_per_step"), int | float):
-            return float(given)
-        steps = self.last.get("step", 0.0)
-        return 1000 * self.last["seconds"] / steps if steps else math.nan
-
     @cached_property
     def best(self) -> dict[str, float]:
         """The row with the best `valid/log_likelihood`, without step 0; {} where there is none."""
@@ -133,16 +119,16 @@ def frame(runs: Sequence[Run]) -> pd.DataFrame:
             "error": run.best.get(ERROR, math.nan),
             "last": run.last.get(LOG_LIKELIHOOD, math.nan),
             "epochs": run.last.get("epoch", 0.0),
-            "steps": run.steps,
-            "ms": run.ms_per_step,
+            "steps": run.last.get("step", 0.0),
             "seconds": run.last.get("seconds", math.nan),
             "started": str(run.provenance.get("started", "")),
             "host": str(run.provenance.get("host", "")),
         }
         for run in runs
     ]
-    config = pd.DataFrame([run.config for run in runs])
-    return pd.concat([pd.DataFrame(lines), config], axis=1)
+    table = pd.DataFrame(lines)
+    table.insert(7, "ms", 1000 * table["seconds"] / table["steps"].where(table["steps"] > 0))
+    return pd.concat([table, pd.DataFrame([run.config for run in runs])], axis=1)
 
 
 def folder_names(runs: Sequence[Run]) -> list[str]:

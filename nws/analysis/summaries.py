@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
 from nws.analysis.keys import (
+    all_differences,
     but_seed,
     columns_of,
     differing_keys,
@@ -18,12 +20,14 @@ from nws.analysis.keys import (
 from nws.analysis.runs import Run, folder_names, frame, read_run
 from nws.analysis.tables import show, with_error
 from nws.errors import UserError
-from nws.experiment.config import override_key
+from nws.experiment.config import flatten, override_key
 from nws.experiment.invocation import command_line
 from nws.experiment.run import find_runs
 
 #: the columns that say what became of a run
 OUTCOME = ("state", "best valid, nats", "ms/step", "epochs", "seconds")
+#: what provenance.json says of a run's making
+ORIGIN = ("version", "git", "torch", "device", "host", "layers", "parameters")
 
 
 def runs_table(runs: Sequence[Run], keys: Sequence[str]) -> pd.DataFrame:
@@ -41,36 +45,38 @@ def runs_table(runs: Sequence[Run], keys: Sequence[str]) -> pd.DataFrame:
     return table.replace("nan", "")
 
 
-def means(runs: Sequence[Run], values: Sequence[float], keys: Sequence[str]) -> pd.DataFrame:
-    """Count, mean and sample standard deviation of values over runs that share all but the seed.
+def side_by_side(runs: Sequence[Run]) -> pd.DataFrame:
+    """A column for each run: every key in which they differ, what they were made with, the end."""
+    origins = [flatten({name: run.provenance.get(name) for name in ORIGIN}) for run in runs]
+    pairs = zip(runs, origins, strict=True)
+    every = [replace(run, config=run.config | origin) for run, origin in pairs]
+    return runs_table(every, all_differences(every)).set_index("run").T.reset_index(names="")
+
+
+def means_table(
+    runs: Sequence[Run], values: Sequence[float], keys: Sequence[str], name: str
+) -> pd.DataFrame | None:
+    """Means and sample standard deviations over runs that share all but the seed, as texts.
 
     Args:
         runs: The runs.
-        values: One of each run; those that are not finite are left out.
+        values: One of each run, in nats; those that are not finite are left out.
         keys: In which the runs differ.
+        name: Of the values.
 
     Returns:
-        A line for each group: the columns of the keys, then `seeds`, `mean` and `deviation` (nan of
-        one run).
+        A line for each group; None where no group has several seeds.
     """
     table = columns_of(runs, but_seed(keys))
     heads = list(table)
     numbers = pd.Series(values, dtype=float).replace([float("inf"), -float("inf")], float("nan"))
     groups = numbers.groupby([table[head] for head in heads] or [0] * len(runs), sort=False)
     found = groups.agg(["count", "mean", "std"]).reset_index(drop=not heads)
-    found.columns = [*heads, "seeds", "mean", "deviation"]
-    return found[found["seeds"] > 0]
-
-
-def means_table(
-    runs: Sequence[Run], values: Sequence[float], keys: Sequence[str], name: str
-) -> pd.DataFrame | None:
-    """The table of `means` as texts, of a value in nats; None where no group has several seeds."""
-    table = means(runs, values, keys)
-    if (table["seeds"] < 2).all():
+    found = found[found["count"] > 0]
+    if (found["count"] < 2).all():
         return None
-    texts = [with_error(*pair) for pair in zip(table["mean"], table["deviation"], strict=True)]
-    shown = table.drop(columns=["mean", "deviation"]).astype(str)
+    shown = found[[*heads, "count"]].rename(columns={"count": "seeds"}).astype(str)
+    texts = list(map(with_error, found["mean"], found["std"]))
     return shown.assign(**{f"{name}: mean ± deviation over seeds": texts})
 
 
@@ -103,7 +109,13 @@ def in_order(runs: Sequence[Run], where: str | None, sort: str | None) -> list[R
     """The runs that a query of pandas chooses, sorted by a column; those without a value last."""
     table = with_short_names(frame(runs))
     if where:
-        table = table[true_of(table, where)]
+        try:
+            table = table[table.eval(where, engine="python")]
+        except Exception as error:  # whatever is wrong with a text of Python
+            raise UserError(
+                "--where takes a query of pandas, such as 'algorithm == \"nrws\" and lr < 0.1', "
+                f"got {where!r}: {error}; --help has the names; keys with a dot are in backticks"
+            ) from error
         if table.empty:
             raise UserError(f"none of {len(runs)} runs has {where}")
     if sort:
@@ -122,17 +134,3 @@ def with_short_names(table: pd.DataFrame) -> pd.DataFrame:
         with suppress(UserError):  # of a name that several keys have
             short[name] = table[find_key(name, keys)]
     return table.assign(**short)
-
-
-def true_of(table: pd.DataFrame, where: str) -> "pd.Series[bool]":
-    """Of which lines a query of pandas is true."""
-    try:
-        found = table.eval(where, engine="python")
-        if not pd.api.types.is_bool_dtype(found):
-            raise ValueError("it is neither true nor false")
-    except Exception as error:  # whatever is wrong with a text of Python
-        raise UserError(
-            f"--where takes a query of pandas, such as 'algorithm == \"nrws\" and lr < 0.1', got "
-            f"{where!r}: {error}; --help has the names; keys with a dot are in backticks"
-        ) from error
-    return found

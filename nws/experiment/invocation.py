@@ -10,15 +10,13 @@ PROGRAMS = {
     "sample": "draw images from a run",
     "evaluate": "log-likelihoods of runs on held-out images",
     "plot": "training curves of runs",
-    "runs": "a table of the runs below a folder",
-    "diff": "the configurations of two runs, side by side",
+    "runs": "a table of the runs below a folder, or side by side",
     "report": "one page to browse runs",
     "export": "a small copy of a run, to share and to sample from",
 }
-#: The module of each in nws/programs/, and the script of that name in the repository.
-MODULES = {name: name for name in PROGRAMS} | {"plot": "plot_curves"}
-SCRIPTS = {name: f"scripts/{module}.py" for name, module in MODULES.items()}
-SCRIPTS |= {"train": "train.py", "reproduce": "scripts/reproduce.py"}
+#: What starts each in the repository.
+SCRIPTS = {name: f"scripts/{name}.py" for name in (*PROGRAMS, "reproduce")}
+SCRIPTS |= {"train": "train.py", "plot": "scripts/plot_curves.py"}
 MODULE = ["python", "-m", "nws"]  # where the command nws is not on the path
 
 

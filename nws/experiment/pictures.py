@@ -131,8 +131,7 @@ def captioned(grid: Tensor, caption: str) -> Image.Image:
 def save_png(grid: Tensor, path: Path, caption: str = "") -> None:
     """Write a grid (3, height, width) with its caption as PNG, completely or not at all.
 
-    The file says in words of its own, `caption` and `grid` (width x height), what is drawn in it,
-    so that a page can show the grid with the caption as text.
+    The file says in words of its own, `caption` and `grid` (width x height), what is drawn in it.
     """
     buffer, words = io.BytesIO(), PngInfo()
     words.add_itxt("caption", caption)

@@ -4,6 +4,8 @@ Exponential families with their dual coordinates, metrics on a space, steepest d
 flows in them, geodesics and curvature. `examples/worlds.py` shows it at work on seven small worlds.
 """
 
+from torch.func import hessian  # of a convex function: the metric of mirror descent's flow
+
 from nws.geometry.descent import descend, flow, gradient_in, proximal_step
 from nws.geometry.families import Categorical, ExponentialFamily, IndependentUnits, bregman
 from nws.geometry.gaussian import Moments, MultivariateGaussian
@@ -14,7 +16,7 @@ from nws.geometry.geodesics import (
     gaussian_curvature,
     geodesics,
 )
-from nws.geometry.metrics import euclidean, fisher, hessian, mahalanobis, pullback
+from nws.geometry.metrics import euclidean, fisher, mahalanobis, pullback
 
 __all__ = [
     "Categorical", "ExponentialFamily", "IndependentUnits", "Moments", "MultivariateGaussian",

@@ -95,18 +95,12 @@ def flow(objective: Objective, metric: Metric, starts: Tensor, times: Tensor) ->
         UserError: Where the flow ends before the last time: it runs to infinity or out of the
             space.
     """
-
-    def at(x: Tensor) -> Tensor:
-        return -gradient_in(metric, objective, x)
-
-    return integrate(vmap(at), starts, times)
+    return integrate(vmap(lambda x: -gradient_in(metric, objective, x)), starts, times)
 
 
 def integrate(field: Callable[[Tensor], Tensor], starts: Tensor, times: Tensor) -> Tensor:
     """Follow dx/dt = field(x) from points (B, n); `flow` says what comes back and is raised."""
-    shape = starts.shape
-
-    left = iter(range(EVALUATIONS))
+    shape, left = starts.shape, iter(range(EVALUATIONS))
 
     def derivative(_: float, x: np.ndarray) -> np.ndarray:
         if next(left, None) is None or not np.abs(x).max() < INFINITY:
@@ -130,9 +124,14 @@ def integrate(field: Callable[[Tensor], Tensor], starts: Tensor, times: Tensor) 
     return torch.from_numpy(solved.y.T.copy()).reshape(len(times), *shape)
 
 
+def half_squared_distance(x: Tensor, y: Tensor) -> Tensor:
+    """|x - y|^2 / 2."""
+    return (x - y).square().sum() / 2
+
+
 def proximal_step(
     objective: Objective, start: Tensor, rate: float,
-    divergence: Callable[[Tensor, Tensor], Tensor] | None = None,
+    divergence: Callable[[Tensor, Tensor], Tensor] = half_squared_distance,
 ) -> Tensor:  # fmt: skip
     """argmin_x f(x) + D(x, start) / rate, the implicit form of a step of steepest descent.
 
@@ -142,7 +141,7 @@ def proximal_step(
         objective: f.
         start: The point before the step, (n,).
         rate: The learning rate, above 0.
-        divergence: D; half the squared Euclidean distance by default.
+        divergence: D, by default half the squared Euclidean distance.
 
     Returns:
         The local minimum that Newton's method with a trust region finds from `start`, (n,).
@@ -150,8 +149,6 @@ def proximal_step(
     Raises:
         UserError: Where no minimum is found.
     """
-    if divergence is None:
-        divergence = half_squared_distance
 
     def total(x: Tensor) -> Tensor:
         return objective(x) + divergence(x, start) / rate
@@ -168,8 +165,3 @@ def proximal_step(
     if not slope < 1e-6 * (1 + abs(float(found.fun))):
         raise UserError(f"the proximal step at {start.tolist()} found no minimum: {found.message}")
     return torch.from_numpy(found.x)
-
-
-def half_squared_distance(x: Tensor, y: Tensor) -> Tensor:
-    """|x - y|^2 / 2."""
-    return (x - y).square().sum() / 2

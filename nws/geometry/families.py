@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.func import jacfwd, vmap
 
 from nws.errors import positive_int
 from nws.models.units import Units, find_units
@@ -37,6 +38,12 @@ def bregman(
         The divergence, (...), at least 0.
     """
     return potential(x) - potential(y) - (slope(y) * (x - y)).sum(-1)
+
+
+def _jacobian(function: Callable[[Tensor], Tensor], points: Tensor) -> Tensor:
+    """That of a map of points, (..., n, n)."""
+    found = vmap(jacfwd(function))(points.reshape(-1, points.shape[-1]))
+    return found.reshape(*points.shape, -1)
 
 
 class ExponentialFamily(ABC):
@@ -61,20 +68,20 @@ class ExponentialFamily(ABC):
         """theta = dA*/deta, (..., n), the inverse of `expectation`."""
 
     @abstractmethod
-    def fisher(self, theta: Tensor) -> Tensor:
-        """The Fisher matrix in theta, the Hessian of A and the covariance of T(x): (..., n, n)."""
-
-    @abstractmethod
-    def dual_fisher(self, eta: Tensor) -> Tensor:
-        """The Fisher matrix in eta, the Hessian of A*: (..., n, n)."""
-
-    @abstractmethod
     def log_prob(self, x: Tensor, theta: Tensor) -> Tensor:
         """log p(x; theta), in nats: (...); x is (..., d) and broadcasts against theta."""
 
     @abstractmethod
     def sample(self, theta: Tensor, count: int, rng: torch.Generator | None = None) -> Tensor:
         """Independent draws of one distribution, theta (n,): (count, d)."""
+
+    def fisher(self, theta: Tensor) -> Tensor:
+        """deta/dtheta, the Hessian of A and the covariance of T(x): (..., n, n); by autograd."""
+        return _jacobian(self.expectation, theta)
+
+    def dual_fisher(self, eta: Tensor) -> Tensor:
+        """The Fisher matrix in eta, dtheta/deta, the Hessian of A*: (..., n, n)."""
+        return _jacobian(self.natural, eta)
 
     def dual(self, eta: Tensor) -> Tensor:
         """A*(eta) = theta . eta - A(theta), the Legendre dual of A, in nats: (...)."""

@@ -4,9 +4,9 @@ T(x) = (x, x_i x_j for i <= j), so n = d + d (d + 1) / 2. With P = Sigma^{-1},
 
     theta = (P mu, -P_ii / 2 and -P_ij),   eta = (mu, Sigma_ij + mu_i mu_j)
 
-Each is a vector: the mean first, then the upper triangle of a matrix, row by row. The formulas of
-the Fisher matrix are those of Malagò & Pistone 2015, *Information geometry of the Gaussian
-distribution in view of stochastic optimization*, FOGA.
+Each is a vector: the mean first, then the upper triangle of a matrix, row by row. Source: Malagò &
+Pistone 2015, *Information geometry of the Gaussian distribution in view of stochastic
+optimization*, FOGA.
 """
 
 import math
@@ -26,10 +26,9 @@ class Moments(NamedTuple):
     covariance: Tensor
 
 
-def _pairs(matrix: Tensor, i: Tensor, j: Tensor) -> Tensor:
-    """M_ik M_jl + M_il M_jk for pairs (i, j) and (k, l) of the upper triangle."""
-    upper, lower = matrix[..., i, :], matrix[..., j, :]
-    return upper[..., :, i] * lower[..., :, j] + upper[..., :, j] * lower[..., :, i]
+def _diagonal(matrix: Tensor) -> Tensor:
+    """The matrix without its other elements."""
+    return torch.diag_embed(matrix.diagonal(dim1=-2, dim2=-1))
 
 
 class MultivariateGaussian(ExponentialFamily):
@@ -53,9 +52,6 @@ class MultivariateGaussian(ExponentialFamily):
         where = torch.zeros(self.size, self.size, dtype=torch.long)
         where[self.rows, self.columns] = where[self.columns, self.rows] = pairs
         self.where = where  # the number of the pair (i, j) in the upper triangle
-        self.on_diagonal = self.rows == self.columns
-
-    # --- coordinates ------------------------------------------------------------------------------
 
     def _split(self, point: Tensor) -> tuple[Tensor, Tensor]:
         """A vector of d, and a symmetric matrix from its upper triangle."""
@@ -64,23 +60,17 @@ class MultivariateGaussian(ExponentialFamily):
     def _join(self, vector: Tensor, matrix: Tensor) -> Tensor:
         return torch.cat([vector, matrix[..., self.rows, self.columns]], dim=-1)
 
-    def _halved(self, theta: Tensor) -> Tensor:
-        """theta with a half of what pairs i < j have: theta . T(x) counts those once."""
-        pairs = torch.where(self.on_diagonal, 1.0, 0.5).to(theta)
-        return torch.cat([theta[..., : self.size], theta[..., self.size :] * pairs], dim=-1)
-
     def moments(self, theta: Tensor) -> Moments:
         """mu and Sigma of natural parameters."""
-        vector, matrix = self._split(self._halved(theta))
-        covariance = torch.linalg.inv(-2 * matrix)
+        vector, matrix = self._split(theta)  # P_ii is -2 theta_ii, and P_ij is -theta_ij
+        covariance = torch.linalg.inv(-matrix - _diagonal(matrix))
         return Moments((covariance @ vector[..., None]).squeeze(-1), covariance)
 
     def from_moments(self, moments: Moments) -> Tensor:
         """theta of mu and Sigma."""
         precision = torch.linalg.inv(moments.covariance)
-        pairs = torch.where(self.on_diagonal, 0.5, 1.0).to(precision)
-        joined = self._join((precision @ moments.mean[..., None]).squeeze(-1), -precision)
-        return torch.cat([joined[..., : self.size], joined[..., self.size :] * pairs], dim=-1)
+        vector = (precision @ moments.mean[..., None]).squeeze(-1)
+        return self._join(vector, _diagonal(precision) / 2 - precision)
 
     def expected_moments(self, eta: Tensor) -> Moments:
         """mu and Sigma of expectation parameters."""
@@ -96,50 +86,11 @@ class MultivariateGaussian(ExponentialFamily):
         """theta of (mu, Sigma + mu mu^T)."""
         return self.from_moments(self.expected_moments(eta))
 
-    # --- potential and Fisher matrices ------------------------------------------------------------
-
     def log_partition(self, theta: Tensor) -> Tensor:
         """(mu^T P mu + log det Sigma) / 2, and d log(2 pi) / 2."""
-        vector, matrix = self._split(self._halved(theta))
-        precision = -2 * matrix
-        mean = torch.linalg.solve(precision, vector[..., None]).squeeze(-1)
-        normal = self.size * math.log(2 * math.pi) - torch.linalg.slogdet(precision)[1]
-        return ((vector * mean).sum(-1) + normal) / 2
-
-    def fisher(self, theta: Tensor) -> Tensor:
-        """The covariance of T(x), from the moments of a Gaussian up to the fourth (Isserlis)."""
-        mean, s = self.moments(theta)
-        i, j = self.rows, self.columns
-        crossed = mean[..., None, j] * s[..., :, i] + mean[..., None, i] * s[..., :, j]
-        second = s + mean[..., :, None] * mean[..., None, :]
-        products = mean[..., i] * mean[..., j]
-        pairs = _pairs(second, i, j) - 2 * products[..., :, None] * products[..., None, :]
-        top = torch.cat([s, crossed], dim=-1)
-        return torch.cat([top, torch.cat([crossed.mT, pairs], dim=-1)], dim=-2)
-
-    def moments_fisher(self, moments: Moments) -> Tensor:
-        """The Fisher matrix in (mu, Sigma): P, and tr(P dSigma P dSigma) / 2."""
-        p = torch.linalg.inv(moments.covariance)
-        i, j = self.rows, self.columns
-        twice = torch.where(self.on_diagonal, 1.0, 2.0).to(p)
-        pairs = _pairs(p, i, j) / 4 * twice[:, None] * twice
-        corner = torch.zeros(*p.shape[:-2], self.size, len(i), dtype=p.dtype, device=p.device)
-        top = torch.cat([p, corner], dim=-1)
-        return torch.cat([top, torch.cat([corner.mT, pairs], dim=-1)], dim=-2)
-
-    def dual_fisher(self, eta: Tensor) -> Tensor:
-        """That of (mu, Sigma), pulled back by dSigma = dM - dmu mu^T - mu dmu^T."""
-        moments = self.expected_moments(eta)
-        mean, i, j = moments.mean, self.rows, self.columns
-        unit = torch.eye(self.size, dtype=eta.dtype, device=eta.device)
-        turned = -(unit[i] * mean[..., j, None] + unit[j] * mean[..., i, None])
-        n, pairs = self.dimension, len(i)
-        eye = torch.eye(n, dtype=eta.dtype, device=eta.device).expand(*mean.shape[:-1], n, n)
-        left = torch.cat([eye[..., : self.size, : self.size], turned], dim=-2)
-        jacobian = torch.cat([left, eye[..., n - pairs :].expand(*left.shape[:-1], pairs)], dim=-1)
-        return jacobian.mT @ self.moments_fisher(moments) @ jacobian
-
-    # --- data -------------------------------------------------------------------------------------
+        mean, covariance = self.moments(theta)
+        normal = self.size * math.log(2 * math.pi) + torch.linalg.slogdet(covariance)[1]
+        return ((theta[..., : self.size] * mean).sum(-1) + normal) / 2
 
     def log_prob(self, x: Tensor, theta: Tensor) -> Tensor:
         """theta . T(x) - A(theta), the log-density of x, (..., d)."""

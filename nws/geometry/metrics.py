@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.func import hessian as autograd_hessian
 from torch.func import jacrev
 
 from nws.errors import UserError
@@ -74,11 +73,3 @@ def fisher(family: ExponentialFamily, natural: Map | None = None) -> Metric:
         natural: theta as a function of x; by default x is theta.
     """
     return family.fisher if natural is None else pullback(natural, family.fisher)
-
-
-def hessian(convex: Callable[[Tensor], Tensor]) -> Metric:
-    """The Hessian of a convex function: steepest descent in it is mirror descent's flow.
-
-    With the function that is minimised itself, it is Newton's method.
-    """
-    return autograd_hessian(convex)

@@ -18,7 +18,7 @@ from nws.allocator import keep_freed_memory
 from nws.errors import UserError, number
 from nws.models.belief_network import BeliefNetwork, Edge, check_sizes
 from nws.models.lateral import draw_in_turn
-from nws.models.masks import Mask, Order
+from nws.models.masks import Mask, Order, check_functions
 from nws.models.noise import Rng, Share
 from nws.models.trace import Trace
 from nws.models.units import NAMED, Units, check_units, find_units
@@ -83,10 +83,7 @@ class HelmholtzMachine(nn.Module):
         self.units = (bottom, *[hidden] * (len(self.sizes) - 1))
         for family in {bottom, hidden} - {*NAMED.values()}:
             check_units(family)
-        for name, each in (("mask", mask), ("order", order)):
-            if each is not None and not callable(each):
-                expected = "a function, {_target_: nws.models.masks.local, _partial_: true} say"
-                raise UserError(f"model.{name} must be {expected}, got {each!r}")
+        check_functions(mask=mask, order=order)
         network = partial(
             BeliefNetwork, self.sizes, units=self.units,
             skip=skip, mask=mask, order=order, shape=shape,

@@ -95,6 +95,14 @@ def lateral_layers(lateral: str | Sequence[bool], layers: int, upward: bool) -> 
     return {layer for layer, sees in zip(explained, lateral, strict=True) if sees}
 
 
+def check_functions(**options: object) -> None:
+    """Raise `UserError` for a mask or an order that is no function."""
+    for name, each in options.items():
+        if each is not None and not callable(each):
+            expected = "a function, {_target_: nws.models.masks.local, _partial_: true} say"
+            raise UserError(f"model.{name} must be {expected}, got {each!r}")
+
+
 def find_order(
     order: Order | None, sizes: Sequence[int], layer: int, shape: Sequence[int]
 ) -> Tensor | None:

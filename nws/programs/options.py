@@ -5,7 +5,6 @@ A program imports what takes torch or pandas when its arguments are read: `--hel
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,13 +30,6 @@ def open_machine(path: str | Path, given: argparse.Namespace) -> "LoadedRun":
     from nws.experiment.loading import load_run
 
     return load_run(path, given.checkpoint, given.weights, given.device, given.trust)
-
-
-def say_replaced(paths: Sequence[Path]) -> None:
-    """Say which files are there already, before they are written again."""
-    for path in paths:
-        if path.exists():
-            print(f"note: {path} was there and is replaced", file=sys.stderr)
 
 
 def warn(text: str) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from nws.errors import UserError
 from nws.experiment.invocation import command_line
 from nws.files import check_writable
-from nws.programs.options import say_replaced
 
 
 def read_arguments() -> argparse.Namespace:
@@ -34,6 +33,5 @@ def run() -> None:
     names = [Path(*Path(folder).resolve().parts[-2:]) for folder in given.runs]
     title = f"Report on {', '.join(map(str, names))}"
     command = command_line("report", *sys.argv[1:])
-    say_replaced([given.output])
     shown = write_report(runs, given.output, title=title, command=command)
     print(f"{shown}; open it in a browser:\n{given.output.resolve()}")

@@ -24,6 +24,8 @@ def read_arguments() -> argparse.Namespace:
         help="only runs of which this is true, as pandas has it: 'algorithm == \"nrws\" and best > "
         f"-26', 'lr <= 0.1', '`damping.value` < 1'; names: {FIELDS}, and keys of the configuration",
     )  # fmt: skip
+    every = "side by side, a column for each: all that differs, and what they were made with"
+    add("--all", action="store_true", help=every)
     add("--sort", metavar="KEY", help="best first for best and last (default: run)")
     return parser.parse_args()
 
@@ -32,7 +34,7 @@ def run() -> None:
     given = read_arguments()
     from nws.analysis.keys import differing_keys
     from nws.analysis.runs import frame, read_run
-    from nws.analysis.summaries import in_order, runs_table
+    from nws.analysis.summaries import in_order, runs_table, side_by_side
     from nws.analysis.tables import show
     from nws.experiment.run import find_runs
 
@@ -47,7 +49,7 @@ def run() -> None:
             failures.append(str(error))
     if every:
         runs = in_order(every, given.where, given.sort)
-        show(runs_table(runs, differing_keys(runs)))
+        show(side_by_side(runs) if given.all else runs_table(runs, differing_keys(runs)))
         counts = frame(runs)["state"].value_counts(sort=False)
         states = ", ".join(f"{number} {state}" for state, number in counts.items())
         print(f"{len(runs)} run{'s' * (len(runs) > 1)}: {states}")

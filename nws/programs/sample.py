@@ -6,7 +6,7 @@ from typing import Any
 
 from nws.errors import UserError, number, positive_int
 from nws.files import check_writable
-from nws.programs.options import machine_options, open_machine, say_replaced
+from nws.programs.options import machine_options, open_machine
 
 IMAGES = {"split": "test", "image": None}
 CHAIN = {"chain": None, "samples": 50}
@@ -103,8 +103,6 @@ def run() -> None:
     if path.suffix.lower() != usual.suffix:
         raise UserError(f"--output must name a {usual.suffix} file for {given.what}, got {path}")
     frames, caption = Drawing(given, loaded).draw()
-    if given.output:
-        say_replaced([path])
     if given.what == "chain":
         pictures.save_gif(frames, path, caption)
     else:

@@ -66,14 +66,6 @@ def test_by_seconds_over_the_span_that_all_runs_share(make: Make) -> None:
     assert curve([first, late], "seconds", LL).empty
 
 
-def test_runs_of_one_row_give_one_point(make: Make) -> None:
-    runs = [read_run(make(f"{seed}", [(1, 2 + seed, -4 - seed)], seed=seed)) for seed in (0, 2)]
-    for axis, place in (("epoch", 1), ("seconds", 3)):
-        band = curve(runs, axis, LL)
-        assert band.index.tolist() == [place] and band["mean"].tolist() == [-5]
-        assert band["deviation"].tolist() == pytest.approx([2**0.5])
-
-
 def test_rows_without_a_number_and_runs_without_the_column(make: Make) -> None:
     run = read_run(make("a", [(1, 1, -8), (2, 2, ""), (3, 3, "nan"), (4, 4, -5)]))
     assert curve([run], "epoch", LL).index.tolist() == [1, 4]
@@ -134,7 +126,6 @@ def test_plot(make: Make, command: Command, tmp_path: Path) -> None:
     lines = outcome.out.splitlines()
     assert lines[0] == "lr 0.1 (2 seeds): -7.000 ± 0.000 after 2 epochs"
     assert lines[-2:] == ["curves_valid_log_likelihood.png", "curves_valid_log_likelihood.svg"]
-    assert "note: curves_valid_log_likelihood.svg was there and is replaced" in outcome.err
     text = Path(lines[-1]).read_text()
     words = ["epochs", "training seconds", "log-likelihood (nats)", "50 importance samples"]
     assert all(f"{word}</text>" in text for word in (*words, "lr 0.1 (2 seeds)"))

@@ -11,14 +11,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from conftest import ROOT, Command
 from PIL import Image
 from written import write_run
 
-from nws.analysis.report import data_uri, entries
+from nws.analysis.report import entries
 from nws.analysis.runs import read_run
 from nws.experiment.pictures import save_png
 
@@ -28,9 +27,9 @@ CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), "")
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&{{7*7}}"
 
 
-def write_image(run: Path, name: str, grey: int = 128, side: int = 40) -> Path:
+def write_image(run: Path, name: str, grey: int = 128) -> Path:
     path = run / "images" / f"{name}.png"
-    save_png(torch.full((3, side, side), grey / 255), path, "a caption\nof two lines")
+    save_png(torch.full((3, 40, 40), grey / 255), path, "a caption\nof two lines")
     return path
 
 
@@ -107,12 +106,11 @@ def test_all_is_in_the_page(command: Command, reported: Path) -> None:
     assert line["y"][-1] == pytest.approx(-22.9) and band["fill"] == "toself"
     assert band["y"][2:4] == pytest.approx([-23.0, -22.8])
     images = re.findall(r'<img src="([^"]+)"', page)
-    assert len(images) == 12 and "a caption of two lines" in shown
-    with picture(images[3]) as image:  # run 1, step 20; without the caption that is drawn below it
-        assert image.convert("L").getpixel((5, 5)) == 30 and image.size == (40, 40)
+    assert len(images) == 12 and "generated_step_0000020" in shown
+    with picture(images[3]) as image:  # run 1, step 20
+        assert image.convert("L").getpixel((5, 5)) == 30
     typed = f"<code>python {ROOT / REPORT} {reported} --output page.html</code>"
-    again = command(REPORT, str(reported), "--output", "page.html")
-    assert typed in page and "replaced" in again.err
+    assert typed in page
 
 
 def test_nothing_is_loaded_and_hostile_names_are_text(command: Command, reported: Path) -> None:
@@ -147,13 +145,12 @@ def test_what_is_no_report(command: Command, reported: Path, tmp_path: Path) -> 
 
 
 def test_one_run_without_provenance(command: Command, tmp_path: Path) -> None:
-    """A copy by `nws export`; files that are no images, or have no end, are left out."""
+    """A copy by `nws export`; files that have no end are left out."""
     run = write_run(tmp_path, "old", [(1, 1.0, -3.0)])
     write_image(run, "samples_seed_0")
-    (run / "images" / "broken.png").write_bytes(b"no image")
     os.mkfifo(run / "images" / "pipe.png")
     shown = words(page_of(command, "old"))
-    assert "1 run," in shown and "Its command is unknown" in shown and "samples seed 0" in shown
+    assert "1 run," in shown and "Its command is unknown" in shown and "samples_seed_0" in shown
 
 
 def test_images_of_a_run(tmp_path: Path) -> None:
@@ -161,14 +158,8 @@ def test_images_of_a_run(tmp_path: Path) -> None:
     for step in range(10, 120, 10):
         write_image(run, f"generated_step_{step:07d}", step)
     (entry,) = entries([read_run(run)])  # six: the first, the last, and between
-    shown = [picture(uri) for uri, _ in entry.images["generated"]]
+    shown = [picture(uri) for uri, _ in entry["images"]["generated"]]
     assert [image.convert("L").getpixel((0, 0)) for image in shown] == [*range(10, 120, 20)]
-    large = data_uri(write_image(run, "large", side=1500))
-    assert large is not None and picture(large[0]).size == (640, 640)
-    plain = run / "images" / "plain_one.png"  # as another program writes it
-    Image.fromarray(np.zeros((9, 9), np.uint8)).save(plain)
-    found = data_uri(plain)
-    assert found is not None and found[1] == "plain one" and picture(found[0]).size == (9, 9)
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium")

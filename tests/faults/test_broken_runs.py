@@ -15,6 +15,7 @@ from faults.trial import Trial
 
 from nws.analysis.evaluation import Request, evaluate, read_rows
 from nws.analysis.runs import read_run
+from nws.analysis.summaries import side_by_side
 from nws.errors import UserError
 from nws.experiment.loading import load_run
 from nws.experiment.provenance import read_provenance
@@ -62,11 +63,7 @@ def test_checkpoints_of_other_values(trial: Trial, finished: Path, command: Comm
 
 READERS: dict[str, Callable[[Path], object]] = {
     "evaluation.json": read_rows,
-    "provenance.json": lambda run: (
-        read_provenance(run),
-        (found := read_run(run)).state,
-        found.ms_per_step,
-    ),
+    "provenance.json": lambda run: (read_provenance(run), side_by_side([read_run(run)])),
     "metrics.csv": lambda run: read_run(run).best,
     ".hydra/config.yaml": open_run,
 }

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from cases import EXACT, STANDARD_ERRORS, assert_close, seeded
+from cases import STANDARD_ERRORS, assert_close, seeded
 from torch import Tensor
 from torch.func import grad, hessian
 
@@ -19,7 +19,6 @@ from nws.geometry import (
     IndependentUnits,
     Moments,
     MultivariateGaussian,
-    fisher,
 )
 from nws.models.gaussian import Gaussian
 from nws.models.poisson import Poisson
@@ -170,14 +169,6 @@ def test_a_batch_of_points_is_its_points(case: Case) -> None:
         assert_close(family.dual_fisher(eta)[k], family.dual_fisher(eta[k]))
         assert_close(family.natural(eta)[k], theta)
         assert_close(family.dual(eta)[k], family.dual(eta[k]))
-
-
-def test_the_metric_in_mean_and_covariance_is_the_pullback_of_theta() -> None:
-    family, theta = MultivariateGaussian(2), CASES["Gaussian in two dimensions"].theta
-    moments, pairs = family.moments(theta), torch.tensor([[0, 1], [1, 2]])
-    metric = fisher(family, lambda x: family.from_moments(Moments(x[:2], x[2:][pairs])))
-    vector = family._join(moments.mean, moments.covariance)
-    assert_close(family.moments_fisher(moments), metric(vector), 10 * EXACT)
 
 
 def test_mistakes_have_messages() -> None:

@@ -53,7 +53,6 @@ BAD: list[tuple[Callable[..., Any], str, tuple[Any, ...], str]] = [
     (optimizer, "lr", (0.0, "fast"), "lr must be a number above 0, got"),
     (optimizer, "kl", (-1,), "kl must be a number above 0, got -1"),
     (optimizer, "metric", ("hessian",), "metric must be fisher, empirical or covariance, got"),
-    (optimizer, "solver", ("lu",), "solver must be auto, cg, rows or a solver, got 'lu'"),
     (GaussianMean, "variance", (0,), "variance must be a number above 0, got 0"),
 ]  # fmt: skip
 

@@ -1,6 +1,6 @@
 """The natural gradient of any `torch.nn.Module`. Read `optimizer.py` first."""
 
-from nws.natural.modules.curvature import Linearized, ModelCurvature, OutputMetric
+from nws.natural.modules.curvature import Linearized, ModelCurvature
 from nws.natural.modules.families import (
     BernoulliLogits,
     CategoricalLogits,
@@ -11,5 +11,5 @@ from nws.natural.modules.optimizer import NaturalGradient
 
 __all__ = [
     "BernoulliLogits", "CategoricalLogits", "GaussianMean", "Linearized", "ModelCurvature",
-    "NaturalGradient", "OutputFamily", "OutputMetric",
+    "NaturalGradient", "OutputFamily",
 ]  # fmt: skip

@@ -7,7 +7,6 @@ Sources: Schraudolph 2002 (products with the Gauss-Newton matrix); Le Roux, Manz
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -79,63 +78,16 @@ class Linearized:
             self.__dict__.pop(name, None)
 
 
-@dataclass(frozen=True)
-class OutputMetric:
-    """A metric of the outputs, R^T R for each example.
-
-    "fisher": the family's own Fisher matrix, an expectation over the model's targets. "empirical"
-    and "covariance": the second moment of the examples' gradients, where R is the score at the
-    target; "covariance" is centred (TONGA).
-
-    Raises:
-        UserError: For another name.
-    """
-
-    name: str
-    family: OutputFamily
-
-    def __post_init__(self) -> None:
-        if self.name not in ("fisher", "empirical", "covariance"):
-            raise UserError(f"metric must be fisher, empirical or covariance, got {self.name!r}")
-
-    @property
-    def labels(self) -> bool:
-        """Whether it needs targets."""
-        return self.name != "fisher"
-
-    def centre(self, rows: Tensor) -> Tensor:
-        """The rows, less their mean over the examples where the metric is centred."""
-        return rows - rows.mean(0) if self.name == "covariance" else rows
-
-    def values(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
-        """What R depends on, one slice for each example: the outputs, or the scores (n, ...)."""
-        if not self.labels:
-            return outputs
-        if targets is None:
-            raise UserError("this metric is made of examples' gradients, and needs their targets")
-        return self.family.errors(outputs, targets)
-
-    def root(self, values: Tensor, vectors: Tensor) -> Tensor:
-        """R v of each example; of scores one number, (n, 1)."""
-        if self.labels:
-            return (values * vectors).flatten(1).sum(1, keepdim=True)
-        return self.family.root(values, vectors)
-
-    def transposed(self, values: Tensor, vectors: Tensor) -> Tensor:
-        """R^T v of each example."""
-        if self.labels:
-            return values * vectors.view(-1, *[1] * (values.ndim - 1))
-        return self.family.transposed(values, vectors)
-
-
 class ModelCurvature(CurvatureOperator):
     """C = A^T A of a module on a batch, as a `CurvatureOperator` of one unit and d parameters.
 
     Args:
         linear: The module on the batch.
-        metric: Of its outputs.
-        targets: Of the batch, where the metric needs them.
-        max_bytes: Of the rows A, where they are asked for.
+        family: Of its outputs.
+        metric: Of the outputs, R^T R for each example. "fisher": the family's own Fisher matrix, an
+            expectation over the model's targets. "empirical" and "covariance": the second moment of
+            the examples' gradients, where R is the score at the target; "covariance" is centred.
+        targets: Of the batch, where the metric is one of gradients.
 
     Raises:
         UserError: Where the metric needs targets and there are none.
@@ -144,22 +96,22 @@ class ModelCurvature(CurvatureOperator):
         >>> from nws.natural.modules.families import GaussianMean
         >>> model = nn.Linear(2, 1, bias=False)
         >>> linear = Linearized(model, list(model.parameters()), torch.eye(2))
-        >>> metric = OutputMetric("fisher", GaussianMean())
-        >>> ModelCurvature(linear, metric).matmul(torch.ones(1, 2))
+        >>> ModelCurvature(linear, GaussianMean()).matmul(torch.ones(1, 2))
         tensor([[0.5000, 0.5000]])
     """
 
     name = "model"
 
     def __init__(
-        self,
-        linear: Linearized,
-        metric: OutputMetric,
+        self, linear: Linearized, family: OutputFamily, metric: str = "fisher",
         targets: Tensor | None = None,
-        max_bytes: int = 2**30,
-    ) -> None:
-        self.linear, self.metric, self.max_bytes = linear, metric, max_bytes
-        self._values = metric.values(linear.outputs, targets)
+    ) -> None:  # fmt: skip
+        self.linear, self.family, self.metric = linear, family, metric
+        self._values = linear.outputs  # what R depends on: these, or the scores (n, ...)
+        if metric != "fisher":
+            if targets is None:
+                raise UserError("this metric is made of gradients of examples: it needs targets")
+            self._values = family.errors(linear.outputs, targets)
 
     @property
     def rows(self) -> int:
@@ -179,7 +131,11 @@ class ModelCurvature(CurvatureOperator):
     def matmul(self, vectors: Tensor) -> Tensor:
         """C v: (1, d) from (1, d)."""
         images = self._images(vectors)
-        pulled = self.linear.pull(self.metric.transposed(self._values, images))
+        if self.metric == "fisher":
+            images = self.family.transposed(self._values, images)
+        else:
+            images = self._values * images.view(-1, *[1] * (self._values.ndim - 1))
+        pulled = self.linear.pull(images)
         return pulled.div_(self.rows)[None]
 
     def quadratic(self, vectors: Tensor) -> Tensor:
@@ -187,29 +143,21 @@ class ModelCurvature(CurvatureOperator):
         return self._images(vectors).square().sum() / self.rows
 
     def _images(self, vectors: Tensor) -> Tensor:
-        return self.metric.centre(self.metric.root(self._values, self.linear.push(vectors[0])))
+        return self._centred(self._root(self._values, self.linear.push(vectors[0])))
+
+    def _root(self, values: Tensor, vectors: Tensor) -> Tensor:
+        """R v of each example; of scores one number, (n, 1)."""
+        if self.metric == "fisher":
+            return self.family.root(values, vectors)
+        return (values * vectors).flatten(1).sum(1, keepdim=True)
+
+    def _centred(self, rows: Tensor) -> Tensor:
+        return rows - rows.mean(0) if self.metric == "covariance" else rows
 
     def with_rows(self) -> UnitFisher:
-        """The same matrix by its rows A (q, d): q examples' outputs, or q examples.
-
-        Raises:
-            UserError: Where they take more than `max_bytes`.
-        """
-        n, d = self.rows, self.shape[1]
-        q = self.row_count
-        needed = q * d * self._values.element_size()
-        if needed > self.max_bytes:
-            raise UserError(
-                f"the row-space form holds {q} rows of {d} parameters, {needed:,} bytes, and"
-                f" max_bytes is {self.max_bytes:,}: take fewer rows, or ConjugateGradient"
-            )
-        rows = self.metric.centre(self._jacobian().div_(n**0.5))
-        return UnitFisher(rows, rows.new_ones(q, 1), self.name)
-
-    @property
-    def row_count(self) -> int:
-        """q: n for gradients, n times the number of outputs for the Fisher matrix."""
-        return self.rows if self.metric.labels else self.linear.outputs.numel()
+        """The same matrix by its rows A (q, d): each output of each example, or each gradient."""
+        rows = self._centred(self._jacobian().div_(self.rows**0.5))
+        return UnitFisher(rows, rows.new_ones(len(rows), 1), self.name)
 
     def diagonal(self) -> Tensor:
         """The diagonal of C: (1, d), from the rows."""
@@ -223,7 +171,7 @@ class ModelCurvature(CurvatureOperator):
 
         def images(parameters: dict[str, Tensor], value: Tensor, *inputs: Tensor) -> Tensor:
             single = functional_call(model, parameters, tuple(each[None] for each in inputs))
-            return self.metric.root(value[None], single).flatten()
+            return self._root(value[None], single).flatten()
 
         axes = (None, 0) + (0,) * len(self.linear.inputs)
         found = vmap(jacrev(images), axes)(named, self._values, *self.linear.inputs)

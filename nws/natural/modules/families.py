@@ -27,12 +27,15 @@ class OutputFamily(ABC):
         """
 
     @abstractmethod
-    def errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The score d log p(y | z) / dz: (n, ...), the shape of the outputs."""
-
-    @abstractmethod
     def root(self, outputs: Tensor, vectors: Tensor) -> Tensor:
         """R v of each example, where R^T R is the Fisher matrix of z: (n, ...)."""
+
+    def errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The score d log p(y | z) / dz, by autograd: (n, ...), the shape of the outputs."""
+        z = outputs.detach().requires_grad_()
+        with torch.enable_grad():
+            total = self.loss(z, targets).sum()
+        return -torch.autograd.grad(total, z)[0]
 
     def transposed(self, outputs: Tensor, vectors: Tensor) -> Tensor:
         """R^T v of each example: (n, ...), the shape of the outputs; R v where R is diagonal."""
@@ -54,10 +57,6 @@ class BernoulliLogits(OutputFamily):
             outputs, targets.to(outputs), reduction="none"
         )
         return losses.flatten(1).sum(1)
-
-    def errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """y - p."""
-        return targets.to(outputs) - outputs.sigmoid()
 
     def root(self, outputs: Tensor, vectors: Tensor) -> Tensor:
         """sqrt(p (1 - p)) v."""
@@ -85,11 +84,6 @@ class CategoricalLogits(OutputFamily):
             )
         losses = -outputs.log_softmax(-1).gather(-1, targets.long()[..., None])
         return losses.flatten(1).sum(1)
-
-    def errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """onehot(y) - p."""
-        one_hot = functional.one_hot(targets.long(), outputs.shape[-1])
-        return one_hot.to(outputs) - outputs.softmax(-1)
 
     def root(self, outputs: Tensor, vectors: Tensor) -> Tensor:
         """sqrt(p) (v - p . v)."""
@@ -126,10 +120,6 @@ class GaussianMean(OutputFamily):
         squares = (targets.to(outputs) - outputs).square() / self.variance
         constant = math.log(2 * math.pi * self.variance)
         return (squares + constant).flatten(1).sum(1) / 2
-
-    def errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """(y - z) / variance."""
-        return (targets.to(outputs) - outputs) / self.variance
 
     def root(self, outputs: Tensor, vectors: Tensor) -> Tensor:
         """v / sqrt(variance)."""

@@ -16,15 +16,14 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from nws.errors import UserError, number
 from nws.natural.damping import Damping
-from nws.natural.modules.curvature import Inputs, Linearized, ModelCurvature, OutputMetric
+from nws.natural.modules.curvature import Inputs, Linearized, ModelCurvature
 from nws.natural.modules.families import OutputFamily
 from nws.natural.preconditioners import Unpreconditioned
-from nws.natural.solvers import ConjugateGradient, Solver, Woodbury
+from nws.natural.solvers import ConjugateGradient, Solver
 from nws.natural.solvers.solver import IterativeSolver
 
-USUAL = 20  # iterations of conjugate gradient that `auto` reckons with
-LIMIT = 500  # iterations of "cg" at most
-#: Relative residual at which "cg" stops: the relative error is at most some two or three times it.
+LIMIT = 500  # iterations of the usual solver at most
+#: Relative residual at which it stops: the relative error is at most some two or three times it.
 RESIDUAL = 0.04
 
 
@@ -44,13 +43,10 @@ class NaturalGradient(torch.optim.Optimizer):
         damping: alpha: a number, a `Damping` with a schedule, or a `LevenbergMarquardt`.
         metric: "fisher"; "empirical", the second moment of the examples' gradients; or
             "covariance", the same less their mean (TONGA).
-        solver: "cg", conjugate gradient to a relative error of at most about 0.1 (in the norm of
-            C + alpha I), measured by the residual in each step; "rows", by Woodbury's identity in
-            the space of the rows; "auto", the one that needs fewer flops at the first step; or any
-            solver of nws.natural.solvers.
+        solver: Any of nws.natural.solvers; by default conjugate gradient to a relative error of at
+            most about 0.1 (in the norm of C + alpha I), measured by the residual in each step.
         kl: Nats, or None. With a number each step has half a squared length of lr^2 kl in the
             metric, which is its Kullback-Leibler divergence to second order.
-        max_bytes: Of the row-space form.
 
     Raises:
         UserError: For options that are out of range, or parameters that are not the model's.
@@ -74,9 +70,8 @@ class NaturalGradient(torch.optim.Optimizer):
         lr: float = 1.0,
         damping: float | Damping = 0.1,
         metric: str = "fisher",
-        solver: str | Solver = "auto",
+        solver: Solver | None = None,
         kl: float | None = None,
-        max_bytes: int = 2**30,
     ) -> None:
         lr = number("lr", lr, "above 0", lambda value: value > 0)
         if kl is not None:
@@ -84,30 +79,22 @@ class NaturalGradient(torch.optim.Optimizer):
         if params is None:
             params = (each for each in model.parameters() if each.requires_grad)
         super().__init__(params, {"lr": lr})
-        self.model, self.family, self.kl, self.max_bytes = model, family, kl, max_bytes
-        self.metric = OutputMetric(metric, family)
+        self.model, self.family, self.kl = model, family, kl
+        if metric not in ("fisher", "empirical", "covariance"):
+            raise UserError(f"metric must be fisher, empirical or covariance, got {metric!r}")
+        self.metric = metric
         parameters = self._parameters()
         if not {id(each) for each in parameters} <= {id(each) for each in model.parameters()}:
             raise UserError("params must be parameters of the model: the metric is of its outputs")
         damping = damping if isinstance(damping, Damping) else Damping(damping)
         self.damping = damping.to(parameters[0])
-        self.solver = self._make_solver(solver)
+        self.solver = solver or ConjugateGradient(
+            LIMIT, tolerance=RESIDUAL, preconditioner=Unpreconditioned()
+        )
         self._step = 0
 
     def _parameters(self) -> list[Tensor]:
         return [each for group in self.param_groups for each in group["params"]]
-
-    def _make_solver(self, solver: str | Solver) -> Solver | None:
-        """The solver of a name; None for auto, whose choice waits for the first batch."""
-        if solver == "auto":
-            return None
-        if solver == "rows":
-            return Woodbury(self.max_bytes)
-        if solver == "cg":
-            return ConjugateGradient(LIMIT, tolerance=RESIDUAL, preconditioner=Unpreconditioned())
-        if isinstance(solver, str):
-            raise UserError(f"solver must be auto, cg, rows or a solver, got {solver!r}")
-        return solver
 
     @torch.no_grad()
     def step(  # type: ignore[override]
@@ -143,7 +130,7 @@ class NaturalGradient(torch.optim.Optimizer):
         if metric_inputs is not None:
             linear = Linearized(self.model, own.parameters, metric_inputs)
             labels = metric_targets
-        curvature = ModelCurvature(linear, self.metric, labels, self.max_bytes)
+        curvature = ModelCurvature(linear, self.family, self.metric, labels)
         delta = self._delta(curvature, gradient)
         predicted = -(gradient * delta).sum()
         if measures:
@@ -174,9 +161,6 @@ class NaturalGradient(torch.optim.Optimizer):
 
     def _delta(self, curvature: ModelCurvature, gradient: Tensor) -> Tensor:
         """The step (1, d)."""
-        if self.solver is None:
-            self.solver = self._make_solver("rows" if rows_are_cheaper(curvature) else "cg")
-        assert self.solver is not None
         alpha = self.damping.alpha
         self.solver.factor(curvature, alpha)
         direction = self.solver.solve(gradient) * (1 + alpha)
@@ -207,8 +191,7 @@ class NaturalGradient(torch.optim.Optimizer):
         state["natural"] = {
             "step": self._step,
             "damping": self.damping.state_dict(),
-            "rows": isinstance(self.solver, Woodbury),
-            "solver": {} if self.solver is None else self.solver.state_dict(),
+            "solver": self.solver.state_dict(),
         }
         return state
 
@@ -224,21 +207,7 @@ class NaturalGradient(torch.optim.Optimizer):
         own = state_dict["natural"]
         self._step = own["step"]
         self.damping.load_state_dict(own["damping"])
-        if self._step and self.solver is None:
-            self.solver = self._make_solver("rows" if own["rows"] else "cg")
-        if self.solver is not None and own["solver"]:
-            self.solver.load_state_dict(own["solver"])
-
-
-def rows_are_cheaper(curvature: ModelCurvature) -> bool:
-    """Whether the row-space form takes fewer flops than conjugate gradient, and fits in memory.
-
-    For a fully connected model of d parameters J v and J^T u take about 4 n d flops each, and q
-    rows of it, their Gram matrix and its factor 4 q d + 2 q^2 d + q^3 / 3.
-    """
-    n, d, q = curvature.rows, curvature.shape[1], curvature.row_count
-    fits = q * d * curvature.linear.outputs.element_size() <= curvature.max_bytes
-    return fits and 4 * q * d + 2 * q**2 * d + q**3 / 3 < USUAL * 8 * n * d
+        self.solver.load_state_dict(own["solver"])
 
 
 def _check_modes(model: nn.Module) -> None:

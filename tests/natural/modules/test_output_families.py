@@ -20,10 +20,13 @@ def outputs(name: str) -> torch.Tensor:
 def test_loss_and_errors_are_those_of_the_distribution(name: str) -> None:
     family, z = FAMILIES[name], outputs(name)
     targets = torch.stack([next(iter(every_target(name, each)))[0] for each in z])
-    losses = torch.stack([-log_prob(name, a, b) for a, b in zip(z, targets, strict=True)])
-    assert torch.allclose(family.loss(z, targets), losses, rtol=0, atol=TIGHT)
-    slopes = jacobian(lambda each: family.loss(each, targets).sum(), z)
-    assert torch.allclose(family.errors(z, targets), -slopes, rtol=0, atol=TIGHT)
+
+    def log_probs(z: torch.Tensor) -> torch.Tensor:
+        return torch.stack([log_prob(name, a, b) for a, b in zip(z, targets, strict=True)])
+
+    assert torch.allclose(family.loss(z, targets), -log_probs(z), rtol=0, atol=TIGHT)
+    scores = jacobian(lambda z: log_probs(z).sum(), z)
+    assert torch.allclose(family.errors(z, targets), scores, rtol=0, atol=TIGHT)
 
 
 def test_targets_that_do_not_fit_are_refused() -> None:

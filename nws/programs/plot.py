@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from nws.errors import UserError
-from nws.programs.options import say_replaced, warn
+from nws.programs.options import warn
 
 
 def read_arguments() -> argparse.Namespace:
@@ -63,5 +63,4 @@ def run() -> None:
         end = bands[name].iloc[-1]
         spread = f" ± {end['deviation']:.3f}" if len(groups[name]) > 1 else ""
         print(f"{text}: {end['mean']:.3f}{spread} after {end.name:g} epochs")
-    say_replaced(paths)
     save(files, paths)
