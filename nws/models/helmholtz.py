@@ -96,8 +96,7 @@ class HelmholtzMachine(nn.Module):
         biases = [_bias("visible", visible_bias, self.sizes[0]), _bias("hidden", hidden_bias)]
         for edge in self.generator.edges + self.recognition.edges:
             edge.layer.draw_weights_(weight_scale, rng)
-            with torch.no_grad():
-                edge.layer.bias.copy_(torch.as_tensor(biases[edge.child > 0]))
+            edge.layer.bias.data.copy_(torch.as_tensor(biases[edge.child > 0]))
 
     @property
     def networks(self) -> tuple[BeliefNetwork, BeliefNetwork]:
