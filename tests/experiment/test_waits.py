@@ -68,7 +68,7 @@ SELDOM = [
     "algorithm=nrws metric.batch=other data.where=host",
     "algorithm=nvimco damping=levenberg_marquardt", "algorithm=nbihm metric=fisher",
     "algorithm=nrws metric=fisher solver.iterations=3", "algorithm=nrws metric=empirical",
-    "algorithm=nrws metric=adaptive",
+    "algorithm=nrws metric=adaptive", "algorithm=nrws model.generator.lateral=all model.skip=true",
 ]  # fmt: skip
 
 
