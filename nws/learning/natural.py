@@ -213,7 +213,7 @@ class NaturalMetric:
             state["alpha"] = self._alpha
             state["rows"] = [
                 (each.inputs, each.curvature, each.squared_errors(), each.name, each.weights,
-                 list(each.means))
+                 list(each.means), each.low)
                 for each in self.rows
             ]  # fmt: skip
         return state
@@ -247,9 +247,10 @@ def _join(weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def _restore(
-    inputs: Tensor, curvature: Tensor, errors: Tensor, name: str, weights: Tensor, means: Any
-) -> Rows:
-    return Rows(inputs, curvature, lambda: errors, name, weights, lambda: means)
+    inputs: Tensor, curvature: Tensor, errors: Tensor, name: str, weights: Tensor, means: Any,
+    low: torch.dtype | None = None,
+) -> Rows:  # fmt: skip
+    return Rows(inputs, curvature, lambda: errors, name, weights, lambda: means, low)
 
 
 def _move(value: Any, like: Tensor) -> Any:

@@ -63,7 +63,7 @@ class Phase:
     def rows(self, edge: Edge) -> Rows:
         """The rows of one layer."""
         parent, at = edge.parent, edge.position
-        name = f"{self.network.name} layer {at}"
+        name, low = f"{self.network.name} layer {at}", edge.layer.rounded
         if parent is None:  # at once: the bias is about to change
             units, bias = self.network.units[edge.child], edge.layer.bias.detach()
             block = units.curvature(units.mean(bias))[None]
@@ -74,6 +74,7 @@ class Phase:
             lambda: self._squared_errors[at], name,
             lambda: self._weights[at] / _total(self._weights[at]),
             lambda: (self._means[0][parent], self._means[1][at]),
+            None if low is None else low.dtype,
         )  # fmt: skip
 
     @cached_property

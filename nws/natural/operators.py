@@ -11,7 +11,7 @@ block-diagonal with one block per unit (Ay 2002):
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -51,6 +51,7 @@ class Rows:
         means: Makes c = sum_k w_k h_k (d,) and s_j = sum_k s_kj (m,) without the rows themselves.
             With a cap on the rows c is still of all rows of the phase, and s_j of evenly spaced
             ones, so that they may differ from sums over `inputs` and `curvature`.
+        low: A lower precision that holds H exactly, for products that need not be exact.
     """
 
     def __init__(
@@ -61,8 +62,9 @@ class Rows:
         name: str = "layer",
         weights: Lazy | None = None,
         means: Callable[[], tuple[Tensor, Tensor]] | None = None,
+        low: torch.dtype | None = None,
     ) -> None:
-        self.name, self.squared_errors = name, squared_errors
+        self.name, self.squared_errors, self.low = name, squared_errors, low
         self._inputs, self._curvature, self._weights = inputs, curvature, weights
         self._means = means
 
@@ -145,6 +147,10 @@ class CurvatureOperator(ABC):
         """The damped systems in a smaller space; None where there is none."""
         return None
 
+    def rounded(self) -> "CurvatureOperator":
+        """The same with quicker products that are less exact; itself where there are none."""
+        return self
+
     def with_rows(self) -> "UnitFisher":
         """The same blocks by their rows, which direct solvers need.
 
@@ -165,6 +171,7 @@ class UnitFisher(CurvatureOperator):
         inputs: H (n, d), the bias column included.
         curvature: S (n, m), not negative.
         name: For messages.
+        low: A lower precision that holds H exactly, for `rounded`.
 
     Examples:
         >>> fisher = UnitFisher(torch.ones(4, 3), torch.full((4, 2), 0.25))
@@ -176,6 +183,7 @@ class UnitFisher(CurvatureOperator):
     inputs: Tensor
     curvature: Tensor
     name: str = "layer"
+    low: torch.dtype | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -197,8 +205,8 @@ class UnitFisher(CurvatureOperator):
 
         ((H V^T) * S)^T H, two products of 2 n d m flops.
         """
-        image = torch.mm(self.inputs, vectors.T).mul_(self.curvature)  # (n, m)
-        return torch.mm(image.T, self.inputs)
+        image = torch.mm(self.inputs, vectors.T.to(self.inputs)).mul_(self.curvature)  # (n, m)
+        return torch.mm(image.T, self.inputs).to(vectors)
 
     def diagonal(self) -> Tensor:
         """The diagonals of all blocks: (m, d)."""
@@ -224,6 +232,13 @@ class UnitFisher(CurvatureOperator):
         """The systems in the space of the rows, where there are few of them."""
         few = FEW * len(self.inputs) <= self.inputs.shape[1]
         return RowSpace(self, damping) if few else None
+
+    def rounded(self) -> "UnitFisher":
+        """The same with H and S in the lower precision, in which products take a third."""
+        if self.low is None:
+            return self
+        inputs, curvature = self.inputs.to(self.low), self.curvature.to(self.low)
+        return replace(self, inputs=inputs, curvature=curvature)
 
     def with_rows(self) -> "UnitFisher":
         """Itself."""

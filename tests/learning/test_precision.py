@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from solving import saved
 from torch import Tensor
 
-from nws.learning import Rule, WakeSleep
+from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep
 from nws.learning.gradients import write_gradients
 from nws.models import HelmholtzMachine
 from nws.models.belief_network import product
 from nws.models.gaussian import Gaussian
+from nws.natural import Damping, Rows, natural_direction
+from nws.natural.metrics import Fisher
+from nws.natural.solvers import ConjugateGradient
 
 LOW = torch.bfloat16
 SIZES, POINTS = [96, 64, 20], 64  # products of the last two layers are too small to be rounded
 EPS = 2.0**-8  # of a number in bfloat16
 #: Of a gradient: logits, errors and the product are rounded, half an EPS of each number at most.
 NEAR = 4 * EPS
+ACCURATE = 1e-2  # of a natural direction: what solver.accuracy asks for
+ALPHA = 0.2
 
 
 def learner(precision: torch.dtype, **options: Any) -> WakeSleep:
@@ -90,6 +98,68 @@ def test_values_without_a_support_are_not_rounded() -> None:
         logits = edge.layer(found).repeat_interleave(2, 0)
     assert torch.equal(found, made.machine.units[0].encode(x)) and found.dtype == torch.float32
     assert torch.equal(trace.recognition_logits[:, : SIZES[1]], logits)
+
+
+class Watched(Fisher):
+    """It keeps the low precision of its rows, and the error of each layer's direction."""
+
+    def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
+        self.rows = rows
+        super().update(rows, alpha)
+
+    def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        found, self.errors = super().direction(gradients), []
+        for rows, g, direction in zip(self.rows, gradients, found, strict=True):
+            given = (each.double() for each in (rows.inputs, rows.curvature, g))
+            expected = natural_direction(*given, ALPHA) / (1 + ALPHA)
+            self.errors.append(float((direction - expected).norm() / expected.norm()))
+        return found
+
+
+def natural(precision: torch.dtype, iterations: int | None = 20, every: int = 1) -> WakeSleep:
+    made, solver = learner(precision), partial(ConjugateGradient, iterations)
+    options = RowOptions(refresh_every=every)
+    made.metrics = tuple(
+        NaturalMetric(network, Watched(solver), Damping(ALPHA), options)
+        for network in made.machine.networks
+    )
+    return made
+
+
+@pytest.mark.parametrize("precision", [LOW, torch.float32])
+def test_natural_directions_stay_accurate(precision: torch.dtype) -> None:
+    """Of many iterations, so that what is left is rounding alone; two are the control."""
+    for iterations in (2, 20):
+        made = natural(precision, iterations)
+        made.step(images())
+        found = [metric.metric for metric in made.metrics]
+        worst = max(error for metric in found for error in metric.errors)
+        assert (worst < ACCURATE) == (iterations == 20)
+    lows = [[rows.low for rows in metric.rows] for metric in found]
+    low = LOW if precision == LOW else None
+    assert lows == [[low, None, None], [low, None]]
+    large = [metric.errors[0] for metric in found]
+    assert all((error > 1e-5) == (precision == LOW) for error in large)  # float32 has 6e-8
+    assert max(found[0].errors[1], found[1].errors[1]) < 1e-5
+
+
+def test_a_natural_step_goes_on_bit_for_bit() -> None:
+    """Between two updates of the metric, whose rows are saved."""
+    made, x = natural(LOW, every=3), images()
+    for _ in range(2):
+        made.step(x)
+    state, draws = [saved(metric) for metric in made.metrics], made.rng.get_state()
+    made.step(x)
+    expected = [each.grad.clone() for each in made.machine.parameters() if each.grad is not None]
+    for low in (LOW, None):  # the control: rows that have forgotten their precision
+        rest = natural(LOW, every=3)
+        rest.rng.set_state(draws)
+        for metric, each in zip(rest.metrics, state, strict=True):
+            each["rows"] = [(*rows[:-1], low and rows[-1]) for rows in each["rows"]]
+            metric.load_state_dict(each)
+        rest.step(x)
+        found = [each.grad for each in rest.machine.parameters() if each.grad is not None]
+        assert all(map(torch.equal, found, expected)) == (low == LOW)
 
 
 @pytest.mark.parametrize("precision", [LOW, torch.float32])

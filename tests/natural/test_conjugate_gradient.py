@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -20,18 +22,24 @@ from solving import (
     Textbook,
     apply,
     damped_blocks,
+    dense,
+    error,
     factored,
     mean_row,
     pcg,
     residual,
     shared_inverses,
+    solve_dense,
 )
 from torch import Tensor
 
 from nws.natural.operators import FEW, RowSpace
 from nws.natural.preconditioners import find_basis
-from nws.natural.solvers.cg import Iterations, Progress, UntilAccurate, cg
+from nws.natural.solvers.cg import Iterations, Map, Progress, UntilAccurate, cg
 from nws.natural.solvers.minres import minres
+from nws.natural.solvers.solver import damped
+
+ACCURATE = 1e-2  # what solver.accuracy asks for
 
 
 def systems(m: int = 5, d: int = 12, decades: float = 2.0) -> tuple[Tensor, Tensor, Tensor]:
