@@ -14,7 +14,7 @@ from torch import Tensor
 from nws.models import BeliefNetwork, Trace
 from nws.models.belief_network import product
 
-AT_ONCE = 2**20  # numbers of a product in a lower precision that wait to be added
+HELD = 2**20  # numbers of a rounded product that are held before they are added
 Term = tuple[Trace, Tensor]  # rows of a phase and their weights (n,) in a network's objective
 
 
@@ -45,7 +45,7 @@ def write_gradients(network: BeliefNetwork, terms: Sequence[Term], add: bool = F
             if inputs.shape[0] != block.shape[0]:  # K rows share x: the sum over them comes first
                 block = blocks[edge.position].unflatten(0, (-1, trace.samples)).sum(1).to(inputs)
             if rounded:  # some units at a time: adding another precision takes a copy
-                units = max(1, AT_ONCE // weight.shape[1])
+                units = max(1, HELD // weight.shape[1])
                 for some, errors in zip(weight.split(units), block.T.split(units), strict=True):
                     found = product(errors, inputs)
                     some.copy_(found) if first else some.add_(found)

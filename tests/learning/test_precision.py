@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from solving import saved
+from directions import ALPHA, joined, natural_metrics, relative_error
 from torch import Tensor
 
-from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep
+from nws.learning import Rule, WakeSleep
 from nws.learning.gradients import write_gradients
 from nws.models import HelmholtzMachine
 from nws.models.belief_network import product
 from nws.models.gaussian import Gaussian
-from nws.natural import Damping, Rows, natural_direction
+from nws.natural import natural_direction
 from nws.natural.metrics import Fisher
 from nws.natural.solvers import ConjugateGradient
 
@@ -26,7 +25,6 @@ EPS = 2.0**-8  # of a number in bfloat16
 #: Of a gradient: logits, errors and the product are rounded, half an EPS of each number at most.
 NEAR = 4 * EPS
 ACCURATE = 1e-2  # of a natural direction: what solver.accuracy asks for
-ALPHA = 0.2
 
 
 def learner(precision: torch.dtype, **options: Any) -> WakeSleep:
@@ -39,15 +37,15 @@ def images() -> Tensor:
     return (torch.rand(POINTS, SIZES[0], generator=torch.Generator().manual_seed(1)) < 0.3).float()
 
 
-def given(precision: torch.dtype, units: Any) -> list[Tensor]:
-    """Gradients on the same states, which sampling by rounded logits would not give."""
+def given(precision: torch.dtype, units: Any, terms: int = 1) -> list[Tensor]:
+    """Gradients on the same states, which sampling by rounded logits would not give; in terms."""
     made = learner(precision, units=units)
     full = made.machine.wake(images(), 5, torch.Generator().manual_seed(2))
     weights = torch.full((len(full.values),), 1 / len(full.values))
     with made.machine.products_in(precision), torch.no_grad():
         trace = made.machine.evaluate(full.state_blocks, 5)
         for network in made.machine.networks:
-            write_gradients(network, [(trace, weights)])
+            write_gradients(network, [(trace, weights / terms)] * terms)
     return [each.grad for each in made.machine.parameters() if each.grad is not None]
 
 
@@ -60,6 +58,14 @@ def test_gradients_are_near_those_of_float32(units: str) -> None:
             assert low.dtype == torch.float32 and error < NEAR
     same = [torch.equal(*pair) for pair in pairs if pair[0].ndim == 2 and pair[0].numel()]
     assert same == [False, True, False, True]  # the control: what is large is rounded
+
+
+def test_gradients_may_be_added_some_units_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """15 or 10 at a time, the last ones fewer; and two halves are the whole."""
+    whole = given(LOW, "binary")
+    monkeypatch.setattr("nws.learning.gradients.HELD", 1000)
+    for found, expected in zip(given(LOW, "binary", terms=2), whole, strict=True):
+        torch.testing.assert_close(found, expected, rtol=EPS, atol=1e-6)
 
 
 def test_products_are_summed_in_float32() -> None:
@@ -100,66 +106,24 @@ def test_values_without_a_support_are_not_rounded() -> None:
     assert torch.equal(trace.recognition_logits[:, : SIZES[1]], logits)
 
 
-class Watched(Fisher):
-    """It keeps the low precision of its rows, and the error of each layer's direction."""
-
-    def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
-        self.rows = rows
-        super().update(rows, alpha)
-
-    def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        found, self.errors = super().direction(gradients), []
-        for rows, g, direction in zip(self.rows, gradients, found, strict=True):
-            given = (each.double() for each in (rows.inputs, rows.curvature, g))
-            expected = natural_direction(*given, ALPHA) / (1 + ALPHA)
-            self.errors.append(float((direction - expected).norm() / expected.norm()))
-        return found
-
-
-def natural(precision: torch.dtype, iterations: int | None = 20, every: int = 1) -> WakeSleep:
-    made, solver = learner(precision), partial(ConjugateGradient, iterations)
-    options = RowOptions(refresh_every=every)
-    made.metrics = tuple(
-        NaturalMetric(network, Watched(solver), Damping(ALPHA), options)
-        for network in made.machine.networks
-    )
-    return made
-
-
 @pytest.mark.parametrize("precision", [LOW, torch.float32])
 def test_natural_directions_stay_accurate(precision: torch.dtype) -> None:
     """Of many iterations, so that what is left is rounding alone; two are the control."""
+    plain, low = learner(precision), LOW if precision == LOW else None
+    plain.step(images())
+    gradients = [each for network in plain.machine.networks for each in joined(network)]
     for iterations in (2, 20):
-        made = natural(precision, iterations)
+        made, make = learner(precision), partial(Fisher, partial(ConjugateGradient, iterations))
+        made.metrics = (*natural_metrics(made.machine, make=make, refresh_every=2),)
         made.step(images())
-        found = [metric.metric for metric in made.metrics]
-        worst = max(error for metric in found for error in metric.errors)
-        assert (worst < ACCURATE) == (iterations == 20)
-    lows = [[rows.low for rows in metric.rows] for metric in found]
-    low = LOW if precision == LOW else None
-    assert lows == [[low, None, None], [low, None]]
-    large = [metric.errors[0] for metric in found]
-    assert all((error > 1e-5) == (precision == LOW) for error in large)  # float32 has 6e-8
-    assert max(found[0].errors[1], found[1].errors[1]) < 1e-5
-
-
-def test_a_natural_step_goes_on_bit_for_bit() -> None:
-    """Between two updates of the metric, whose rows are saved."""
-    made, x = natural(LOW, every=3), images()
-    for _ in range(2):
-        made.step(x)
-    state, draws = [saved(metric) for metric in made.metrics], made.rng.get_state()
-    made.step(x)
-    expected = [each.grad.clone() for each in made.machine.parameters() if each.grad is not None]
-    for low in (LOW, None):  # the control: rows that have forgotten their precision
-        rest = natural(LOW, every=3)
-        rest.rng.set_state(draws)
-        for metric, each in zip(rest.metrics, state, strict=True):
-            each["rows"] = [(*rows[:-1], low and rows[-1]) for rows in each["rows"]]
-            metric.load_state_dict(each)
-        rest.step(x)
-        found = [each.grad for each in rest.machine.parameters() if each.grad is not None]
-        assert all(map(torch.equal, found, expected)) == (low == LOW)
+        rows = [each for metric in made.metrics for each in metric.rows]
+        found, errors = [each for net in made.machine.networks for each in joined(net)], []
+        for r, g, direction in zip(rows, gradients, found, strict=True):
+            given = (each.double() for each in (r.inputs, r.curvature, g))
+            errors.append(relative_error(direction, natural_direction(*given, ALPHA)))
+        assert (max(errors) < ACCURATE) == (iterations == 20)
+    assert [each.low for each in rows] == [low, None, None, low, None]
+    assert [error > 1e-5 for error in errors] == [each.low is not None for each in rows]
 
 
 @pytest.mark.parametrize("precision", [LOW, torch.float32])
