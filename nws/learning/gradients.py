@@ -14,6 +14,7 @@ from torch import Tensor
 from nws.models import BeliefNetwork, Trace
 from nws.models.belief_network import product
 
+HELD = 2**20  # numbers of a rounded product that are held before they are added
 Term = tuple[Trace, Tensor]  # rows of a phase and their weights (n,) in a network's objective
 
 
@@ -50,9 +51,11 @@ def write_gradients(network: BeliefNetwork, terms: Sequence[Term], add: bool = F
 
 def _write_product(out: Tensor, errors: Tensor, inputs: Tensor, first: bool) -> None:
     """Write errors^T inputs to `out`, or add it."""
-    if inputs.dtype != out.dtype:
-        found = product(errors.T, inputs)
-        out.copy_(found) if first else out.add_(found)
+    if inputs.dtype != out.dtype:  # some units at a time: adding another precision takes a copy
+        units = max(1, HELD // out.shape[1])
+        for some, each in zip(out.split(units), errors.T.split(units), strict=True):
+            found = product(each, inputs)
+            some.copy_(found) if first else some.add_(found)
     elif first:
         torch.mm(errors.T, inputs, out=out)
     else:

@@ -216,7 +216,7 @@ class NaturalMetric:
             state["alpha"] = self._alpha
             state["rows"] = [
                 (each.inputs, each.curvature, each.squared_errors(), each.name, each.weights,
-                 list(each.means))
+                 list(each.means), each.low)
                 for each in self.rows
             ]  # fmt: skip
         return state
@@ -251,8 +251,8 @@ def _join(weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def _restore(saved: Any, mask: Tensor | None) -> Rows:
-    inputs, curvature, errors, name, weights, means = saved
-    return Rows(inputs, curvature, lambda: errors, name, weights, lambda: means, mask)
+    inputs, curvature, errors, name, weights, means, *low = saved
+    return Rows(inputs, curvature, lambda: errors, name, weights, lambda: means, mask, *low)
 
 
 def _move(value: Any, like: Tensor) -> Any:

@@ -63,6 +63,7 @@ class Phase:
     def rows(self, edge: Edge) -> Rows:
         """The rows of one layer."""
         at, name = edge.position, f"{self.network.name} layer {edge.position}"
+        low = edge.layer.rounded
         if not edge.parents:  # at once: the bias is about to change
             units, bias = self.network.units[edge.child], edge.layer.bias.detach()
             block = units.curvature(units.mean(bias))[None]
@@ -72,7 +73,8 @@ class Phase:
             lambda: self._curvature[at],
             lambda: self._squared_errors[at], name,
             lambda: self._weights[at] / _total(self._weights[at]),
-            lambda: (self._means[0][at], self._means[1][at]), edge.layer.mask_with_bias,
+            lambda: (self._means[0][at], self._means[1][at]),
+            edge.layer.mask_with_bias, None if low is None else low.dtype,
         )  # fmt: skip
 
     @cached_property

@@ -11,7 +11,7 @@ block-diagonal with one block per unit (Ay 2002):
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -52,6 +52,7 @@ class Rows:
             With a cap on the rows c is still of all rows of the phase, and s_j of evenly spaced
             ones, so that they may differ from sums over `inputs` and `curvature`.
         mask: (m, d), 0 where a unit does not see a parent, else 1; None where units see all.
+        low: A lower precision that holds H exactly, for products that need not be exact.
     """
 
     def __init__(
@@ -63,8 +64,9 @@ class Rows:
         weights: Lazy | None = None,
         means: Callable[[], tuple[Tensor, Tensor]] | None = None,
         mask: Tensor | None = None,
+        low: torch.dtype | None = None,
     ) -> None:
-        self.name, self.squared_errors, self.mask = name, squared_errors, mask
+        self.name, self.squared_errors, self.mask, self.low = name, squared_errors, mask, low
         self._inputs, self._curvature, self._weights = inputs, curvature, weights
         self._means = means
 
@@ -148,6 +150,10 @@ class CurvatureOperator(ABC):
         """The damped systems in a smaller space; None where there is none."""
         return None
 
+    def rounded(self) -> "CurvatureOperator":
+        """The same with quicker products that are less exact; itself where there are none."""
+        return self
+
     def with_rows(self) -> "UnitFisher":
         """The same blocks by their rows, which direct solvers need.
 
@@ -172,6 +178,7 @@ class UnitFisher(CurvatureOperator):
         curvature: S (n, m), not negative.
         name: For messages.
         mask: M (m, d), 0 where a unit does not see a parent, else 1; None where units see all.
+        low: A lower precision that holds H exactly, for `rounded`.
 
     Examples:
         >>> fisher = UnitFisher(torch.ones(4, 3), torch.full((4, 2), 0.25))
@@ -184,6 +191,7 @@ class UnitFisher(CurvatureOperator):
     curvature: Tensor
     name: str = "layer"
     mask: Tensor | None = None
+    low: torch.dtype | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -205,8 +213,8 @@ class UnitFisher(CurvatureOperator):
 
         M * (((H V^T) * S)^T H), two products of 2 n d m flops; V is 0 where M is.
         """
-        image = torch.mm(self.inputs, vectors.T).mul_(self.curvature)  # (n, m)
-        found = torch.mm(image.T, self.inputs)
+        image = torch.mm(self.inputs, vectors.T.to(self.inputs)).mul_(self.curvature)  # (n, m)
+        found = torch.mm(image.T, self.inputs).to(vectors)
         return found if self.mask is None else found.mul_(self.mask)
 
     def diagonal(self) -> Tensor:
@@ -233,6 +241,13 @@ class UnitFisher(CurvatureOperator):
         """The systems in the space of the rows, where there are few of them."""
         few = FEW * len(self.inputs) <= self.inputs.shape[1]
         return RowSpace(self, damping) if few and self.mask is None else None
+
+    def rounded(self) -> "UnitFisher":
+        """The same with H and S in the lower precision, in which products take a third."""
+        if self.low is None:
+            return self
+        inputs, curvature = self.inputs.to(self.low), self.curvature.to(self.low)
+        return replace(self, inputs=inputs, curvature=curvature)
 
     def with_rows(self) -> "UnitFisher":
         """Itself."""

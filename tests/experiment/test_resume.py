@@ -37,7 +37,8 @@ RESUMABLE = [
     "optimizer.generator_lr=0.02 optimizer.fused=false scheduler=linear_warmup",
     f"{NRWS} metric.refresh_every=4 metric.memory=8 metric.rank=3",
     f"{NRWS} metric.rank=full metric.max_kl=0.1 optimizer=momentum",
-    f"{NRWS} metric=fisher metric.memory=2 metric.refresh_every=4 damping=linear",
+    f"{NRWS} metric=fisher metric.memory=2 metric.refresh_every=5 damping=linear"
+    " model.layers=[70,5] trainer.precision=bfloat16",
     f"{NRWS} metric=fisher solver=sherman_morrison damping=levenberg_marquardt",
     f"{NRWS} metric=diagonal metric.memory=5 damping=exponential",
     f"{NRWS} metric=adaptive metric.rank=3 metric.mean_memory=2 metric.refresh_every=4",

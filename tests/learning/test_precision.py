@@ -1,9 +1,11 @@
 """Products in bfloat16: what is rounded, what is not, and by how much gradients differ."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from directions import ALPHA, joined, natural_metrics, relative_error
 from torch import Tensor
 
 from nws.learning import Rule, WakeSleep
@@ -11,12 +13,16 @@ from nws.learning.gradients import write_gradients
 from nws.models import HelmholtzMachine
 from nws.models.belief_network import product
 from nws.models.gaussian import Gaussian
+from nws.natural import natural_direction
+from nws.natural.metrics import Fisher
+from nws.natural.solvers import ConjugateGradient
 
 LOW = torch.bfloat16
 SIZES, POINTS = [96, 64, 20], 64  # products of the last two layers are too small to be rounded
 EPS = 2.0**-8  # of a number in bfloat16
 #: Of a gradient: logits, errors and the product are rounded, half an EPS of each number at most.
 NEAR = 4 * EPS
+ACCURATE = 1e-2  # of a natural direction: what solver.accuracy asks for
 
 
 def learner(precision: torch.dtype, **options: Any) -> WakeSleep:
@@ -29,15 +35,15 @@ def images() -> Tensor:
     return (torch.rand(POINTS, SIZES[0], generator=torch.Generator().manual_seed(1)) < 0.3).float()
 
 
-def given(precision: torch.dtype, units: Any) -> list[Tensor]:
-    """Gradients on the same states, which sampling by rounded logits would not give."""
+def given(precision: torch.dtype, units: Any, terms: int = 1) -> list[Tensor]:
+    """Gradients on the same states, which sampling by rounded logits would not give; in terms."""
     made = learner(precision, units=units)
     full = made.machine.wake(images(), 5, torch.Generator().manual_seed(2))
     weights = torch.full((len(full.values),), 1 / len(full.values))
     with made.machine.products_in(precision), torch.no_grad():
         trace = made.machine.evaluate(full.state_blocks, 5)
         for network in made.machine.networks:
-            write_gradients(network, [(trace, weights)])
+            write_gradients(network, [(trace, weights / terms)] * terms)
     return [each.grad for each in made.machine.parameters() if each.grad is not None]
 
 
@@ -50,6 +56,14 @@ def test_gradients_are_near_those_of_float32(units: str) -> None:
             assert low.dtype == torch.float32 and error < NEAR
     same = [torch.equal(*pair) for pair in pairs if pair[0].ndim == 2 and pair[0].numel()]
     assert same == [False, True, False, True]  # the control: what is large is rounded
+
+
+def test_gradients_may_be_added_some_units_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """15 or 10 at a time, the last ones fewer; and two halves are the whole."""
+    whole = given(LOW, "binary")
+    monkeypatch.setattr("nws.learning.gradients.HELD", 1000)
+    for found, expected in zip(given(LOW, "binary", terms=2), whole, strict=True):
+        torch.testing.assert_close(found, expected, rtol=EPS, atol=1e-6)
 
 
 def test_products_are_summed_in_float32() -> None:
@@ -88,3 +102,23 @@ def test_values_without_a_support_are_not_rounded() -> None:
         logits = edge.layer(found).repeat_interleave(2, 0)
     assert torch.equal(found, made.machine.units[0].encode(x)) and found.dtype == torch.float32
     assert torch.equal(trace.recognition_logits[:, : SIZES[1]], logits)
+
+
+@pytest.mark.parametrize("precision", [LOW, torch.float32])
+def test_natural_directions_stay_accurate(precision: torch.dtype) -> None:
+    """Of many iterations, so that what is left is rounding alone; two are the control."""
+    plain, low = learner(precision), LOW if precision == LOW else None
+    plain.step(images())
+    gradients = [each for network in plain.machine.networks for each in joined(network)]
+    for iterations in (2, 20):
+        made, make = learner(precision), partial(Fisher, partial(ConjugateGradient, iterations))
+        made.metrics = (*natural_metrics(made.machine, make=make, refresh_every=2),)
+        made.step(images())
+        rows = [each for metric in made.metrics for each in metric.rows]
+        found, errors = [each for net in made.machine.networks for each in joined(net)], []
+        for r, g, direction in zip(rows, gradients, found, strict=True):
+            given = (each.double() for each in (r.inputs, r.curvature, g))
+            errors.append(relative_error(direction, natural_direction(*given, ALPHA)))
+        assert (max(errors) < ACCURATE) == (iterations == 20)
+    assert [each.low for each in rows] == [low, None, None, low, None]
+    assert [error > 1e-5 for error in errors] == [each.low is not None for each in rows]

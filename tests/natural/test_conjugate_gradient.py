@@ -6,6 +6,8 @@ The references are a textbook version on dense matrices, and scipy's MINRES.
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -19,18 +21,24 @@ from solving import (
     Textbook,
     apply,
     damped_blocks,
+    dense,
     factored,
     mean_row,
     pcg,
     residual,
     shared_inverses,
+    solve_dense,
 )
 from torch import Tensor
 
 from nws.natural.operators import FEW
+from nws.natural.preconditioners import SharedPreconditioner
 from nws.natural.shared import find_basis
 from nws.natural.solvers.cg import Iterations, Progress, UntilAccurate, cg
 from nws.natural.solvers.minres import minres
+from nws.natural.solvers.solver import damped
+
+ACCURATE = 1e-2  # what solver.accuracy asks for
 
 
 def systems(m: int = 5, d: int = 12, decades: float = 2.0) -> tuple[Tensor, Tensor, Tensor]:
@@ -124,6 +132,23 @@ def test_each_iterate_of_minres_is_that_of_scipy() -> None:
         expected, _ = scipy.sparse.linalg.minres(matrix, right, rtol=1e-300, maxiter=iterations)
         found, _ = minres(lambda v: v @ tensor, torch.from_numpy(right)[None], iterations, 0.0)
         np.testing.assert_allclose(found[0].numpy(), expected, rtol=1e-8, atol=1e-10)
+
+
+def test_products_after_the_first_may_be_rounded() -> None:
+    """What many iterations leave is rounding, most of it by the first product: the control."""
+    fisher, damping = replace(REALISTIC.fisher(), low=torch.bfloat16), REALISTIC.damping
+    exact, rounded = (partial(damped, each, damping) for each in (fisher, fisher.rounded()))
+    expected = solve_dense(dense(fisher), float(damping), gradient := REALISTIC.gradient())
+    (inverse := SharedPreconditioner()).update(fisher, damping)
+    found = [
+        cg(*each[:1], gradient, inverse, Iterations(20), *each[1:])[0] - expected
+        for each in ((exact,), (exact, rounded), (rounded,))
+    ]
+    full, mixed, low = (float(each.norm() / expected.norm()) for each in found)
+    assert full < EXACT < mixed < low / 4 < ACCURATE
+
+
+# --- when to stop ---------------------------------------------------------------------------------
 
 
 def test_until_accurate_sums_what_is_left_and_not_the_gains() -> None:

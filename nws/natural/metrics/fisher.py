@@ -35,8 +35,8 @@ class Fisher(Metric):
         self._make_solver, self.memory = solver, positive_int("metric.memory", memory)
         self.solvers: list[Solver] = []
         self._past: list[list[tuple[Tensor, Tensor]]] = []  # of each update: H and S of each layer
-        #: name and mask of each layer, and alpha
-        self._system: tuple[list[tuple[str, Tensor | None]], Tensor] | None = None
+        # name, mask and low precision of each layer, and alpha
+        self._system: tuple[list[tuple[Any, ...]], Tensor] | None = None
 
     def curvature(self, rows: Rows) -> Tensor:
         """What each row adds to each unit's block: (n, m)."""
@@ -47,7 +47,7 @@ class Fisher(Metric):
         alpha = torch.as_tensor(alpha).to(rows[0].inputs).clone()  # it may change in place
         newest = [(layer.inputs, self.curvature(layer)) for layer in rows]
         self._past = [*self._past, newest][-self.memory :]
-        self._system = [(layer.name, layer.mask) for layer in rows], alpha
+        self._system = [(layer.name, layer.mask, layer.low) for layer in rows], alpha
         self.solvers = self.solvers or [self._make_solver() for _ in rows]
         self._factor()
 
@@ -56,12 +56,12 @@ class Fisher(Metric):
         if self._system is None:
             return
         layers, alpha = self._system
-        for (name, mask), solver, *past in zip(layers, self.solvers, *self._past, strict=True):
+        for layer, solver, *past in zip(layers, self.solvers, *self._past, strict=True):
             inputs, curvature = past[-1]
             if len(past) > 1:
                 inputs, curvature = (torch.cat(parts) for parts in zip(*past, strict=True))
                 curvature /= len(past)
-            solver.factor(UnitFisher(inputs, curvature, name, mask), alpha)
+            solver.factor(UnitFisher(inputs, curvature, *layer), alpha)
 
     def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """(F_j + alpha I)^{-1} g_j, (m, d) for each layer."""

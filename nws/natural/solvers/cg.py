@@ -33,7 +33,9 @@ class Progress(NamedTuple):
 Rule = Callable[[Progress], bool]
 
 
-def cg(matmul: Map, right: Tensor, precondition: Map, stop: Rule) -> tuple[Tensor, int]:
+def cg(
+    matmul: Map, right: Tensor, precondition: Map, stop: Rule, later: Map | None = None
+) -> tuple[Tensor, int]:
     """Solve A_j x_j = b_j for m positive definite matrices at once, from zero.
 
     Args:
@@ -41,6 +43,8 @@ def cg(matmul: Map, right: Tensor, precondition: Map, stop: Rule) -> tuple[Tenso
         right: b_j, (m, d).
         precondition: V -> about A_j^{-1} v_j, (m, d) each; symmetric and positive definite.
         stop: Looks at the `Progress` after each iteration, and says whether it was the last.
+        later: As `matmul` but less exact, for all iterations after the first: an error of a
+            product counts the less the shorter the residual is (Simoncini & Szyld 2003).
 
     Returns:
         x_j, (m, d), and the number of iterations.
@@ -63,7 +67,7 @@ def cg(matmul: Map, right: Tensor, precondition: Map, stop: Rule) -> tuple[Tenso
         else:
             direction = steepest.addcmul_(new_energy / energy.clamp_min_(tiny), direction)
         energy = new_energy
-        image = matmul(direction)
+        image = (later if later and iteration > 1 else matmul)(direction)
         step = energy / vecdot(direction, image)[:, None].clamp_min_(tiny)
         solution.addcmul_(step, direction)
         residual.addcmul_(step, image, value=-1)

@@ -1,6 +1,7 @@
 """Matrix-free damped solves by preconditioned conjugate gradient, all units of a layer at once."""
 
 import logging
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -81,12 +82,10 @@ class ConjugateGradient(IterativeSolver):
         """
         system, damping = self._reduced, self._damping
         if system is None:
-
-            def matmul(vectors: Tensor) -> Tensor:
-                return damped(self._operator, damping, vectors)
-
+            operators = self._operator, self._operator.rounded()
+            first, later = (partial(damped, each, damping) for each in operators)
             stop = self._rule(gradient, lambda x: (x * gradient).sum(), lambda r: r.norm(dim=1))
-            solution, used = cg(matmul, gradient, self.precondition, stop)
+            solution, used = cg(first, gradient, self.precondition, stop, later)
         else:
             # An error e_j of y_j is one of H^T R_j e_j / alpha in x_j, whose square is below
             # e_j . B_j e_j / alpha^2. So the size that belongs to the gains is alpha^2 |x|^2.
