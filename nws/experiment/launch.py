@@ -29,12 +29,11 @@ from nws.experiment.build import MORE, build_parts
 from nws.experiment.config import leave_out_others, override_key, own_targets, to_dict, typed
 from nws.experiment.hardware import device_text, pick_device, surroundings
 from nws.experiment.invocation import command_line
-from nws.experiment.panels import identity, show_end, show_start
 from nws.experiment.provenance import Provenance
 from nws.experiment.resume import Start, starting_point
 from nws.experiment.run import SWEEP, RunDirectory, Taken, read_sweep
 from nws.experiment.signals import StopSignals, end_with
-from nws.experiment.terminal import Terminal, short_path, write_line
+from nws.experiment.terminal import Terminal, parameter_count, short_path, write_line
 from nws.experiment.trainer import Trainer
 from nws.files import CONF, write_atomically
 
@@ -198,36 +197,37 @@ class Job:
 
     def _train(self, start: Start, stop: StopSignals) -> float:
         """Train one run to its end or to a signal."""
-        number = str(self.hydra.job.num) if self.shares_output else None
-        terminal, state = Terminal(bool(start.config.progress), number), start.state
+        state = start.state
         if state is not None and state["finished"] and not start.changed - {"resume"}:
-            terminal.line(f"finished already: step {state['step']}")
+            write_line(f"finished already: step {state['step']}")
             start.run.write_views(state)
             return float(state["best"])
-        trainer = self._trainer(start, terminal)
+        trainer = self._trainer(start)
         if state is not None:  # from here on files change
             start.run.write_views(state)
         if state is not None and trainer.ends:
-            terminal.line(f"nothing to do: {trainer.ends}")
+            write_line(f"nothing to do: {trainer.ends}")
             return trainer.best
         start.run.keep_log()
         command = Sweep.command
         if self.in_worker:  # another process than that of the command
             command = read_sweep(Path(self.hydra.sweep.dir)).get("command", [])
-        origin: Any = {"command": command, "overrides": self.overrides} | identity(trainer)
+        origin: Any = {"command": command, "overrides": self.overrides}
+        origin |= {"layers": [*trainer.machine.sizes], "parameters": parameter_count(trainer)}
         origin["experiment"] = self.hydra.runtime.choices.get("experiment")
         here = surroundings(trainer.device)
         here["precision"] = str(trainer.learner.precision).removeprefix("torch.")
         record = Provenance(start.run, origin, here, None if state is None else trainer.step)
-        trainer.callbacks = {"provenance": record, **trainer.callbacks}
-        log.info(device_text(trainer.device.type))
         job = f", job {self.hydra.job.num}: {trainer.name}" if self.sweep else ""
-        show_start(terminal, f"{start.config.name}{job}", trainer, start.config, record.code)
+        title = f"{start.config.name}{job} ({record.code})"
+        number = str(self.hydra.job.num) if self.shares_output else None
+        terminal = Terminal(title, start.config, number, single=not self.sweep)
+        trainer.callbacks = {"provenance": record, "terminal": terminal, **trainer.callbacks}
+        log.info(device_text(trainer.device.type))
         self._fit(trainer, stop)
-        show_end(terminal, trainer, record.record, single=not self.sweep)
         return trainer.best
 
-    def _trainer(self, start: Start, terminal: Terminal) -> Trainer:
+    def _trainer(self, start: Start) -> Trainer:
         """Build what a configuration names, and go on from the checkpoint, if there is one."""
         parts = build_parts(start.config, pick_device(start.config.device))
         aside = ("hydra/", "experiment/", "debug/")
@@ -238,7 +238,7 @@ class Job:
         place, record = start.run.path, read_sweep(start.run.path.parent)
         name = run_name(start.config, choices, record.get("varies", []))
         group = "/".join(place.parts[-3:-1]) if record else None
-        trainer = Trainer(parts, start.config, start.run, terminal, name, group, choices)
+        trainer = Trainer(parts, start.config, start.run, name, group, choices)
         if start.state is not None:
             trainer.load_state_dict(start.state, start.changed)
         return trainer

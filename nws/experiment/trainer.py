@@ -23,7 +23,6 @@ from nws.experiment.optimizers import starting_rates, title, training
 from nws.experiment.rates import restore
 from nws.experiment.run import RunDirectory
 from nws.experiment.signals import StopSignals
-from nws.experiment.terminal import Terminal, row_parts
 from nws.learning.step import STATISTICS
 from nws.models import HelmholtzMachine
 
@@ -37,7 +36,6 @@ class Trainer:
         parts: What is trained and by what, at step 0.
         config: The run's configuration.
         run: Where checkpoints go.
-        terminal: What shows the run; None for nothing.
         name: What loggers call the run.
         group: What the jobs of a sweep share, if any.
 
@@ -51,16 +49,14 @@ class Trainer:
     """
 
     def __init__(
-        self, parts: Parts, config: DictConfig, run: RunDirectory,
-        terminal: Terminal | None = None, name: str = "", group: str | None = None,
-        choices: dict[str, str] | None = None,
+        self, parts: Parts, config: DictConfig, run: RunDirectory, name: str = "",
+        group: str | None = None, choices: dict[str, str] | None = None,
     ) -> None:  # fmt: skip
         self.settings, self.data, self.learner = parts.settings, parts.data, parts.learner
         self.optimizer, self.scheduler = parts.optimizer, parts.scheduler
         self.total_steps, callbacks = parts.total_steps, parts.callbacks.items()
         self.callbacks = {name: each for name, each in callbacks if run.writes or not each.shows}
         self.config, self.run = to_dict(config), run
-        self.terminal = terminal or Terminal(speaks=False)
         self.name, self.group, self.choices = name, group, choices or {}
         self.machine, self.device = self.learner.machine, self.data.train.device
         self.seed = int(config.seed)
@@ -109,18 +105,17 @@ class Trainer:
         tf32 = self.settings.precision == "tf32"
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
         try:
-            with self.terminal.training(self):
-                if not self.rows:
-                    self.rows.append(self._row())
-                    self._keep_row()
-                while not stop.any_of(bool(self.ends)) and not stop.asked():
-                    with training(self.optimizer):
-                        self._train_until_due(stop)
-                    self._do_what_is_due()
-                if self.ends and self.step < self.total_steps:
-                    log.warning(f"the run ends at {self.place}: {self.ends}")
-                if self.saved_step != self.step:
-                    self._save(best=False)
+            if not self.rows:
+                self.rows.append(self._row())
+                self._keep_row()
+            while not stop.any_of(bool(self.ends)) and not stop.asked():
+                with training(self.optimizer):
+                    self._train_until_due(stop)
+                self._do_what_is_due()
+            if self.ends and self.step < self.total_steps:
+                log.warning(f"the run ends at {self.place}: {self.ends}")
+            if self.saved_step != self.step:
+                self._save(best=False)
         except Diverged as error:
             kept = f"{self.run.last} (step {self.saved_step}) is the last good checkpoint"
             if self.saved_step is None:
@@ -152,7 +147,6 @@ class Trainer:
         try:
             while not due and not self.ends and not stop.asked(self.step):
                 self._step()
-                self.terminal.step(self)
                 due = any(map(self._is_due, [self.settings.evaluate_every, *others]))
             for metric in self.learner.metrics:
                 metric.check()
@@ -210,12 +204,10 @@ class Trainer:
         if self.plateau and self.step:
             self.scheduler.step(mean)  # type: ignore[arg-type]
         self.call("after_row", self, row)
-        log.info("  ".join(row_parts(row)))
         better = self.step > 0 and mean > self.best
         if better:  # max() would keep a mean that is no number
             self.best = mean
         self._save(better)
-        self.terminal.row(row)
 
     def _row(self) -> Row:
         """Return the row of metrics of this step, and start the sums of the next."""
