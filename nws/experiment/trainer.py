@@ -13,18 +13,19 @@ from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from nws.errors import Diverged
-from nws.experiment.batches import Batches, derive_seed
+from nws.experiment.batches import EVALUATION_SEED, Batches, derive_seed
 from nws.experiment.build import Parts
 from nws.experiment.callbacks.callback import Row
 from nws.experiment.checkpoints import State, from_checkpoint
 from nws.experiment.config import to_dict
-from nws.experiment.evaluation import dream_loss, validate
 from nws.experiment.optimizers import starting_rates, title, training
 from nws.experiment.rates import restore
 from nws.experiment.run import RunDirectory
 from nws.experiment.signals import StopSignals
 from nws.learning.step import STATISTICS
+from nws.learning.together import log_sums
 from nws.models import HelmholtzMachine
+from nws.models.likelihood import kl_divergence, log_likelihood
 
 log = logging.getLogger(__name__)
 
@@ -215,10 +216,8 @@ class Trainer:
         row: Row = {"epoch": self.epoch, "step": self.step, "seconds": round(self.seconds, 3)}
         if self.count:  # means since the last row
             train = dict(zip(STATISTICS, (self.sums / self.count).tolist(), strict=True))
-            if not self.learner.rule.recognition_dream:  # the steps need no dreams
-                rows = self.settings.batch_size * self.learner.dreams
-                seed = derive_seed(self.seed, 4, self.step)
-                train["dream_loss"] = dream_loss(self.machine, rows, seed)
+            if not self.learner.rule.recognition_dream:
+                del train["dream_loss"]
             row |= {f"train/{name}": value for name, value in train.items()}
             self.sums.zero_()
             self.count = 0
@@ -231,9 +230,16 @@ class Trainer:
         return row | (self.learner.report() if self.step else {})
 
     def validate(self, machine: HelmholtzMachine) -> Row:
-        """Return the columns of an evaluation of a machine."""
-        samples, points = self.settings.evaluation_samples, self.settings.evaluation_points
-        return validate(machine, self.data, samples, points)
+        """Return the columns of an evaluation of a machine, in nats, always from the same draws."""
+        images = self.data.valid.first(self.settings.evaluation_points)
+        rng = torch.Generator(images.device).manual_seed(EVALUATION_SEED)
+        samples = self.settings.evaluation_samples
+        valid = log_likelihood(machine, images, samples, rng, sums=log_sums)
+        row: Row = {"valid/log_likelihood": valid.mean}
+        row |= {"valid/standard_error": valid.standard_error, "valid/samples": valid.samples}
+        if self.data.distribution is not None:
+            row["exact/kl"] = kl_divergence(machine, *self.data.distribution)
+        return row
 
     def _save(self, best: bool) -> None:
         self.run.save(self.state_dict(), best)

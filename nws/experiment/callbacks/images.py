@@ -1,8 +1,8 @@
 """Grids of generated and reconstructed images along a run."""
 
 from nws.errors import number, positive_int
+from nws.experiment.batches import EVALUATION_SEED
 from nws.experiment.callbacks.callback import Callback, Trainer
-from nws.experiment.evaluation import EVALUATION_SEED
 
 
 class Images(Callback):

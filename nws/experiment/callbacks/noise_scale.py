@@ -3,8 +3,8 @@
 import torch
 
 from nws.errors import positive_int
+from nws.experiment.batches import EVALUATION_SEED
 from nws.experiment.callbacks.callback import Callback, Row, Trainer
-from nws.experiment.evaluation import EVALUATION_SEED
 from nws.learning.gradient_noise import gradient_noise
 
 MOST = 10_000
