@@ -2,12 +2,14 @@
 
 import logging
 import math
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf, open_dict
 from torch.optim import LBFGS, Muon, Optimizer, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -16,6 +18,7 @@ from nws.errors import UserError, number, one_of, positive_int
 from nws.experiment.batches import check_seed, derive_seed, steps_per_epoch
 from nws.experiment.callbacks import Callback
 from nws.experiment.config import (
+    HYDRAS,
     Mistakes,
     check_keys,
     check_names,
@@ -23,6 +26,7 @@ from nws.experiment.config import (
     filled,
     locate,
     make,
+    override_key,
     parameters_of,
     to_dict,
 )
@@ -154,6 +158,19 @@ def check_options(config: DictConfig) -> Mistakes:
         else:
             mistakes.texts.append(f"the options of {group} are missing; leave ~{group} out")
     return mistakes
+
+
+def leave_out_others(config: DictConfig, overrides: Sequence[str]) -> None:
+    """Leave out what a section has for its own class, where an override names another one."""
+    given = set(map(override_key, overrides))
+    for option in [key.removesuffix("._target_") for key in given if key.endswith("._target_")]:
+        with suppress(UserError, AttributeError), open_dict(config):  # said when it is built
+            section = OmegaConf.select(config, option)
+            names, takes_others = parameters_of(locate(section._target_, option))
+            kept = {*section} if takes_others else {*names, *HYDRAS, *MORE.get(option, ())}
+            for key in {*section} - kept:
+                if f"{option}.{key}" not in given:
+                    del section[key]
 
 
 def build_settings(config: DictConfig) -> Settings:

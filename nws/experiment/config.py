@@ -9,15 +9,13 @@ import inspect
 import os
 import pkgutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib.machinery import PathFinder
 from typing import Any
 
 import torch
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 
 from nws.errors import UserError
 from nws.experiment.boundary import describe
@@ -181,7 +179,7 @@ def check_names(option: str, given: Sequence[str], taken: Sequence[str], owner: 
     prefix = f"{option}." if option else ""
     for name in given:
         if name not in taken:
-            way = f"it takes {', '.join(taken) or 'none'}"
+            way = f"it takes {', '.join(taken) or 'none'}; ~{prefix}{name} leaves it out"
             for close in difflib.get_close_matches(name, taken, 1):
                 way = f"did you mean {prefix}{close}?"
             raise UserError(f"{prefix}{name} is no option of {owner}; {way}")
@@ -202,27 +200,6 @@ def check_section(option: str, section: Any, more: Sequence[str] = ()) -> None:
             check_names(option, given, [*names, *more], str(target or f"{option}=none"))
     for key, each in section.items():
         check_section(f"{option}.{key}", each)
-
-
-def leave_out_others(
-    config: DictConfig, overrides: Sequence[str], more: Mapping[str, Sequence[str]]
-) -> None:
-    """Leave out what a group's file has for its own class, where an override names another one.
-
-    So `metric=fisher metric._target_=my_ideas.Mine` takes those options of the file that Mine has,
-    and `+algorithm.weighting={_target_: my_ideas.Mine}` none of them.
-    """
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
-    given = {key: each for each in parsed for key in flatten(each.value(), each.key_or_group)}
-    for option in [key.removesuffix("._target_") for key in given if key.endswith("._target_")]:
-        section, known = OmegaConf.select(config, option), set(more.get(option, ()))
-        with suppress(UserError, AttributeError), open_dict(config):  # said when it is built
-            if given[f"{option}._target_"].key_or_group != option:  # it is not given as a whole
-                names, takes_others = parameters_of(locate(section._target_, option))
-                known |= {*section} if takes_others else {*names, *HYDRAS}
-            for key in [key for key in section if f"{option}.{key}" not in given]:
-                if key not in known:
-                    del section[key]
 
 
 def make(section: dict[str, Any], option: str, *arguments: Any, **extra: Any) -> Any:

@@ -25,8 +25,8 @@ from omegaconf import DictConfig, OmegaConf
 from nws import distributed
 from nws.errors import Diverged, Stopped, UserError
 from nws.experiment.boundary import describe, end_program, errors_for_people, explain
-from nws.experiment.build import MORE, build_parts
-from nws.experiment.config import leave_out_others, override_key, own_targets, to_dict, typed
+from nws.experiment.build import build_parts, leave_out_others
+from nws.experiment.config import override_key, own_targets, to_dict, typed
 from nws.experiment.hardware import device_text, pick_device, surroundings
 from nws.experiment.invocation import command_line
 from nws.experiment.provenance import Provenance
@@ -142,7 +142,7 @@ class Job:
         try:
             if self.sweep and self.config.resume not in (None, "auto"):
                 raise UserError("resume=RUN takes one run; resume=auto goes on with a sweep (-m)")
-            leave_out_others(self.config, self.overrides, MORE)
+            leave_out_others(self.config, self.overrides)
             place = Path(self.hydra.runtime.output_dir)
             every = AGREE_EVERY if distributed.size() > 1 else 1
             with self._start(place) as start, StopSignals(distributed.any_, every) as stop:
