@@ -1,7 +1,7 @@
 """A run as Hydra starts it, by itself or as a job of a sweep, and what Hydra does around runs.
 
 A sweep's directory holds a run directory for each job (0, 1, ...), and `sweep.yaml`: the overrides
-that make it this sweep, the command that started it, and the keys that it varies.
+that make it this sweep, and the command that started it.
 """
 
 import logging
@@ -9,7 +9,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -29,7 +28,7 @@ from nws.experiment.build import build_parts, leave_out_others
 from nws.experiment.config import override_key, own_targets, to_dict, typed
 from nws.experiment.hardware import device_text, pick_device, surroundings
 from nws.experiment.invocation import command_line
-from nws.experiment.provenance import Provenance
+from nws.experiment.provenance import Provenance, read_provenance
 from nws.experiment.resume import Start, starting_point
 from nws.experiment.run import SWEEP, RunDirectory, Taken, read_sweep
 from nws.experiment.signals import StopSignals
@@ -74,7 +73,7 @@ OmegaConf.register_new_resolver("sweep_directory", sweep_directory, use_cache=Tr
 
 
 class Sweep(Callback):
-    """Hydra's callback at the start of a sweep: notes its command, and what it varies."""
+    """Hydra's callback at the start of a sweep, which notes its command."""
 
     command: ClassVar[list[str]] = []  # that this process was started by
     directory: ClassVar[Path | None] = None  # of the sweep that this process started
@@ -100,25 +99,9 @@ class Sweep(Callback):
         words = "going on with the" if before else "a new"
         print(f"{words} sweep in {short_path(directory)}", flush=True)
         if not before:
-            # An experiment or a sweeper may have keys to vary too.
-            params = config.hydra.sweeper.get("params") or {}
-            swept = [f"{key}={params[key]}" for key in params]
-            listed = [*typed(config.hydra.overrides.task), *swept]
-            parsed = OverridesParser.create().parse_overrides(listed)
-            varies = dict.fromkeys(each.key_or_group for each in parsed if each.is_sweep_override())
-            content = {"overrides": overrides, "command": Sweep.command, "varies": [*varies]}
+            content = {"overrides": overrides, "command": Sweep.command}
             write_atomically(record, OmegaConf.to_yaml(content).encode())
         Sweep.directory = directory
-
-
-def run_name(config: DictConfig, choices: Mapping[str, str], keys: Sequence[str]) -> str:
-    """Return what loggers call a run: its rule, its data and what its sweep varies."""
-    parts = [str(config.algorithm.get("name")), str(config.data.get("name"))]
-    for key in keys:
-        value = choices.get(key, OmegaConf.select(config, key))
-        text = f"{value:g}" if isinstance(value, float) else str(value).replace(" ", "")
-        parts += [f"{key}={text}"] * (key not in ("algorithm", "data") and value is not None)
-    return " ".join(parts)
 
 
 class Job:
@@ -232,7 +215,11 @@ class Job:
         if start.state is not None:
             choices = start.state["choices"]
         place, record = start.run.path, read_sweep(start.run.path.parent)
-        name = run_name(start.config, choices, record.get("varies", []))
+        name = f"{start.config.algorithm.name} {start.config.data.name}"
+        if record:  # with what its sweep varies
+            started = read_provenance(place).get("overrides") or self.overrides
+            own = [text for text in started if text not in record.get("overrides", [])]
+            name = " ".join([name, *(text for text in own if override_key(text) != "resume")])
         group = "/".join(place.parts[-3:-1]) if record else None
         trainer = Trainer(parts, start.config, start.run, name, group, choices)
         if start.state is not None:

@@ -26,7 +26,7 @@ from nws.errors import UserError
 from nws.experiment.checkpoints import State, load_checkpoint, save_checkpoint
 from nws.files import PACKAGE, check_folder, read_text, remove_temporary, write_atomically
 
-SWEEP = "sweep.yaml"  # in a sweep's folder: its overrides, its command, the keys that it varies
+SWEEP = "sweep.yaml"  # in a sweep's folder: its overrides, its command
 YAML_LIMIT, DEPTH = 2**20, 50  # bytes, and sections within each other
 PRETRAINED = PACKAGE / "pretrained"  # machines that come with nws
 
@@ -209,7 +209,7 @@ def find_runs(folder: str | Path) -> list[Path]:
 
 
 def read_sweep(directory: Path) -> dict[str, list[str]]:
-    """Return what the sweep.yaml of a directory says, {} without: overrides, command, varies."""
+    """Return what the sweep.yaml of a directory says, {} without: overrides and command."""
     path = directory / SWEEP
     if not path.exists():
         return {}
