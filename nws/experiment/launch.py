@@ -187,7 +187,6 @@ class Job:
         if state is not None and trainer.ends:
             write_line(f"nothing to do: {trainer.ends}")
             return trainer.best
-        start.run.keep_log()
         command = Sweep.command
         if self.in_worker:  # another process than that of the command
             command = read_sweep(Path(self.hydra.sweep.dir)).get("command", [])
