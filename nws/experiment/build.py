@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
-from torch.optim import LBFGS, Muon, Optimizer, SparseAdam
+from torch.optim import LBFGS, Muon, Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from nws.data import Dataset, load_dataset
@@ -31,8 +31,7 @@ from nws.experiment.config import (
     to_dict,
 )
 from nws.experiment.hardware import PRECISIONS, product_type
-from nws.experiment.optimizers import Together
-from nws.experiment.rates import Scheduler, parameter_groups
+from nws.experiment.optimizers import Scheduler, Together, parameter_groups
 from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep
 from nws.models import HelmholtzMachine
 from nws.models.likelihood import can_enumerate
@@ -282,10 +281,7 @@ def build_optimizer(config: DictConfig, machine: HelmholtzMachine) -> Optimizer:
     groups = parameter_groups(machine, options)
     if biases is not None:
         return build_together(options, biases, groups)
-    made: Optimizer = _build(options, "optimizer", groups)
-    if isinstance(made, SparseAdam):
-        raise UserError("optimizer: SparseAdam takes sparse gradients alone; take another")
-    return made
+    return _build(options, "optimizer", groups)
 
 
 def build_together(options: dict[str, Any], biases: Any, groups: list[dict[str, Any]]) -> Together:
@@ -301,7 +297,7 @@ def build_together(options: dict[str, Any], biases: Any, groups: list[dict[str, 
     parts = [make(options, "optimizer", matrices), make(second, "optimizer.biases", others)]
     for part in parts:
         _expected(part, "optimizer")
-        if isinstance(part, LBFGS | SparseAdam) or hasattr(part, "eval"):
+        if isinstance(part, LBFGS) or hasattr(part, "eval"):
             what = f"{type(part).__name__} takes no steps beside another optimizer"
             raise UserError(f"optimizer.biases: {what}; take one such as torch.optim.Adam")
     return Together(parts)

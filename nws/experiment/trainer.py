@@ -18,8 +18,7 @@ from nws.experiment.build import Parts
 from nws.experiment.callbacks.callback import Row
 from nws.experiment.checkpoints import State, from_checkpoint
 from nws.experiment.config import to_dict
-from nws.experiment.optimizers import starting_rates, title, training
-from nws.experiment.rates import restore
+from nws.experiment.optimizers import restore, starting_rates, title, training
 from nws.experiment.run import RunDirectory
 from nws.experiment.signals import StopSignals
 from nws.learning.step import STATISTICS

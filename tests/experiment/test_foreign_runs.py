@@ -1,4 +1,4 @@
-"""Runs of others: what they may call, and files that are odd, large, or broken.
+"""Runs of others: what they may call, and files that are odd, large or broken.
 
 Nothing that a saved run names is called or imported unless it is a part of ours, an optimizer or
 scheduler of torch, or named by the user now. A command that is refused changes no file.

@@ -59,7 +59,6 @@ WRONG = {
     "logger=wandb_offline logger.mode=off": "logger.mode must be one of online, offline, disabled",
     # classes of another kind
     "metric._target_=builtins.dict": "metric._target_ must make a nws.natural.Metric, got a dict",
-    "optimizer._target_=torch.optim.SparseAdam": "SparseAdam takes sparse gradients alone",
     "logger._target_=builtins.dict": "logger._target_ must make a nws.experiment.callbacks",
     "optimizer._target_=torch.optim.Nosuch": "optimizer._target_=torch.optim.Nosuch cannot be",
     # what is missing
