@@ -5,7 +5,6 @@ import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from PIL import Image, ImageDraw, ImageFont
@@ -13,11 +12,8 @@ from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from nws.data import Dataset
 from nws.data.dataset import Split
 from nws.files import write_atomically
-from nws.models.helmholtz import HelmholtzMachine
-from nws.models.sampling import generate, reconstruct
 
 CELL = 112  # width or height of an image in a grid, in pixels, where there is room
 SMALLEST_CELL = 56  # where there are many columns
@@ -27,32 +23,9 @@ PADDING = 2  # pixels between images
 GAP = 12  # pixels between the groups of rows that belong together
 BACKGROUND = 0.5  # grey level of the lines between images
 FONT_SIZE, MARGIN = 15, 8  # of a caption, in pixels
-IMAGES = 64
 
 GENERATED = "drawn from the generator p; grey is a pixel's probability"
 RECONSTRUCTION = "reconstruction, each pixel's probability under p given h ~ q(h | x)"
-
-
-class Picture(NamedTuple):
-    """A grid of images, and what its rows are."""
-
-    grid: Tensor  # (3, height, width)
-    rows: str
-
-
-def progress_pictures(
-    machine: HelmholtzMachine, data: Dataset, seed: int, count: int = IMAGES
-) -> dict[str, Picture]:
-    """Return pictures of generated images, and of half as many validation images, reconstructed."""
-    rng = torch.Generator(data.valid.device).manual_seed(seed)
-    originals = data.valid.first(count // 2)
-    generated = image_grid(generate(machine, count, rng), data.shape)
-    parts, names = with_source(data.valid, originals, "validation images")
-    parts.append(reconstruct(machine, originals, rng))
-    return {
-        "generated": Picture(generated, GENERATED),
-        "reconstructed": Picture(stacked_grid(parts, data.shape), rows([*names, RECONSTRUCTION])),
-    }
 
 
 def rows(names: Sequence[str]) -> str:
