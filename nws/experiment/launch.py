@@ -25,7 +25,7 @@ from nws import distributed
 from nws.errors import Diverged, Stopped, UserError
 from nws.experiment.boundary import describe, end_program, errors_for_people, explain
 from nws.experiment.build import build_parts, leave_out_others
-from nws.experiment.config import override_key, own_targets, to_dict, typed
+from nws.experiment.config import override_key, to_dict, typed
 from nws.experiment.hardware import device_text, pick_device, surroundings
 from nws.experiment.invocation import command_line
 from nws.experiment.provenance import Provenance, read_provenance
@@ -131,9 +131,6 @@ class Job:
             with self._start(place) as start, StopSignals(distributed.any_, every) as stop:
                 best = self._train(start, stop)
         except Exception as error:
-            own = [f"{key}._target_={target}" for key, target in own_targets(self.config)]
-            if own:
-                error.add_note(f"this run calls {', '.join(own)}")
             if not self.sweep:  # Hydra would name the overrides once more
                 end_program(error)
             return self._failed(error)

@@ -46,16 +46,6 @@ def short_path(path: Path) -> Path:
     return path.relative_to(here) if path != here and path.is_relative_to(here) else path
 
 
-def duration(seconds: float) -> str:
-    """Return a time in seconds, or from two minutes on as hours:minutes:seconds.
-
-    Examples:
-        >>> duration(12.34), duration(3723.2)
-        ('12.3 s', '1:02:03')
-    """
-    return f"{seconds:.1f} s" if seconds < 120 else str(timedelta(seconds=round(seconds)))
-
-
 class Terminal(Callback):
     """Says what a run is and how it goes: lines, and below them a bar where there is a terminal.
 
@@ -117,7 +107,7 @@ class Terminal(Callback):
         rows = [("best", likelihood_text(row)) for row in best[:1]]
         rows += [("last", likelihood_text(row)) for row in trained[-1:]]
         pace = f", {1000 * trainer.seconds / trainer.step:.1f} ms a step" if trainer.step else ""
-        rows.append(("time", f"{duration(trainer.seconds)} training{pace}"))
+        rows.append(("time", f"{timedelta(seconds=round(trainer.seconds))} of training{pace}"))
         self._panel(state if state == "finished" else f"{state} at {trainer.place}", rows)
         if self.single and state == "finished" and trainer.run.best.is_file():
             place = short_path(trainer.run.path)

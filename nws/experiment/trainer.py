@@ -32,12 +32,8 @@ log = logging.getLogger(__name__)
 class Trainer:
     """Trains one machine on one data set.
 
-    Args:
-        parts: What is trained and by what, at step 0.
-        config: The run's configuration.
-        run: Where checkpoints go.
-        name: What loggers call the run.
-        group: What the jobs of a sweep share, if any.
+    `parts` are at step 0; `name` is what loggers call the run, `group` what jobs of a sweep share,
+    and `choices` are those of the groups of the configuration.
 
     Attributes:
         step: Steps that were taken.
