@@ -59,24 +59,22 @@ def read_provenance(run: str | Path) -> Facts:
 class Provenance(Callback):
     """Writes provenance.json of one run, as a whole each time, once the run has a checkpoint.
 
-    A resumed run keeps the facts of its start, and gets an entry in `resumed`. Where it runs on
-    something else now, the entry says so.
+    A resumed run keeps the facts of its start, and gets an entry in `resumed` with those of here.
     """
 
     def __init__(self, run: RunDirectory, origin: Facts, here: Facts, step: int | None) -> None:
         self.run, code = run, read_code()
-        self._diff = code.diff if code and step is None else b""  # still to be written
         git = None if code is None else {"commit": code.commit, "changed": bool(code.diff)}
         self.record = origin | here | {"started": now(), "git": git, "resumed": []}
-        if self._diff:
-            self.record["git"] |= {"diff": DIFF}
         if step is not None:
             before = self.record | {"started": None} | read_provenance(run.path)
             entries = before["resumed"] if isinstance(before["resumed"], list) else []
-            entry = {"step": step, "time": now(), "command": origin["command"], "git": git}
-            entry |= {key: here[key] for key in here if here[key] != before.get(key)}
+            entry = {"step": step, "time": now(), "command": origin["command"], "git": git} | here
             self.record = before | {"resumed": [*entries, entry]}
             log.info("resumed at step %d by %s", step, shlex.join(origin["command"]))
+        elif code is not None and code.diff:
+            self.record["git"] |= {"diff": DIFF}
+            run.write(DIFF, code.diff)
 
     def start(self, trainer: Trainer) -> None:
         if trainer.rows:  # a new run has no file yet
@@ -104,9 +102,6 @@ class Provenance(Callback):
             "best": best if math.isfinite(best) else None,
             "last": last if math.isfinite(last) else None,
         }
-        if self._diff:
-            self.run.write(DIFF, self._diff)
-            self._diff = b""
         self.run.write(FILE, (json.dumps(self.record, indent=2) + "\n").encode())
 
     @property
