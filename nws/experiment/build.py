@@ -127,14 +127,15 @@ def build_parts(config: DictConfig, device: torch.device) -> Parts:
     seed = attempt(check_seed, "seed", config.seed)
     if settings is not None and data is not None:
         total = attempt(settings.total_steps, len(data.train)) or 1
-    rule = attempt(build_rule, config, total)
+    rule = attempt(_build, filled(to_dict(config.algorithm), total), "algorithm")
     callbacks = attempt(build_callbacks, config, total)
     machine = attempt(build_machine, config, data or 1)
     if machine is not None:
         metrics = attempt(build_metrics, config, total, machine.to(device))
         optimizer = attempt(build_optimizer, config, machine)
         if optimizer is not None:
-            scheduler = attempt(build_scheduler, config, total, optimizer)
+            schedule = filled(to_dict(config.scheduler), total)
+            scheduler = attempt(_build, schedule, "scheduler", optimizer)
     mistakes.say()
     rng = torch.Generator(device).manual_seed(derive_seed(seed, 1))
     learner = WakeSleep(machine, rule, rng, metrics, product_type(settings.precision, device))
@@ -172,24 +173,21 @@ def leave_out_others(config: DictConfig, overrides: Sequence[str]) -> None:
                     del section[key]
 
 
+def _build(section: dict[str, Any], option: str, *arguments: Any, **extra: Any) -> Any:
+    """Return what a group's section makes; `UserError` where it is not what the group is for."""
+    made = make(section, option, *arguments, **extra)
+    kind, words = MAKES.get(option.partition(".")[0], OTHERS)
+    if not isinstance(made, kind):
+        found = type(made).__name__
+        raise UserError(f"{option}._target_ must make {words}, got a {found}; see conf/{option}/")
+    return made
+
+
 def build_settings(config: DictConfig) -> Settings:
     """Return the options of the `trainer` group."""
     options, names = to_dict(config.trainer), [field.name for field in fields(Settings)]
     check_names("trainer", list(options), names, "the trainer")
     return Settings(**options)
-
-
-def _build(section: dict[str, Any], option: str, *arguments: Any, **extra: Any) -> Any:
-    """Return what a group's section makes; `UserError` where it is not what the group is for."""
-    return _expected(make(section, option, *arguments, **extra), option)
-
-
-def _expected(made: Any, option: str) -> Any:
-    kind, words = MAKES.get(option, OTHERS)
-    if not isinstance(made, kind):
-        found = type(made).__name__
-        raise UserError(f"{option}._target_ must make {words}, got a {found}; see conf/{option}/")
-    return made
 
 
 def build_data(config: DictConfig, device: torch.device) -> Dataset:
@@ -226,11 +224,6 @@ def build_machine(config: DictConfig, data: Dataset | int) -> HelmholtzMachine:
     return _build(options, "model", [pixels, *layers], rng=rng)
 
 
-def build_rule(config: DictConfig, total_steps: int = 1) -> Rule:
-    """Return the learning rule of the `algorithm` group."""
-    return _build(filled(to_dict(config.algorithm), total_steps), "algorithm")
-
-
 def build_damping(config: DictConfig, total_steps: int) -> Damping:
     """Return the damping of the `damping` group, for one network."""
     damping: Damping = _build(filled(to_dict(config.damping), total_steps), "damping")
@@ -252,8 +245,8 @@ def build_metrics(
     rows = RowOptions(**{name: options.pop(name) for name in names})
     extra = {}
     if "solver" in taken:
-        extra["solver"] = partial(make, to_dict(config.solver), "solver")
-        _expected(extra["solver"](), "solver")  # a wrong option is found here
+        extra["solver"] = partial(_build, to_dict(config.solver), "solver")
+        extra["solver"]()  # a wrong option is found here
     return [
         NaturalMetric(
             network, _build(options, "metric", **extra), build_damping(config, total_steps), rows
@@ -294,18 +287,12 @@ def build_together(options: dict[str, Any], biases: Any, groups: list[dict[str, 
         for wanted in (True, False)
     )
     second = biases | {name: each for name, each in options.items() if name == "lr"}
-    parts = [make(options, "optimizer", matrices), make(second, "optimizer.biases", others)]
+    parts = [_build(options, "optimizer", matrices), _build(second, "optimizer.biases", others)]
     for part in parts:
-        _expected(part, "optimizer")
         if isinstance(part, LBFGS) or hasattr(part, "eval"):
             what = f"{type(part).__name__} takes no steps beside another optimizer"
             raise UserError(f"optimizer.biases: {what}; take one such as torch.optim.Adam")
     return Together(parts)
-
-
-def build_scheduler(config: DictConfig, total_steps: int, optimizer: Optimizer) -> Scheduler:
-    """Return the `scheduler` group's scheduler of an optimizer."""
-    return _build(filled(to_dict(config.scheduler), total_steps), "scheduler", optimizer)
 
 
 def build_callbacks(config: DictConfig, total_steps: int) -> dict[str, Callback]:
