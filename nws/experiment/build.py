@@ -21,7 +21,6 @@ from nws.experiment.config import (
     HYDRAS,
     Mistakes,
     check_keys,
-    check_names,
     check_section,
     filled,
     locate,
@@ -35,7 +34,7 @@ from nws.experiment.optimizers import Scheduler, Together, parameter_groups
 from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep
 from nws.models import HelmholtzMachine
 from nws.models.likelihood import can_enumerate
-from nws.models.units import Units, find_units
+from nws.models.units import find_units
 from nws.natural import Damping
 from nws.natural.metrics import Metric
 from nws.natural.solvers import Solver
@@ -122,7 +121,8 @@ def build_parts(config: DictConfig, device: torch.device) -> Parts:
     """
     mistakes = check_options(config)
     attempt, total = mistakes.attempt, 1
-    settings = attempt(build_settings, config)
+    options = to_dict(config.trainer) | {"_target_": "nws.experiment.build.Settings"}
+    settings = attempt(make, options, "trainer")
     data = attempt(build_data, config, device)
     seed = attempt(check_seed, "seed", config.seed)
     if settings is not None and data is not None:
@@ -152,11 +152,8 @@ def check_options(config: DictConfig) -> Mistakes:
     check_keys(config, mistakes)
     mistakes.say()  # what is missing cannot be resolved
     for group in ("data", *MAKES, "average", "logger", "callbacks"):
-        if group in config:
-            section = to_dict(config[group] or {})
-            mistakes.attempt(check_section, group, section, MORE.get(group, ()))
-        else:
-            mistakes.texts.append(f"the options of {group} are missing; leave ~{group} out")
+        section = to_dict(config[group] or {})
+        mistakes.attempt(check_section, group, section, MORE.get(group, ()))
     return mistakes
 
 
@@ -183,13 +180,6 @@ def _build(section: dict[str, Any], option: str, *arguments: Any, **extra: Any) 
     return made
 
 
-def build_settings(config: DictConfig) -> Settings:
-    """Return the options of the `trainer` group."""
-    options, names = to_dict(config.trainer), [field.name for field in fields(Settings)]
-    check_names("trainer", list(options), names, "the trainer")
-    return Settings(**options)
-
-
 def build_data(config: DictConfig, device: torch.device) -> Dataset:
     """Return the data set of the `data` group on the device."""
     options = to_dict(config.data)
@@ -208,10 +198,9 @@ def build_machine(config: DictConfig, data: Dataset | int) -> HelmholtzMachine:
     if options.get("visible_bias") == "data":
         options["visible_bias"] = 0.0
         if not isinstance(data, int):
-            units = options.get("visible") or options.get("units", "binary")
-            units = make(units, "model.visible") if isinstance(units, dict) else find_units(units)
-            if not isinstance(units, Units):
-                raise UserError(f"model.visible._target_ must make units, got {units!r}")
+            given = options.get("visible") or options.get("units", "binary")
+            made = make(given, "model.visible") if isinstance(given, dict) else given
+            units = find_units(made, "model.visible")
             # The logits (D,) of the mean image, to which a white and a black one are added.
             white = data.train.total() / data.train.maximum
             mean = units.from_data((white + 1) / (len(data.train) + 2))

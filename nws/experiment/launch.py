@@ -26,7 +26,7 @@ from nws.errors import Diverged, Stopped, UserError
 from nws.experiment.boundary import describe, end_program, errors_for_people, explain
 from nws.experiment.build import build_parts, leave_out_others
 from nws.experiment.config import override_key, to_dict, typed
-from nws.experiment.hardware import device_text, pick_device, surroundings
+from nws.experiment.hardware import pick_device, surroundings
 from nws.experiment.invocation import command_line
 from nws.experiment.provenance import Provenance, read_provenance
 from nws.experiment.resume import Start, starting_point
@@ -198,7 +198,6 @@ class Job:
         number = str(self.hydra.job.num) if self.shares_output else None
         terminal = Terminal(title, start.config, number, single=not self.sweep)
         trainer.callbacks = {"provenance": record, "terminal": terminal, **trainer.callbacks}
-        log.info(device_text(trainer.device.type))
         self._fit(trainer, stop)
         return trainer.best
 

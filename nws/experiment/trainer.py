@@ -3,7 +3,6 @@
 import logging
 import math
 import time
-from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -120,11 +119,11 @@ class Trainer:
         finally:
             torch.set_float32_matmul_precision(before)
 
-    def call(self, method: str, *arguments: Any, only: Collection[str] | None = None) -> list[Any]:
-        """Call a method of each callback, or of some; one that only shows the run may fail."""
+    def call(self, method: str, *arguments: Any) -> list[Any]:
+        """Call a method of each callback, `due` where it is; one that shows the run may fail."""
         found = []
         for name, callback in list(self.callbacks.items()):
-            if only is not None and name not in only:
+            if method == "due" and not (callback.every and self._is_due(callback.every)):
                 continue
             try:
                 found.append(getattr(callback, method)(*arguments))
@@ -188,8 +187,7 @@ class Trainer:
         evaluates = self._is_due(self.settings.evaluate_every)
         if evaluates:
             self.rows.append(self._row())
-        due = [name for name, e in self.callbacks.items() if e.every and self._is_due(e.every)]
-        self.call("due", self, only=due)
+        self.call("due", self)
         if evaluates:
             self._keep_row()
 

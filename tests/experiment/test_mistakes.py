@@ -16,7 +16,7 @@ WRONG = {
     # names
     "trainer.epoch=3": "Could not override 'trainer.epoch'",
     "+optimizer.lrr=1": "optimizer.lrr is no option of torch.optim.Adam; did you mean",
-    "+trainer.patience=3": "trainer.patience is no option of the trainer",
+    "+trainer.patience=3": "trainer.patience is no option of nws.experiment.build.Settings",
     "+average.memory=3": "average.memory is no option of average=none",
     "+trainr.epochs=3": "trainr is no option of train.py; did you mean trainer?",
     "+metric.rank=3 metric=fisher": "metric.rank is no option of nws.natural.metrics.Fisher",
