@@ -54,14 +54,6 @@ def device_name(device: str) -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def device_text(device: str) -> str:
-    """Return the device's name, the threads that torch takes of a CPU, and torch's version."""
-    count, processes = torch.get_num_threads(), distributed.size()
-    parts = [device_name(device)] + [f"{count} thread{'s' * (count > 1)}"] * (device == "cpu")
-    parts += [f"torch {torch.__version__}"] + [f"{processes} processes"] * (processes > 1)
-    return ", ".join(parts)
-
-
 def surroundings(device: torch.device) -> dict[str, Any]:
     """Return what a run runs on: versions, host and processor."""
     return {

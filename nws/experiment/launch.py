@@ -32,7 +32,7 @@ from nws.experiment.provenance import Provenance, read_provenance
 from nws.experiment.resume import Start, starting_point
 from nws.experiment.run import SWEEP, RunDirectory, Taken, read_sweep
 from nws.experiment.signals import StopSignals
-from nws.experiment.terminal import Terminal, parameter_count, short_path, write_line
+from nws.experiment.terminal import Terminal, short_path, write_line
 from nws.experiment.trainer import Trainer
 from nws.files import CONF, write_atomically
 
@@ -188,7 +188,8 @@ class Job:
         if self.in_worker:  # another process than that of the command
             command = read_sweep(Path(self.hydra.sweep.dir)).get("command", [])
         origin: Any = {"command": command, "overrides": self.overrides}
-        origin |= {"layers": [*trainer.machine.sizes], "parameters": parameter_count(trainer)}
+        parameters = sum(each.numel() for each in trainer.machine.parameters())
+        origin |= {"layers": [*trainer.machine.sizes], "parameters": parameters}
         origin["experiment"] = self.hydra.runtime.choices.get("experiment")
         here = surroundings(trainer.device)
         here["precision"] = str(trainer.learner.precision).removeprefix("torch.")

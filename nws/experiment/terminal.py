@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from nws.experiment.callbacks.callback import Callback, Row, Trainer
 from nws.experiment.config import parameters_of
-from nws.experiment.hardware import device_text
+from nws.experiment.hardware import surroundings
 from nws.experiment.invocation import command_line
 from nws.experiment.optimizers import starting_rates, title
 
@@ -121,6 +121,8 @@ class Terminal(Callback):
     def _identity(self, trainer: Trainer) -> list[tuple[str, object]]:
         """Return what is trained, on what and by what."""
         data, sizes, rule = trainer.data, trainer.machine.sizes, trainer.learner.rule
+        count = sum(each.numel() for each in trainer.machine.parameters())
+        device = "{processor}, torch {torch}, threads {threads}, processes {processes}"
         parts = f"{len(data.train):,} train, {len(data.valid):,} valid, {len(data.test):,} test"
         held = ", in host memory" * (data.train.onto is not None)
         rounded = ", products in bfloat16" * (trainer.learner.precision == torch.bfloat16)
@@ -130,14 +132,9 @@ class Terminal(Callback):
             ("metric", metric_text(trainer, self.config)),
             ("optimizer", optimizer_text(trainer, self.config)),
             ("data", f"{data.name} {data.shape[0]}x{data.shape[1]}: {parts}{held}"),
-            ("layers", f"{layers}, {parameter_count(trainer):,} parameters"),
-            ("device", device_text(trainer.device.type) + rounded),
+            ("layers", f"{layers}, {count:,} parameters"),
+            ("device", device.format(**surroundings(trainer.device)) + rounded),
         ]
-
-
-def parameter_count(trainer: Trainer) -> int:
-    """Return the number of a machine's parameters."""
-    return sum(each.numel() for each in trainer.machine.parameters())
 
 
 def metric_text(trainer: Trainer, config: DictConfig) -> str:
