@@ -36,14 +36,7 @@ DATA_ROOT = "${oc.env:NWS_DATA_ROOT,data}"  # of an exported machine
 
 
 class Mistakes:
-    """Collects the `UserError`s of several checks, to say them together.
-
-    Examples:
-        >>> mistakes = Mistakes()
-        >>> mistakes.attempt(check_names, "model", ["layer"], ["layers"], "Machine")
-        >>> mistakes.texts
-        ['model.layer is no option of Machine; did you mean model.layers?']
-    """
+    """Collects the `UserError`s of several checks, to say them together."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []

@@ -29,12 +29,7 @@ RECONSTRUCTION = "reconstruction, each pixel's probability under p given h ~ q(h
 
 
 def rows(names: Sequence[str]) -> str:
-    """Return what the rows of a stacked grid are, for its caption.
-
-    Examples:
-        >>> rows(["test images", "reconstruction"])
-        'rows, from above: test images; reconstruction'
-    """
+    """Return what the rows of a stacked grid are, for its caption."""
     return f"rows, from above: {'; '.join(names)}"
 
 
@@ -88,8 +83,6 @@ def captioned(grid: Tensor, caption: str) -> Image.Image:
     """Return a grid (3, height, width) in [0, 1] as a picture, with a caption below it."""
     grey = grid.detach().mul(255).round().to(torch.uint8).permute(1, 2, 0).numpy()
     picture = Image.fromarray(grey)
-    if not caption:
-        return picture
     font = ImageFont.load_default(FONT_SIZE)
     width = max(picture.width, NARROWEST)
     letters = int((width - 2 * MARGIN) / font.getlength("n"))
@@ -101,7 +94,7 @@ def captioned(grid: Tensor, caption: str) -> Image.Image:
     return page
 
 
-def save_png(grid: Tensor, path: Path, caption: str = "") -> None:
+def save_png(grid: Tensor, path: Path, caption: str) -> None:
     """Write a grid (3, height, width) with its caption as PNG, completely or not at all.
 
     The file says in words of its own, `caption` and `grid` (width x height), what is drawn in it,
@@ -114,12 +107,10 @@ def save_png(grid: Tensor, path: Path, caption: str = "") -> None:
     write_atomically(path, buffer.getvalue())
 
 
-def save_gif(
-    frames: Sequence[Tensor], path: Path, caption: str = "", milliseconds: int = 100
-) -> None:
+def save_gif(frames: Sequence[Tensor], path: Path, caption: str) -> None:
     """Write grids (3, height, width) as an endless animated GIF, completely or not at all."""
     first, *others = [captioned(frame, caption) for frame in frames]
-    options = dict(append_images=others, duration=milliseconds, loop=0, optimize=False)
+    options = dict(append_images=others, duration=100, loop=0, optimize=False)  # milliseconds
     buffer = io.BytesIO()
     first.save(buffer, format="gif", save_all=True, **options)
     write_atomically(path, buffer.getvalue())

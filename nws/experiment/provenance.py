@@ -35,10 +35,6 @@ def read_provenance(run: str | Path) -> Facts:
     """Return what provenance.json of a run says; {} where there is none or it is damaged.
 
     A run whose process is gone from this host, as after a kill, reads as failed.
-
-    Examples:
-        >>> read_provenance("no/such/run")
-        {}
     """
     try:
         record = json.loads(read_text(Path(run) / FILE, LIMIT))
