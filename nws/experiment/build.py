@@ -20,7 +20,7 @@ from nws.experiment.callbacks import Callback
 from nws.experiment.config import (
     HYDRAS,
     Mistakes,
-    check_keys,
+    check_names,
     check_section,
     filled,
     locate,
@@ -31,6 +31,7 @@ from nws.experiment.config import (
 )
 from nws.experiment.hardware import PRECISIONS, product_type
 from nws.experiment.optimizers import Scheduler, Together, parameter_groups
+from nws.files import CONF
 from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep
 from nws.models import HelmholtzMachine
 from nws.models.likelihood import can_enumerate
@@ -149,7 +150,11 @@ def build_parts(config: DictConfig, device: torch.device) -> Parts:
 def check_options(config: DictConfig) -> Mistakes:
     """Return what is wrong with the names of options: every key against the class that takes it."""
     mistakes = Mistakes()
-    check_keys(config, mistakes)
+    names = {*map(str, OmegaConf.load(CONF / "config.yaml")), "tuned"} - {"defaults", "hydra"}
+    names |= {path.name for path in CONF.iterdir() if path.is_dir()}
+    mistakes.attempt(check_names, "", [str(key) for key in config], sorted(names), "train.py")
+    for key in sorted(OmegaConf.missing_keys(config)):
+        mistakes.texts.append(f"{key} has no value (???); give {key}=VALUE")
     mistakes.say()  # what is missing cannot be resolved
     for group in ("data", *MAKES, "average", "logger", "callbacks"):
         section = to_dict(config[group] or {})

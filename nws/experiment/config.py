@@ -19,7 +19,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from nws.errors import UserError
 from nws.experiment.boundary import describe
-from nws.files import CONF
 
 #: Keys that an object's section may have beside its parameters.
 HYDRAS = ("_target_", "_partial_")
@@ -245,12 +244,3 @@ def filled(value: Any, total_steps: int) -> Any:
     if isinstance(value, list):
         return [filled(each, total_steps) for each in value]
     return total_steps if value == "total_steps" else value
-
-
-def check_keys(config: DictConfig, mistakes: Mistakes) -> None:
-    """Collect missing values, keys that nothing reads, and values that do not resolve."""
-    names = {*map(str, OmegaConf.load(CONF / "config.yaml")), "tuned"} - {"defaults", "hydra"}
-    names |= {path.name for path in CONF.iterdir() if path.is_dir()}
-    mistakes.attempt(check_names, "", [str(key) for key in config], sorted(names), "train.py")
-    for key in sorted(OmegaConf.missing_keys(config)):
-        mistakes.texts.append(f"{key} has no value (???); give {key}=VALUE")

@@ -97,8 +97,6 @@ def restore(
     options of here. What was gathered stays, unless it is another optimizer.
     """
     saved = dict(state["optimizer"])
-    if len(saved["state"]) != state["gathered"]:
-        raise ValueError("it lacks what the optimizer has gathered")
     if steps is None:
         scheduler.load_state_dict(state["scheduler"])
     else:

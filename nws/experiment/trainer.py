@@ -35,7 +35,6 @@ class Trainer:
     and `choices` are those of the groups of the configuration.
 
     Attributes:
-        step: Steps that were taken.
         steps_per_epoch: Whole batches in a pass over the training images.
         rows: Those of metrics.csv.
         best: The best valid/log_likelihood so far, nats.
@@ -256,7 +255,6 @@ class Trainer:
             "machine": self.machine.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "optimizer_class": title(self.optimizer),
-            "gathered": len(self.optimizer.state),
             "scheduler": self.scheduler.state_dict(),
             "metrics": [metric.state_dict() for metric in self.learner.metrics],
             "rng": self.learner.rng.get_state(),
