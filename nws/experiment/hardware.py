@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from nws import __version__, distributed
-from nws.errors import UserError
+from nws.errors import UserError, one_of
 
 log = logging.getLogger(__name__)
 
@@ -20,8 +20,7 @@ def pick_device(name: str | torch.device) -> torch.device:
     """Return the device for `auto` (CUDA where there is one), `cpu` or `cuda`."""
     if isinstance(name, torch.device):
         return name
-    if name not in ("auto", "cpu", "cuda"):
-        raise UserError(f"device must be auto, cpu or cuda, got {name!r}")
+    one_of("device", name, ("auto", "cpu", "cuda"))
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("device=cuda, but torch sees no CUDA device; use device=cpu or device=auto")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")

@@ -38,7 +38,6 @@ from nws.files import CONF, write_atomically
 
 log = logging.getLogger(__name__)
 
-AGREE_EVERY = 4  # steps between two looks of several processes at whether to stop
 STARTED = ""  # when the program was started, with microseconds: one for each run
 
 
@@ -127,7 +126,7 @@ class Job:
                 raise UserError("resume=RUN takes one run; resume=auto goes on with a sweep (-m)")
             leave_out_others(self.config, self.overrides)
             place = Path(self.hydra.runtime.output_dir)
-            every = AGREE_EVERY if distributed.size() > 1 else 1
+            every = 4 if distributed.size() > 1 else 1  # steps between looks at whether to stop
             with self._start(place) as start, StopSignals(distributed.any_, every) as stop:
                 best = self._train(start, stop)
         except Exception as error:
@@ -211,13 +210,13 @@ class Job:
         if start.state is not None:
             choices = start.state["choices"]
         place, record = start.run.path, read_sweep(start.run.path.parent)
-        name = f"{start.config.algorithm.name} {start.config.data.name}"
+        words = [str(start.config.algorithm.name), str(start.config.data.name)]
         if record:  # with what its sweep varies
             started = read_provenance(place).get("overrides") or self.overrides
-            own = [text for text in started if text not in record.get("overrides", [])]
-            name = " ".join([name, *(text for text in own if override_key(text) != "resume")])
+            shared = [*record.get("overrides", []), "resume=auto"]
+            words += [text for text in started if text not in shared]
         group = "/".join(place.parts[-3:-1]) if record else None
-        trainer = Trainer(parts, start.config, start.run, name, group, choices)
+        trainer = Trainer(parts, start.config, start.run, " ".join(words), group, choices)
         if start.state is not None:
             trainer.load_state_dict(start.state, start.changed)
         return trainer

@@ -27,7 +27,7 @@ WRONG = {
     "seed=0,1": "seed",
     # values, at least one of each group
     "seed=-1": "seed must be a whole number of at least 0 and",
-    "device=tpu": "device must be auto, cpu or cuda, got 'tpu'",
+    "device=tpu": "device must be one of auto, cpu, cuda, got 'tpu'",
     "device=cuda": "torch sees no CUDA device",
     "trainer.epochs=nan": "trainer.epochs must be a number above 0 and at most 1e9, got nan",
     "trainer.batch_size=2000": "trainer.batch_size must be at most the 1297 training images",
