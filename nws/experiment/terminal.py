@@ -117,6 +117,7 @@ class Terminal(Callback):
     def _panel(self, head: str, rows: Sequence[tuple[str, object]]) -> None:
         lines = [head, *(f"  {label:10} {what}" for label, what in rows)]
         write_line("\n".join(self.name + line for line in lines))  # one piece
+        log.info("\n".join(lines))
 
     def _identity(self, trainer: Trainer) -> list[tuple[str, object]]:
         """Return what is trained, on what and by what."""
