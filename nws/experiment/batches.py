@@ -11,12 +11,11 @@ from nws.data import Dataset
 from nws.errors import UserError, positive_int
 
 TRAIN, UNLABELED = 2, 3  # the streams of random numbers that shuffle these parts
+EVALUATION_SEED = 0  # of validation and images: the same draws for every run, none of training's
 
 
 def derive_seed(seed: int, *stream: int) -> int:
-    """Return the seed of one stream: 0 parameters, 1 draws, 2 and 3 shuffles, each by epoch,
-    4 dreams of evaluations, by step.
-    """
+    """Return the seed of one stream: 0 parameters, 1 draws, 2 and 3 shuffles, each by epoch."""
     return int(np.random.SeedSequence([seed, *stream]).generate_state(1)[0])
 
 

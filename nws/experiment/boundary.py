@@ -93,5 +93,4 @@ def describe(error: BaseException) -> str:
     text = (str(error).strip().splitlines() or ["no message"])[0]
     if isinstance(error, SyntaxError):
         where, text = f"{error.filename} line {error.lineno}: ", error.msg
-    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
-    return f"{where}{type(error).__name__}: {text}{notes}"
+    return f"{where}{type(error).__name__}: {text}"

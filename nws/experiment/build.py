@@ -3,13 +3,14 @@
 import logging
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from omegaconf import DictConfig
-from torch.optim import LBFGS, Muon, Optimizer, SparseAdam
+from omegaconf import DictConfig, OmegaConf, open_dict
+from torch.optim import LBFGS, Muon, Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from nws.data import Dataset, load_dataset
@@ -17,23 +18,24 @@ from nws.errors import UserError, number, one_of, positive_int
 from nws.experiment.batches import check_seed, derive_seed, steps_per_epoch
 from nws.experiment.callbacks import Callback
 from nws.experiment.config import (
+    HYDRAS,
     Mistakes,
-    check_keys,
     check_names,
     check_section,
     filled,
     locate,
     make,
+    override_key,
     parameters_of,
     to_dict,
 )
 from nws.experiment.hardware import PRECISIONS, product_type
-from nws.experiment.optimizers import Together
-from nws.experiment.rates import Scheduler, parameter_groups
+from nws.experiment.optimizers import Scheduler, Together, parameter_groups
+from nws.files import CONF
 from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep
 from nws.models import HelmholtzMachine
 from nws.models.likelihood import can_enumerate
-from nws.models.units import Units, find_units
+from nws.models.units import find_units
 from nws.natural import Damping
 from nws.natural.metrics import Metric
 from nws.natural.solvers import Solver
@@ -120,19 +122,21 @@ def build_parts(config: DictConfig, device: torch.device) -> Parts:
     """
     mistakes = check_options(config)
     attempt, total = mistakes.attempt, 1
-    settings = attempt(build_settings, config)
+    options = to_dict(config.trainer) | {"_target_": "nws.experiment.build.Settings"}
+    settings = attempt(make, options, "trainer")
     data = attempt(build_data, config, device)
     seed = attempt(check_seed, "seed", config.seed)
     if settings is not None and data is not None:
         total = attempt(settings.total_steps, len(data.train)) or 1
-    rule = attempt(build_rule, config, total)
+    rule = attempt(_build, filled(to_dict(config.algorithm), total), "algorithm")
     callbacks = attempt(build_callbacks, config, total)
     machine = attempt(build_machine, config, data or (1, 1))
     if machine is not None:
         metrics = attempt(build_metrics, config, total, machine.to(device))
         optimizer = attempt(build_optimizer, config, machine)
         if optimizer is not None:
-            scheduler = attempt(build_scheduler, config, total, optimizer)
+            schedule = filled(to_dict(config.scheduler), total)
+            scheduler = attempt(_build, schedule, "scheduler", optimizer)
     mistakes.say()
     rng = torch.Generator(device).manual_seed(derive_seed(seed, 1))
     learner = WakeSleep(machine, rule, rng, metrics, product_type(settings.precision, device))
@@ -146,31 +150,35 @@ def build_parts(config: DictConfig, device: torch.device) -> Parts:
 def check_options(config: DictConfig) -> Mistakes:
     """Return what is wrong with the names of options: every key against the class that takes it."""
     mistakes = Mistakes()
-    check_keys(config, mistakes)
+    names = {*map(str, OmegaConf.load(CONF / "config.yaml")), "tuned"} - {"defaults", "hydra"}
+    names |= {path.name for path in CONF.iterdir() if path.is_dir()}
+    mistakes.attempt(check_names, "", [str(key) for key in config], sorted(names), "train.py")
+    for key in sorted(OmegaConf.missing_keys(config)):
+        mistakes.texts.append(f"{key} has no value (???); give {key}=VALUE")
     mistakes.say()  # what is missing cannot be resolved
     for group in ("data", *MAKES, "average", "logger", "callbacks"):
-        if group in config:
-            section = to_dict(config[group] or {})
-            mistakes.attempt(check_section, group, section, MORE.get(group, ()))
-        else:
-            mistakes.texts.append(f"the options of {group} are missing; leave ~{group} out")
+        section = to_dict(config[group] or {})
+        mistakes.attempt(check_section, group, section, MORE.get(group, ()))
     return mistakes
 
 
-def build_settings(config: DictConfig) -> Settings:
-    """Return the options of the `trainer` group."""
-    options, names = to_dict(config.trainer), [field.name for field in fields(Settings)]
-    check_names("trainer", list(options), names, "the trainer")
-    return Settings(**options)
+def leave_out_others(config: DictConfig, overrides: Sequence[str]) -> None:
+    """Leave out what a section has for its own class, where an override names another one."""
+    given = set(map(override_key, overrides))
+    for option in [key.removesuffix("._target_") for key in given if key.endswith("._target_")]:
+        with suppress(UserError, AttributeError), open_dict(config):  # said when it is built
+            section = OmegaConf.select(config, option)
+            names, takes_others = parameters_of(locate(section._target_, option))
+            kept = {*section} if takes_others else {*names, *HYDRAS, *MORE.get(option, ())}
+            for key in {*section} - kept:
+                if f"{option}.{key}" not in given:
+                    del section[key]
 
 
 def _build(section: dict[str, Any], option: str, *arguments: Any, **extra: Any) -> Any:
     """Return what a group's section makes; `UserError` where it is not what the group is for."""
-    return _expected(make(section, option, *arguments, **extra), option)
-
-
-def _expected(made: Any, option: str) -> Any:
-    kind, words = MAKES.get(option, OTHERS)
+    made = make(section, option, *arguments, **extra)
+    kind, words = MAKES.get(option.partition(".")[0], OTHERS)
     if not isinstance(made, kind):
         found = type(made).__name__
         raise UserError(f"{option}._target_ must make {words}, got a {found}; see conf/{option}/")
@@ -195,10 +203,9 @@ def build_machine(config: DictConfig, data: Dataset | Sequence[int]) -> Helmholt
     if options.get("visible_bias") == "data":
         options["visible_bias"] = 0.0
         if isinstance(data, Dataset):
-            units = options.get("visible") or options.get("units", "binary")
-            units = make(units, "model.visible") if isinstance(units, dict) else find_units(units)
-            if not isinstance(units, Units):
-                raise UserError(f"model.visible._target_ must make units, got {units!r}")
+            given = options.get("visible") or options.get("units", "binary")
+            made = make(given, "model.visible") if isinstance(given, dict) else given
+            units = find_units(made, "model.visible")
             # The logits (D,) of the mean image, to which a white and a black one are added.
             white = data.train.total() / data.train.maximum
             mean = units.from_data((white + 1) / (len(data.train) + 2))
@@ -208,11 +215,6 @@ def build_machine(config: DictConfig, data: Dataset | Sequence[int]) -> Helmholt
     if not isinstance(layers, list):
         raise UserError(f"model.layers must be a list of sizes such as [128,64], got {layers!r}")
     return _build(options, "model", [math.prod(shape), *layers], shape=shape, rng=rng)
-
-
-def build_rule(config: DictConfig, total_steps: int = 1) -> Rule:
-    """Return the learning rule of the `algorithm` group."""
-    return _build(filled(to_dict(config.algorithm), total_steps), "algorithm")
 
 
 def build_damping(config: DictConfig, total_steps: int) -> Damping:
@@ -236,8 +238,8 @@ def build_metrics(
     rows = RowOptions(**{name: options.pop(name) for name in names})
     extra = {}
     if "solver" in taken:
-        extra["solver"] = partial(make, to_dict(config.solver), "solver")
-        _expected(extra["solver"](), "solver")  # a wrong option is found here
+        extra["solver"] = partial(_build, to_dict(config.solver), "solver")
+        extra["solver"]()  # a wrong option is found here
     return [
         NaturalMetric(
             network, _build(options, "metric", **extra), build_damping(config, total_steps), rows
@@ -265,10 +267,7 @@ def build_optimizer(config: DictConfig, machine: HelmholtzMachine) -> Optimizer:
     groups = parameter_groups(machine, options)
     if biases is not None:
         return build_together(options, biases, groups)
-    made: Optimizer = _build(options, "optimizer", groups)
-    if isinstance(made, SparseAdam):
-        raise UserError("optimizer: SparseAdam takes sparse gradients alone; take another")
-    return made
+    return _build(options, "optimizer", groups)
 
 
 def build_together(options: dict[str, Any], biases: Any, groups: list[dict[str, Any]]) -> Together:
@@ -281,18 +280,12 @@ def build_together(options: dict[str, Any], biases: Any, groups: list[dict[str, 
         for wanted in (True, False)
     )
     second = biases | {name: each for name, each in options.items() if name == "lr"}
-    parts = [make(options, "optimizer", matrices), make(second, "optimizer.biases", others)]
+    parts = [_build(options, "optimizer", matrices), _build(second, "optimizer.biases", others)]
     for part in parts:
-        _expected(part, "optimizer")
-        if isinstance(part, LBFGS | SparseAdam) or hasattr(part, "eval"):
+        if isinstance(part, LBFGS) or hasattr(part, "eval"):
             what = f"{type(part).__name__} takes no steps beside another optimizer"
             raise UserError(f"optimizer.biases: {what}; take one such as torch.optim.Adam")
     return Together(parts)
-
-
-def build_scheduler(config: DictConfig, total_steps: int, optimizer: Optimizer) -> Scheduler:
-    """Return the `scheduler` group's scheduler of an optimizer."""
-    return _build(filled(to_dict(config.scheduler), total_steps), "scheduler", optimizer)
 
 
 def build_callbacks(config: DictConfig, total_steps: int) -> dict[str, Callback]:

@@ -9,19 +9,16 @@ import inspect
 import os
 import pkgutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib.machinery import PathFinder
 from typing import Any
 
 import torch
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 
 from nws.errors import UserError
 from nws.experiment.boundary import describe
-from nws.files import CONF
 
 #: Keys that an object's section may have beside its parameters.
 HYDRAS = ("_target_", "_partial_")
@@ -38,14 +35,7 @@ DATA_ROOT = "${oc.env:NWS_DATA_ROOT,data}"  # of an exported machine
 
 
 class Mistakes:
-    """Collects the `UserError`s of several checks, to say them together.
-
-    Examples:
-        >>> mistakes = Mistakes()
-        >>> mistakes.attempt(check_names, "model", ["layer"], ["layers"], "Machine")
-        >>> mistakes.texts
-        ['model.layer is no option of Machine; did you mean model.layers?']
-    """
+    """Collects the `UserError`s of several checks, to say them together."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -181,7 +171,7 @@ def check_names(option: str, given: Sequence[str], taken: Sequence[str], owner: 
     prefix = f"{option}." if option else ""
     for name in given:
         if name not in taken:
-            way = f"it takes {', '.join(taken) or 'none'}"
+            way = f"it takes {', '.join(taken) or 'none'}; ~{prefix}{name} leaves it out"
             for close in difflib.get_close_matches(name, taken, 1):
                 way = f"did you mean {prefix}{close}?"
             raise UserError(f"{prefix}{name} is no option of {owner}; {way}")
@@ -202,27 +192,6 @@ def check_section(option: str, section: Any, more: Sequence[str] = ()) -> None:
             check_names(option, given, [*names, *more], str(target or f"{option}=none"))
     for key, each in section.items():
         check_section(f"{option}.{key}", each)
-
-
-def leave_out_others(
-    config: DictConfig, overrides: Sequence[str], more: Mapping[str, Sequence[str]]
-) -> None:
-    """Leave out what a group's file has for its own class, where an override names another one.
-
-    So `metric=fisher metric._target_=my_ideas.Mine` takes those options of the file that Mine has,
-    and `+algorithm.weighting={_target_: my_ideas.Mine}` none of them.
-    """
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
-    given = {key: each for each in parsed for key in flatten(each.value(), each.key_or_group)}
-    for option in [key.removesuffix("._target_") for key in given if key.endswith("._target_")]:
-        section, known = OmegaConf.select(config, option), set(more.get(option, ()))
-        with suppress(UserError, AttributeError), open_dict(config):  # said when it is built
-            if given[f"{option}._target_"].key_or_group != option:  # it is not given as a whole
-                names, takes_others = parameters_of(locate(section._target_, option))
-                known |= {*section} if takes_others else {*names, *HYDRAS}
-            for key in [key for key in section if f"{option}.{key}" not in given]:
-                if key not in known:
-                    del section[key]
 
 
 def make(section: dict[str, Any], option: str, *arguments: Any, **extra: Any) -> Any:
@@ -275,12 +244,3 @@ def filled(value: Any, total_steps: int) -> Any:
     if isinstance(value, list):
         return [filled(each, total_steps) for each in value]
     return total_steps if value == "total_steps" else value
-
-
-def check_keys(config: DictConfig, mistakes: Mistakes) -> None:
-    """Collect missing values, keys that nothing reads, and values that do not resolve."""
-    names = {*map(str, OmegaConf.load(CONF / "config.yaml")), "tuned"} - {"defaults", "hydra"}
-    names |= {path.name for path in CONF.iterdir() if path.is_dir()}
-    mistakes.attempt(check_names, "", [str(key) for key in config], sorted(names), "train.py")
-    for key in sorted(OmegaConf.missing_keys(config)):
-        mistakes.texts.append(f"{key} has no value (???); give {key}=VALUE")

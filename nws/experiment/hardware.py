@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from nws import __version__, distributed
-from nws.errors import UserError
+from nws.errors import UserError, one_of
 
 log = logging.getLogger(__name__)
 
@@ -20,8 +20,7 @@ def pick_device(name: str | torch.device) -> torch.device:
     """Return the device for `auto` (CUDA where there is one), `cpu` or `cuda`."""
     if isinstance(name, torch.device):
         return name
-    if name not in ("auto", "cpu", "cuda"):
-        raise UserError(f"device must be auto, cpu or cuda, got {name!r}")
+    one_of("device", name, ("auto", "cpu", "cuda"))
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("device=cuda, but torch sees no CUDA device; use device=cpu or device=auto")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
@@ -52,14 +51,6 @@ def device_name(device: str) -> str:
     lines = info.read_text().splitlines() if info.is_file() else []
     names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
-
-
-def device_text(device: str) -> str:
-    """Return the device's name, the threads that torch takes of a CPU, and torch's version."""
-    count, processes = torch.get_num_threads(), distributed.size()
-    parts = [device_name(device)] + [f"{count} thread{'s' * (count > 1)}"] * (device == "cpu")
-    parts += [f"torch {torch.__version__}"] + [f"{processes} processes"] * (processes > 1)
-    return ", ".join(parts)
 
 
 def surroundings(device: torch.device) -> dict[str, Any]:

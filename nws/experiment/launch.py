@@ -1,7 +1,7 @@
 """A run as Hydra starts it, by itself or as a job of a sweep, and what Hydra does around runs.
 
 A sweep's directory holds a run directory for each job (0, 1, ...), and `sweep.yaml`: the overrides
-that make it this sweep, the command that started it, and the keys that it varies.
+that make it this sweep, and the command that started it.
 """
 
 import logging
@@ -9,7 +9,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -25,23 +24,20 @@ from omegaconf import DictConfig, OmegaConf
 from nws import distributed
 from nws.errors import Diverged, Stopped, UserError
 from nws.experiment.boundary import describe, end_program, errors_for_people, explain
-from nws.experiment.build import MORE, build_parts
-from nws.experiment.config import leave_out_others, override_key, own_targets, to_dict, typed
-from nws.experiment.hardware import device_text, pick_device, surroundings
+from nws.experiment.build import build_parts, leave_out_others
+from nws.experiment.config import override_key, to_dict, typed
+from nws.experiment.hardware import pick_device, surroundings
 from nws.experiment.invocation import command_line
-from nws.experiment.panels import identity, show_end, show_start
-from nws.experiment.provenance import Provenance
+from nws.experiment.provenance import Provenance, read_provenance
 from nws.experiment.resume import Start, starting_point
 from nws.experiment.run import SWEEP, RunDirectory, Taken, read_sweep
-from nws.experiment.signals import StopSignals, end_with
+from nws.experiment.signals import StopSignals
 from nws.experiment.terminal import Terminal, short_path, write_line
 from nws.experiment.trainer import Trainer
 from nws.files import CONF, write_atomically
 
 log = logging.getLogger(__name__)
 
-AGREE_EVERY = 4  # steps between two looks of several processes at whether to stop
-PARENT = "NWS_SWEEP_PROCESS"  # the variable by which workers know the process of their sweep
 STARTED = ""  # when the program was started, with microseconds: one for each run
 
 
@@ -76,7 +72,7 @@ OmegaConf.register_new_resolver("sweep_directory", sweep_directory, use_cache=Tr
 
 
 class Sweep(Callback):
-    """Hydra's callback at the start of a sweep: notes its command, and what it varies."""
+    """Hydra's callback at the start of a sweep, which notes its command."""
 
     command: ClassVar[list[str]] = []  # that this process was started by
     directory: ClassVar[Path | None] = None  # of the sweep that this process started
@@ -85,7 +81,6 @@ class Sweep(Callback):
         """Write sweep.yaml, unless the sweep goes on."""
         with errors_for_people():  # Hydra would only warn
             self._start(config, Path(config.hydra.sweep.dir).absolute())
-        os.environ[PARENT] = str(os.getpid())
 
     def _start(self, config: DictConfig, directory: Path) -> None:
         if distributed.size() > 1:
@@ -103,25 +98,9 @@ class Sweep(Callback):
         words = "going on with the" if before else "a new"
         print(f"{words} sweep in {short_path(directory)}", flush=True)
         if not before:
-            # An experiment or a sweeper may have keys to vary too.
-            params = config.hydra.sweeper.get("params") or {}
-            swept = [f"{key}={params[key]}" for key in params]
-            listed = [*typed(config.hydra.overrides.task), *swept]
-            parsed = OverridesParser.create().parse_overrides(listed)
-            varies = dict.fromkeys(each.key_or_group for each in parsed if each.is_sweep_override())
-            content = {"overrides": overrides, "command": Sweep.command, "varies": [*varies]}
+            content = {"overrides": overrides, "command": Sweep.command}
             write_atomically(record, OmegaConf.to_yaml(content).encode())
         Sweep.directory = directory
-
-
-def run_name(config: DictConfig, choices: Mapping[str, str], keys: Sequence[str]) -> str:
-    """Return what loggers call a run: its rule, its data and what its sweep varies."""
-    parts = [str(config.algorithm.get("name")), str(config.data.get("name"))]
-    for key in keys:
-        value = choices.get(key, OmegaConf.select(config, key))
-        text = f"{value:g}" if isinstance(value, float) else str(value).replace(" ", "")
-        parts += [f"{key}={text}"] * (key not in ("algorithm", "data") and value is not None)
-    return " ".join(parts)
 
 
 class Job:
@@ -134,8 +113,6 @@ class Job:
         launcher = str(self.hydra.launcher._target_)
         self.in_worker = self.sweep and not launcher.endswith(".BasicLauncher")
         self.shares_output = self.in_worker and "joblib" in launcher
-        if self.shares_output and PARENT in os.environ:
-            end_with(int(os.environ[PARENT]))
         if self.in_worker and "submitit" in launcher and int(os.environ.get("SLURM_NTASKS", 1)) > 1:
             from submitit.helpers import TorchDistributedEnvironment  # the tasks train one run
 
@@ -147,15 +124,12 @@ class Job:
         try:
             if self.sweep and self.config.resume not in (None, "auto"):
                 raise UserError("resume=RUN takes one run; resume=auto goes on with a sweep (-m)")
-            leave_out_others(self.config, self.overrides, MORE)
+            leave_out_others(self.config, self.overrides)
             place = Path(self.hydra.runtime.output_dir)
-            every = AGREE_EVERY if distributed.size() > 1 else 1
+            every = 4 if distributed.size() > 1 else 1  # steps between looks at whether to stop
             with self._start(place) as start, StopSignals(distributed.any_, every) as stop:
                 best = self._train(start, stop)
         except Exception as error:
-            own = [f"{key}._target_={target}" for key, target in own_targets(self.config)]
-            if own:
-                error.add_note(f"this run calls {', '.join(own)}")
             if not self.sweep:  # Hydra would name the overrides once more
                 end_program(error)
             return self._failed(error)
@@ -198,36 +172,36 @@ class Job:
 
     def _train(self, start: Start, stop: StopSignals) -> float:
         """Train one run to its end or to a signal."""
-        number = str(self.hydra.job.num) if self.shares_output else None
-        terminal, state = Terminal(bool(start.config.progress), number), start.state
+        state = start.state
         if state is not None and state["finished"] and not start.changed - {"resume"}:
-            terminal.line(f"finished already: step {state['step']}")
+            write_line(f"finished already: step {state['step']}")
             start.run.write_views(state)
             return float(state["best"])
-        trainer = self._trainer(start, terminal)
+        trainer = self._trainer(start)
         if state is not None:  # from here on files change
             start.run.write_views(state)
         if state is not None and trainer.ends:
-            terminal.line(f"nothing to do: {trainer.ends}")
+            write_line(f"nothing to do: {trainer.ends}")
             return trainer.best
-        start.run.keep_log()
         command = Sweep.command
         if self.in_worker:  # another process than that of the command
             command = read_sweep(Path(self.hydra.sweep.dir)).get("command", [])
-        origin: Any = {"command": command, "overrides": self.overrides} | identity(trainer)
+        origin: Any = {"command": command, "overrides": self.overrides}
+        parameters = sum(each.numel() for each in trainer.machine.parameters())
+        origin |= {"layers": [*trainer.machine.sizes], "parameters": parameters}
         origin["experiment"] = self.hydra.runtime.choices.get("experiment")
         here = surroundings(trainer.device)
         here["precision"] = str(trainer.learner.precision).removeprefix("torch.")
         record = Provenance(start.run, origin, here, None if state is None else trainer.step)
-        trainer.callbacks = {"provenance": record, **trainer.callbacks}
-        log.info(device_text(trainer.device.type))
         job = f", job {self.hydra.job.num}: {trainer.name}" if self.sweep else ""
-        show_start(terminal, f"{start.config.name}{job}", trainer, start.config, record.code)
+        title = f"{start.config.name}{job} ({record.code})"
+        number = str(self.hydra.job.num) if self.shares_output else None
+        terminal = Terminal(title, start.config, number, single=not self.sweep)
+        trainer.callbacks = {"provenance": record, "terminal": terminal, **trainer.callbacks}
         self._fit(trainer, stop)
-        show_end(terminal, trainer, record.record, single=not self.sweep)
         return trainer.best
 
-    def _trainer(self, start: Start, terminal: Terminal) -> Trainer:
+    def _trainer(self, start: Start) -> Trainer:
         """Build what a configuration names, and go on from the checkpoint, if there is one."""
         parts = build_parts(start.config, pick_device(start.config.device))
         aside = ("hydra/", "experiment/", "debug/")
@@ -236,9 +210,13 @@ class Job:
         if start.state is not None:
             choices = start.state["choices"]
         place, record = start.run.path, read_sweep(start.run.path.parent)
-        name = run_name(start.config, choices, record.get("varies", []))
+        words = [str(start.config.algorithm.name), str(start.config.data.name)]
+        if record:  # with what its sweep varies
+            started = read_provenance(place).get("overrides") or self.overrides
+            shared = [*record.get("overrides", []), "resume=auto"]
+            words += [text for text in started if text not in shared]
         group = "/".join(place.parts[-3:-1]) if record else None
-        trainer = Trainer(parts, start.config, start.run, terminal, name, group, choices)
+        trainer = Trainer(parts, start.config, start.run, " ".join(words), group, choices)
         if start.state is not None:
             trainer.load_state_dict(start.state, start.changed)
         return trainer

@@ -4,7 +4,7 @@ The names are the files of conf/, and so are the values of what is not given.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from nws.data import Dataset, load_arrays, load_dataset
 from nws.errors import UserError, one_of
-from nws.experiment.build import build_data, build_machine, build_metrics, build_rule
+from nws.experiment.build import build_data, build_machine, build_metrics
 from nws.experiment.checkpoints import State, from_checkpoint, load_checkpoint
-from nws.experiment.config import check_names, check_trust
+from nws.experiment.config import check_trust, make, to_dict
 from nws.experiment.hardware import pick_device
 from nws.experiment.run import RunDirectory, open_run, parse_yaml
 from nws.files import CONF
@@ -54,12 +54,7 @@ class LoadedRun:
             UserError: Where its files are missing, or its images have another size by now.
         """
         data = build_data(self.config, self.device)
-        pixels, visible = data.shape[0] * data.shape[1], self.machine.sizes[0]
-        if pixels != visible:
-            raise UserError(
-                f"the machine of {self.directory.path} has {visible} visible units, and the images"
-                f" of {data.name} have {pixels} pixels now; give the data that it was trained with"
-            )
+        one_of(f"the size of the images of {data.name}", data.shape, [self.shape])
         return data
 
     @property
@@ -107,10 +102,8 @@ def load_run(
     Raises:
         UserError: Where there is no run, a file is damaged, or an option is none of these.
     """
-    if checkpoint not in ("best", "last"):
-        raise UserError(f"checkpoint must be best or last, got {checkpoint!r}")
-    if weights not in ("plain", "average"):
-        raise UserError(f"weights must be plain or average, got {weights!r}")
+    one_of("checkpoint", checkpoint, ("best", "last"))
+    one_of("weights", weights, ("plain", "average"))
     place = pick_device(device)
     run, _ = open_run(path)
     file = run.best if checkpoint == "best" else run.last
@@ -177,9 +170,8 @@ def named_rule(name: str, **options: Any) -> Rule:
         >>> rule.samples, rule.recognition_wake, rule.recognition_dream
         (5, 0.5, 0.5)
     """
-    config = _compose({"algorithm": name}, {})
-    check_names("algorithm", list(options), [str(key) for key in config.algorithm], name)
-    return replace(build_rule(config), **options)  # the values may be functions
+    section = to_dict(_compose({"algorithm": name}, {}).algorithm)
+    return make(section | options, "algorithm")  # the values may be functions
 
 
 def natural_metrics(

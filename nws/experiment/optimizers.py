@@ -1,10 +1,20 @@
-"""Several optimizers as one; and those that train at one point and are evaluated at another."""
+"""Optimizers: the rates of the two networks, several as one, and how a run goes on with them."""
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from nws.models import HelmholtzMachine
+
+Scheduler = LRScheduler | ReduceLROnPlateau
+#: What some optimizers gather in their groups: SOAP, and those without a schedule.
+COUNTS = ("step", "k", "weight_sum", "lr_max")
 
 
 class Together(Optimizer):
@@ -58,3 +68,60 @@ def training(optimizer: Any) -> Iterator[None]:
             for parameter, state in optimizer.state.items():
                 state["y"] = parameter.detach().clone()
             optimizer.eval()
+
+
+def parameter_groups(machine: HelmholtzMachine, options: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what an optimizer takes: a group of all parameters, or one for each network.
+
+    `generator_lr` and `recognition_lr` are taken out of the options; where both come to the same
+    rate, this becomes `lr`.
+    """
+    given = [options.pop(name, None) for name in ("generator_lr", "recognition_lr")]
+    rates = [options.get("lr") if rate is None else rate for rate in given]
+    modules: list[torch.nn.Module] = [*machine.networks]
+    if rates[0] == rates[1]:
+        options |= {} if rates[0] is None else {"lr": rates[0]}
+        modules, rates = [machine], [None]
+    # The top layer has only biases, so its weight is empty.
+    parts = [[each for each in module.parameters() if each.numel()] for module in modules]
+    own = [{} if rate is None else {"lr": rate} for rate in rates]
+    return [{"params": part} | lr for part, lr in zip(parts, own, strict=True)]
+
+
+def restore(
+    optimizer: Optimizer, scheduler: Scheduler, state: dict[str, Any], steps: int | None
+) -> None:
+    """Go on with what an optimizer and a scheduler were in the `state` of a checkpoint.
+
+    With a number of `steps`, the schedule is followed again from step 0, with the rates and
+    options of here. What was gathered stays, unless it is another optimizer.
+    """
+    saved = dict(state["optimizer"])
+    if steps is None:
+        scheduler.load_state_dict(state["scheduler"])
+    else:
+        with warnings.catch_warnings():  # torch warns that the optimizer has not stepped
+            warnings.simplefilter("ignore", UserWarning)
+            for _ in range(steps):
+                scheduler.step()  # type: ignore[call-arg]
+        counts = {k: v for k, v in saved["param_groups"][0].items() if k in COUNTS}
+        groups = optimizer.state_dict()["param_groups"]
+        saved["param_groups"] = [group | counts for group in groups]
+    if state["optimizer_class"] == title(optimizer):
+        _check_gathered(optimizer, saved)
+        optimizer.load_state_dict(saved)
+        for each in optimizer.state.values():  # on the device each step of NAdam would wait for it
+            if "mu_product" in each and not optimizer.defaults.get("capturable"):
+                each["mu_product"] = each["mu_product"].cpu()
+
+
+def _check_gathered(optimizer: Optimizer, saved: dict[str, Any]) -> None:
+    """Raise `ValueError` where a fused step would read beyond what an optimizer has gathered."""
+    numbers = [number for group in saved["param_groups"] for number in group["params"]]
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    fused = [group.get("fused") for group in optimizer.param_groups for _ in group["params"]]
+    for number, parameter, checks in zip(numbers, parameters, fused, strict=True):
+        for name, each in saved["state"].get(number, {}).items():
+            expected = () if name == "step" else parameter.shape
+            if checks and isinstance(each, Tensor) and each.shape != expected:
+                raise ValueError(f"{name} of the optimizer does not fit its parameter")

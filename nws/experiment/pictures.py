@@ -5,7 +5,6 @@ import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from PIL import Image, ImageDraw, ImageFont
@@ -13,11 +12,8 @@ from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from nws.data import Dataset
 from nws.data.dataset import Split
 from nws.files import write_atomically
-from nws.models.helmholtz import HelmholtzMachine
-from nws.models.sampling import generate, reconstruct
 
 CELL = 112  # width or height of an image in a grid, in pixels, where there is room
 SMALLEST_CELL = 56  # where there are many columns
@@ -27,41 +23,13 @@ PADDING = 2  # pixels between images
 GAP = 12  # pixels between the groups of rows that belong together
 BACKGROUND = 0.5  # grey level of the lines between images
 FONT_SIZE, MARGIN = 15, 8  # of a caption, in pixels
-IMAGES = 64
 
 GENERATED = "drawn from the generator p; grey is a pixel's probability"
 RECONSTRUCTION = "reconstruction, each pixel's probability under p given h ~ q(h | x)"
 
 
-class Picture(NamedTuple):
-    """A grid of images, and what its rows are."""
-
-    grid: Tensor  # (3, height, width)
-    rows: str
-
-
-def progress_pictures(
-    machine: HelmholtzMachine, data: Dataset, seed: int, count: int = IMAGES
-) -> dict[str, Picture]:
-    """Return pictures of generated images, and of half as many validation images, reconstructed."""
-    rng = torch.Generator(data.valid.device).manual_seed(seed)
-    originals = data.valid.first(count // 2)
-    generated = image_grid(generate(machine, count, rng), data.shape)
-    parts, names = with_source(data.valid, originals, "validation images")
-    parts.append(reconstruct(machine, originals, rng))
-    return {
-        "generated": Picture(generated, GENERATED),
-        "reconstructed": Picture(stacked_grid(parts, data.shape), rows([*names, RECONSTRUCTION])),
-    }
-
-
 def rows(names: Sequence[str]) -> str:
-    """Return what the rows of a stacked grid are, for its caption.
-
-    Examples:
-        >>> rows(["test images", "reconstruction"])
-        'rows, from above: test images; reconstruction'
-    """
+    """Return what the rows of a stacked grid are, for its caption."""
     return f"rows, from above: {'; '.join(names)}"
 
 
@@ -115,8 +83,6 @@ def captioned(grid: Tensor, caption: str) -> Image.Image:
     """Return a grid (3, height, width) in [0, 1] as a picture, with a caption below it."""
     grey = grid.detach().mul(255).round().to(torch.uint8).permute(1, 2, 0).numpy()
     picture = Image.fromarray(grey)
-    if not caption:
-        return picture
     font = ImageFont.load_default(FONT_SIZE)
     width = max(picture.width, NARROWEST)
     letters = int((width - 2 * MARGIN) / font.getlength("n"))
@@ -128,7 +94,7 @@ def captioned(grid: Tensor, caption: str) -> Image.Image:
     return page
 
 
-def save_png(grid: Tensor, path: Path, caption: str = "") -> None:
+def save_png(grid: Tensor, path: Path, caption: str) -> None:
     """Write a grid (3, height, width) with its caption as PNG, completely or not at all.
 
     The file says in words of its own, `caption` and `grid` (width x height), what is drawn in it.
@@ -140,12 +106,10 @@ def save_png(grid: Tensor, path: Path, caption: str = "") -> None:
     write_atomically(path, buffer.getvalue())
 
 
-def save_gif(
-    frames: Sequence[Tensor], path: Path, caption: str = "", milliseconds: int = 100
-) -> None:
+def save_gif(frames: Sequence[Tensor], path: Path, caption: str) -> None:
     """Write grids (3, height, width) as an endless animated GIF, completely or not at all."""
     first, *others = [captioned(frame, caption) for frame in frames]
-    options = dict(append_images=others, duration=milliseconds, loop=0, optimize=False)
+    options = dict(append_images=others, duration=100, loop=0, optimize=False)  # milliseconds
     buffer = io.BytesIO()
     first.save(buffer, format="gif", save_all=True, **options)
     write_atomically(path, buffer.getvalue())

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from nws.errors import UserError
 from nws.experiment.callbacks.callback import Callback, Trainer
@@ -24,9 +24,7 @@ from nws.files import PACKAGE, read_text
 log = logging.getLogger(__name__)
 
 FILE, DIFF = "provenance.json", "provenance.diff"
-LIMIT = 2**22  # bytes of the former that are read
 SOURCES = ("*.py", "conf/*.yaml")  # new files that count as a change
-TIMEOUT = 10.0  # seconds that git may take
 
 Facts = dict[str, Any]
 
@@ -35,13 +33,9 @@ def read_provenance(run: str | Path) -> Facts:
     """Return what provenance.json of a run says; {} where there is none or it is damaged.
 
     A run whose process is gone from this host, as after a kill, reads as failed.
-
-    Examples:
-        >>> read_provenance("no/such/run")
-        {}
     """
     try:
-        record = json.loads(read_text(Path(run) / FILE, LIMIT))
+        record = json.loads(read_text(Path(run) / FILE, limit=2**22))
     except (UserError, ValueError, RecursionError):
         return {}
     if not isinstance(record, dict):
@@ -59,24 +53,22 @@ def read_provenance(run: str | Path) -> Facts:
 class Provenance(Callback):
     """Writes provenance.json of one run, as a whole each time, once the run has a checkpoint.
 
-    A resumed run keeps the facts of its start, and gets an entry in `resumed`. Where it runs on
-    something else now, the entry says so.
+    A resumed run keeps the facts of its start, and gets an entry in `resumed` with those of here.
     """
 
     def __init__(self, run: RunDirectory, origin: Facts, here: Facts, step: int | None) -> None:
-        self.run, code = run, read_code()
-        self._diff = code.diff if code and step is None else b""  # still to be written
-        git = None if code is None else {"commit": code.commit, "changed": bool(code.diff)}
+        self.run, (commit, diff) = run, read_code() or (None, b"")
+        git = {"commit": commit, "changed": bool(diff)} if commit else None
         self.record = origin | here | {"started": now(), "git": git, "resumed": []}
-        if self._diff:
-            self.record["git"] |= {"diff": DIFF}
         if step is not None:
             before = self.record | {"started": None} | read_provenance(run.path)
             entries = before["resumed"] if isinstance(before["resumed"], list) else []
-            entry = {"step": step, "time": now(), "command": origin["command"], "git": git}
-            entry |= {key: here[key] for key in here if here[key] != before.get(key)}
+            entry = {"step": step, "time": now(), "command": origin["command"], "git": git} | here
             self.record = before | {"resumed": [*entries, entry]}
             log.info("resumed at step %d by %s", step, shlex.join(origin["command"]))
+        elif diff:
+            self.record["git"] |= {"diff": DIFF}
+            run.write(DIFF, diff)
 
     def start(self, trainer: Trainer) -> None:
         if trainer.rows:  # a new run has no file yet
@@ -104,9 +96,6 @@ class Provenance(Callback):
             "best": best if math.isfinite(best) else None,
             "last": last if math.isfinite(last) else None,
         }
-        if self._diff:
-            self.run.write(DIFF, self._diff)
-            self._diff = b""
         self.run.write(FILE, (json.dumps(self.record, indent=2) + "\n").encode())
 
     @property
@@ -117,16 +106,11 @@ class Provenance(Callback):
         return f"nws {self.record['version']}{commit}"
 
 
-class Code(NamedTuple):
-    """The state of a working tree."""
-
-    commit: str
-    diff: bytes  # as git writes it, with new source files; empty where nothing was changed
-
-
 @lru_cache
-def read_code(folder: Path | None = None) -> Code | None:
-    """Return the state of the working tree around a folder; None where git knows of none."""
+def read_code(folder: Path | None = None) -> tuple[str, bytes] | None:
+    """Return the commit of the working tree around a folder, and what was changed since, new source
+    files too, as git writes it; None where git knows of no tree.
+    """
     if folder is None:  # the tree of nws, or where it is installed that of the working directory
         tracked = _git(PACKAGE, "ls-files", "--error-unmatch", "__init__.py") is not None
         return read_code(PACKAGE if tracked else Path.cwd())
@@ -141,7 +125,7 @@ def read_code(folder: Path | None = None) -> Code | None:
         if names := os.fsdecode(new).split("\0")[:-1]:
             _git(root, "add", "--intent-to-add", "--", *names, **index)
         diff = _git(root, "diff", "--no-ext-diff", "--no-textconv", "HEAD", **index)
-    return Code(commit.decode().strip(), diff or b"")
+    return commit.decode().strip(), diff or b""
 
 
 def _git(folder: Path, *arguments: str, **variables: str) -> bytes | None:
@@ -151,7 +135,7 @@ def _git(folder: Path, *arguments: str, **variables: str) -> bytes | None:
     try:
         return subprocess.run(
             ["git", "--no-optional-locks", "-C", folder, *arguments], check=True,
-            env=own | variables, timeout=TIMEOUT, stdin=subprocess.DEVNULL, capture_output=True,
+            env=own | variables, timeout=10, stdin=subprocess.DEVNULL, capture_output=True,
         ).stdout  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from nws.errors import UserError
 from nws.experiment.checkpoints import State, load_checkpoint
 from nws.experiment.config import check_trust, flatten, override_key, to_dict
-from nws.experiment.run import RunDirectory, load_yaml, open_run, parse_yaml, remove_empty
+from nws.experiment.run import RunDirectory, open_run, parse_yaml, remove_empty
 from nws.files import CONF
 
 #: What a resumed run keeps: its place in the draws depends on it, or only a start takes it.
@@ -28,10 +28,6 @@ ASIDE = (
 ANOTHER = (
     "holds a run of another configuration: {key} is {there} there, and {here} is asked for; nothing"
     " was changed. Give the options of that run, or another directory"
-)
-MIXED = (
-    "is of another run than config.yaml: {key} is {there} there, and {here} in config.yaml; put the"
-    " right one back, or delete config.yaml if last.pt is the run that you mean"
 )
 KEPT = "keeps its {key}, which is {there}, got {here}; start a new run instead"
 PATIENCE = 5.0  # seconds that resume=auto waits for a process that is just ending
@@ -105,8 +101,6 @@ def _start(run: RunDirectory, config: DictConfig, overrides: Sequence[str]) -> S
     if config.resume == "auto":
         check_same(config, saved, run.path, ANOTHER)
         return Start(run, config, state)
-    if run.config.exists():
-        check_same(load_yaml(run.config), saved, run.last, MIXED, FIXED)
     check_trust(saved, list(config.trust), run.path)
     as_before = {f"{name}={choice}" for name, choice in state["choices"].items()}
     overrides = [text for text in overrides if text not in as_before]

@@ -10,11 +10,9 @@ import logging
 import os
 import shutil
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from logging.handlers import MemoryHandler
 from pathlib import Path
 
 import yaml
@@ -26,7 +24,7 @@ from nws.errors import UserError
 from nws.experiment.checkpoints import State, load_checkpoint, save_checkpoint
 from nws.files import PACKAGE, check_folder, read_text, remove_temporary, write_atomically
 
-SWEEP = "sweep.yaml"  # in a sweep's folder: its overrides, its command, the keys that it varies
+SWEEP = "sweep.yaml"  # in a sweep's folder: its overrides, its command
 YAML_LIMIT, DEPTH = 2**20, 50  # bytes, and sections within each other
 PRETRAINED = PACKAGE / "pretrained"  # machines that come with nws
 
@@ -40,7 +38,6 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path, self.writes = path, distributed.is_first()
-        self._log = MemoryHandler(sys.maxsize, sys.maxsize)  # until the run is known to start
         self.config = path / ".hydra" / "config.yaml"
         self.metrics = path / "metrics.csv"
         self.last = path / "checkpoints" / "last.pt"
@@ -90,20 +87,17 @@ class RunDirectory:
         if self.writes:
             write_atomically(self.path / name, content)
 
-    def keep_log(self) -> None:
-        """Let all that is logged go to train.log as well. A full disk costs lines of it alone."""
-        if self.writes:
-            logging.raiseExceptions = False
-            file = logging.FileHandler(self.path / "train.log")
-            file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-            self._log.setTarget(file)
-            self._log.flushLevel = logging.NOTSET  # what came before, and all that comes
-            self._log.flush()
-
     @contextmanager
     def owned(self, patience: float = 0.0) -> Iterator[None]:
-        """Own the directory; `Taken` where another process still does after `patience` seconds."""
+        """Own the directory, and let all that is logged go to its train.log as well.
+
+        Raises:
+            Taken: Another process still owns it after `patience` seconds.
+        """
         self.check_links()
+        logging.raiseExceptions = False  # a full disk costs lines of the log alone
+        log = logging.FileHandler(self.path / "train.log", delay=True)  # made by its first line
+        log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         place = self.path / ".lock"
         lock = FileLock(place, fallback_to_soft=False)
         try:
@@ -115,12 +109,11 @@ class RunDirectory:
             what = f"{self.path} is being trained by {who}; nothing was changed"
             raise Taken(f"{what}; wait for its end, stop it, or give another directory") from None
         try:
-            logging.getLogger().addHandler(self._log)
+            logging.getLogger().addHandler(log)
             yield
         finally:
-            logging.getLogger().removeHandler(self._log)
-            if self._log.target is not None:
-                self._log.target.close()
+            logging.getLogger().removeHandler(log)
+            log.close()
             if os.listdir(self.path) == [place.name]:  # a start that came to nothing
                 place.unlink()
             lock.release()
@@ -209,7 +202,7 @@ def find_runs(folder: str | Path) -> list[Path]:
 
 
 def read_sweep(directory: Path) -> dict[str, list[str]]:
-    """Return what the sweep.yaml of a directory says, {} without: overrides, command, varies."""
+    """Return what the sweep.yaml of a directory says, {} without: overrides and command."""
     path = directory / SWEEP
     if not path.exists():
         return {}

@@ -1,22 +1,27 @@
-"""What a run says while it goes on: panels, lines and bars on a terminal, plain lines elsewhere."""
+"""What a run says: what it is, a line for each evaluation, and what became of it."""
 
+import logging
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console
-from rich.panel import Panel
+import torch
+from omegaconf import DictConfig
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
 
-from nws.experiment.callbacks.callback import Row, Trainer
+from nws.experiment.callbacks.callback import Callback, Row, Trainer
+from nws.experiment.config import parameters_of
+from nws.experiment.hardware import surroundings
+from nws.experiment.invocation import command_line
+from nws.experiment.optimizers import starting_rates, title
+
+log = logging.getLogger(__name__)
 
 LOOK_EVERY = 1.0  # seconds between two looks at the bound, each of which waits for the device
-#: How a line shows the columns of metrics.csv that it has.
+#: How a line shows the columns of metrics.csv that it has, what matters most first.
 PARTS = {
     "epoch": "epoch {epoch:6.2f}",
     "step": "step {step:7d}",
@@ -41,78 +46,41 @@ def short_path(path: Path) -> Path:
     return path.relative_to(here) if path != here and path.is_relative_to(here) else path
 
 
-def duration(seconds: float) -> str:
-    """Return a time in seconds, or from two minutes on as hours:minutes:seconds.
+class Terminal(Callback):
+    """Says what a run is and how it goes: lines, and below them a bar where there is a terminal.
 
-    Examples:
-        >>> duration(12.34), duration(3723.2)
-        ('12.3 s', '1:02:03')
+    Args:
+        title: The run's name, and the code that it runs.
+        config: Its configuration.
+        job: The number of a job that shares the output: it stands before each line, without a bar.
+        single: Whether the run stands alone, so that its end says what to do next.
     """
-    return f"{seconds:.1f} s" if seconds < 120 else str(timedelta(seconds=round(seconds)))
 
-
-def row_parts(row: Row) -> list[str]:
-    """Return a row of metrics.csv for people, in parts, what matters most first."""
-    return [text.format_map(row) for name, text in PARTS.items() if name in row]
-
-
-class Terminal:
-    """What one run shows: bars on a terminal; a `job` that shares it puts its name before lines."""
-
-    def __init__(self, progress: bool = True, job: str | None = None, speaks: bool = True) -> None:
-        self.speaks = speaks
-        self.is_terminal = self.speaks and sys.stdout.isatty() and job is None
+    def __init__(self, title: str, config: DictConfig, job: str | None, single: bool) -> None:
+        self.title, self.config, self.single = title, config, single
         self.name = "" if job is None else f"[{job}] "
-        self.console = Console(highlight=False)
+        self.is_terminal = sys.stdout.isatty() and job is None
         self.bars = Progress(
             TextColumn("{task.description}"), BarColumn(None), TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"), console=self.console, transient=True, expand=True,
-            disable=not (progress and self.is_terminal),
+            TextColumn("{task.fields[note]}"), transient=True, expand=True,
+            disable=not (config.progress and self.is_terminal),
         )  # fmt: skip
         self._looked = time.monotonic()
 
-    def line(self, text: str) -> None:
-        """Write a line, above the bars where there are some."""
-        if self.is_terminal:
-            self.console.print(Text(text), soft_wrap=True)
-        elif self.speaks:
-            write_line(self.name + text)
+    def start(self, trainer: Trainer) -> None:
+        """Say what the run is, in short where several runs share a terminal; start the bar."""
+        settings, rows = trainer.settings, [] if self.name else self._identity(trainer)
+        steps = f"{trainer.total_steps:,} of {settings.batch_size} images"
+        rows.append(("steps", f"{steps}, {settings.epochs:g} epoch{'s' * (settings.epochs != 1)}"))
+        if trainer.rows:
+            rows.append(("resumed", f"from step {trainer.step:,} (epoch {trainer.epoch:.2f})"))
+        self._panel(self.title, [*rows, ("directory", short_path(trainer.run.path))])
+        self.bars.start()
+        total, step = trainer.total_steps, trainer.step
+        self._bar = self.bars.add_task("training", total=total, completed=step, note="")
 
-    def row(self, row: Row) -> None:
-        """Write a row of metrics.csv, on a terminal the first parts that fit into its width."""
-        shown = row_parts(row)
-        while self.is_terminal and len("  ".join(shown)) > self.console.width and len(shown) > 1:
-            shown.pop()
-        self.line("  ".join(shown))
-
-    def panel(self, title: str, rows: Sequence[tuple[str, str]], foot: str = "") -> None:
-        """Show what a run is, or what became of it: a frame on a terminal, else plain lines."""
-        if not self.is_terminal:
-            text = [f"{title} ({foot})" if foot else title]
-            text += [f"  {label:10} {what}" for label, what in rows]
-            self.line(f"\n{self.name}".join(text))  # one piece
-            return
-        table = Table.grid(padding=(0, 2))
-        table.add_column(style="dim", no_wrap=True)
-        table.add_column(overflow="fold")
-        for label, what in rows:
-            table.add_row(label, Text(what))
-        self.console.print(Panel(
-            table, title=Text(title, "bold"), subtitle=Text(foot, "dim"), title_align="left",
-            subtitle_align="right", expand=False,
-        ))  # fmt: skip
-
-    @contextmanager
-    def training(self, trainer: Trainer) -> Iterator[None]:
-        """Show a bar while a run goes on."""
-        with self.bars:
-            total, step = trainer.total_steps, trainer.step
-            self._bar = self.bars.add_task("training", total=total, completed=step, note="")
-            yield
-        self.bars.remove_task(self._bar)
-
-    def step(self, trainer: Trainer) -> None:
-        """Show on the bar that a step was taken; the bound is read from time to time."""
+    def after_step(self, trainer: Trainer) -> None:
+        """Show the step on the bar; the bound is read from time to time."""
         if self.bars.disable:
             return
         head, now = f"epoch {trainer.epoch:.2f} of {trainer.settings.epochs:g}", time.monotonic()
@@ -120,3 +88,84 @@ class Terminal:
         if now - self._looked > LOOK_EVERY:
             self.bars.update(self._bar, note=f"bound {trainer.bound():.2f} nats")
             self._looked = now
+
+    def after_row(self, trainer: Trainer, row: Row) -> None:
+        """Write a row of metrics.csv, on a terminal the first parts that fit into its width."""
+        shown = [text.format_map(row) for name, text in PARTS.items() if name in row]
+        log.info("  ".join(shown))
+        while self.is_terminal and len("  ".join(shown)) > self.bars.console.width:
+            shown.pop()
+        write_line(self.name + "  ".join(shown))
+
+    def finish(self, trainer: Trainer, summary: dict[str, Any], state: str) -> None:
+        """Say what became of the run, and the commands to look at a single one."""
+        self.bars.stop()
+        if state not in ("finished", "stopped"):
+            return
+        trained = [row for row in trainer.rows if row["step"]]
+        best = [row for row in trained if row["valid/log_likelihood"] == trainer.best]
+        rows = [("best", likelihood_text(row)) for row in best[:1]]
+        rows += [("last", likelihood_text(row)) for row in trained[-1:]]
+        pace = f", {1000 * trainer.seconds / trainer.step:.1f} ms a step" if trainer.step else ""
+        rows.append(("time", f"{timedelta(seconds=round(trainer.seconds))} of training{pace}"))
+        self._panel(state if state == "finished" else f"{state} at {trainer.place}", rows)
+        if self.single and state == "finished" and trainer.run.best.is_file():
+            place = short_path(trainer.run.path)
+            commands = [command_line(each, place) for each in ("sample", "evaluate", "plot")]
+            write_line("\n  ".join(["next:", *commands]))
+
+    def _panel(self, head: str, rows: Sequence[tuple[str, object]]) -> None:
+        lines = [head, *(f"  {label:10} {what}" for label, what in rows)]
+        write_line("\n".join(self.name + line for line in lines))  # one piece
+        log.info("\n".join(lines))
+
+    def _identity(self, trainer: Trainer) -> list[tuple[str, object]]:
+        """Return what is trained, on what and by what."""
+        data, sizes, rule = trainer.data, trainer.machine.sizes, trainer.learner.rule
+        count = sum(each.numel() for each in trainer.machine.parameters())
+        device = "{processor}, torch {torch}, threads {threads}, processes {processes}"
+        parts = f"{len(data.train):,} train, {len(data.valid):,} valid, {len(data.test):,} test"
+        held = ", in host memory" * (data.train.onto is not None)
+        rounded = ", products in bfloat16" * (trainer.learner.precision == torch.bfloat16)
+        layers = f"{'-'.join(map(str, sizes))} ({len(sizes)} layers)"
+        return [
+            ("algorithm", f"{self.config.algorithm.name}, K = {rule.samples}"),
+            ("metric", metric_text(trainer, self.config)),
+            ("optimizer", optimizer_text(trainer, self.config)),
+            ("data", f"{data.name} {data.shape[0]}x{data.shape[1]}: {parts}{held}"),
+            ("layers", f"{layers}, {count:,} parameters"),
+            ("device", device.format(**surroundings(trainer.device)) + rounded),
+        ]
+
+
+def metric_text(trainer: Trainer, config: DictConfig) -> str:
+    """Return the metric with its solver and damping."""
+    if not trainer.learner.metrics:
+        return "Euclidean: the plain gradient"
+    metric = trainer.learner.metrics[0]
+    parts = [type(metric.metric).__name__]
+    if "solver" in parameters_of(type(metric.metric))[0]:
+        parts.append(_name(config.solver._target_))
+    kind = _name((config.damping.get("schedule") or config.damping)._target_)
+    parts.append(f"damping {float(metric.damping.alpha):g} {kind}".removesuffix(" Damping"))
+    return ", ".join(parts)
+
+
+def optimizer_text(trainer: Trainer, config: DictConfig) -> str:
+    """Return the optimizer, its rates at the start of the schedule, and the schedule."""
+    groups = trainer.optimizer.param_groups
+    rates = " and ".join(starting_rates(trainer.optimizer))
+    momentum = f", momentum {groups[0]['momentum']:g}" if groups[0].get("momentum") else ""
+    schedule = _name((config.scheduler.get("lr_lambda") or config.scheduler)._target_)
+    return f"{title(trainer.optimizer)}{momentum}, rate {rates}, {schedule}"
+
+
+def _name(target: object) -> str:
+    """Return the last word of a `_target_`."""
+    return str(target).rpartition(".")[2]
+
+
+def likelihood_text(row: Row) -> str:
+    """Return the validation log-likelihood of a row with its error and its place."""
+    value = f"{row['valid/log_likelihood']:.3f} ± {row['valid/standard_error']:.3f} nats"
+    return f"{value} on validation images, epoch {row['epoch']:.2f}, step {row['step']:,}"

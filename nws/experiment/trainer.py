@@ -3,7 +3,6 @@
 import logging
 import math
 import time
-from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -13,19 +12,18 @@ from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from nws.errors import Diverged
-from nws.experiment.batches import Batches, derive_seed
+from nws.experiment.batches import EVALUATION_SEED, Batches, derive_seed
 from nws.experiment.build import Parts
 from nws.experiment.callbacks.callback import Row
 from nws.experiment.checkpoints import State, from_checkpoint
 from nws.experiment.config import to_dict
-from nws.experiment.evaluation import dream_loss, validate
-from nws.experiment.optimizers import starting_rates, title, training
-from nws.experiment.rates import restore
+from nws.experiment.optimizers import restore, starting_rates, title, training
 from nws.experiment.run import RunDirectory
 from nws.experiment.signals import StopSignals
-from nws.experiment.terminal import Terminal, row_parts
 from nws.learning.step import STATISTICS
+from nws.learning.together import log_sums
 from nws.models import HelmholtzMachine
+from nws.models.likelihood import kl_divergence, log_likelihood
 
 log = logging.getLogger(__name__)
 
@@ -33,16 +31,10 @@ log = logging.getLogger(__name__)
 class Trainer:
     """Trains one machine on one data set.
 
-    Args:
-        parts: What is trained and by what, at step 0.
-        config: The run's configuration.
-        run: Where checkpoints go.
-        terminal: What shows the run; None for nothing.
-        name: What loggers call the run.
-        group: What the jobs of a sweep share, if any.
+    `parts` are at step 0; `name` is what loggers call the run, `group` what jobs of a sweep share,
+    and `choices` are those of the groups of the configuration.
 
     Attributes:
-        step: Steps that were taken.
         steps_per_epoch: Whole batches in a pass over the training images.
         rows: Those of metrics.csv.
         best: The best valid/log_likelihood so far, nats.
@@ -51,16 +43,14 @@ class Trainer:
     """
 
     def __init__(
-        self, parts: Parts, config: DictConfig, run: RunDirectory,
-        terminal: Terminal | None = None, name: str = "", group: str | None = None,
-        choices: dict[str, str] | None = None,
+        self, parts: Parts, config: DictConfig, run: RunDirectory, name: str = "",
+        group: str | None = None, choices: dict[str, str] | None = None,
     ) -> None:  # fmt: skip
         self.settings, self.data, self.learner = parts.settings, parts.data, parts.learner
         self.optimizer, self.scheduler = parts.optimizer, parts.scheduler
         self.total_steps, callbacks = parts.total_steps, parts.callbacks.items()
         self.callbacks = {name: each for name, each in callbacks if run.writes or not each.shows}
         self.config, self.run = to_dict(config), run
-        self.terminal = terminal or Terminal(speaks=False)
         self.name, self.group, self.choices = name, group, choices or {}
         self.machine, self.device = self.learner.machine, self.data.train.device
         self.seed = int(config.seed)
@@ -109,18 +99,17 @@ class Trainer:
         tf32 = self.settings.precision == "tf32"
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
         try:
-            with self.terminal.training(self):
-                if not self.rows:
-                    self.rows.append(self._row())
-                    self._keep_row()
-                while not stop.any_of(bool(self.ends)) and not stop.asked():
-                    with training(self.optimizer):
-                        self._train_until_due(stop)
-                    self._do_what_is_due()
-                if self.ends and self.step < self.total_steps:
-                    log.warning(f"the run ends at {self.place}: {self.ends}")
-                if self.saved_step != self.step:
-                    self._save(best=False)
+            if not self.rows:
+                self.rows.append(self._row())
+                self._keep_row()
+            while not stop.any_of(bool(self.ends)) and not stop.asked():
+                with training(self.optimizer):
+                    self._train_until_due(stop)
+                self._do_what_is_due()
+            if self.ends and self.step < self.total_steps:
+                log.warning(f"the run ends at {self.place}: {self.ends}")
+            if self.saved_step != self.step:
+                self._save(best=False)
         except Diverged as error:
             kept = f"{self.run.last} (step {self.saved_step}) is the last good checkpoint"
             if self.saved_step is None:
@@ -129,11 +118,11 @@ class Trainer:
         finally:
             torch.set_float32_matmul_precision(before)
 
-    def call(self, method: str, *arguments: Any, only: Collection[str] | None = None) -> list[Any]:
-        """Call a method of each callback, or of some; one that only shows the run may fail."""
+    def call(self, method: str, *arguments: Any) -> list[Any]:
+        """Call a method of each callback, `due` where it is; one that shows the run may fail."""
         found = []
         for name, callback in list(self.callbacks.items()):
-            if only is not None and name not in only:
+            if method == "due" and not (callback.every and self._is_due(callback.every)):
                 continue
             try:
                 found.append(getattr(callback, method)(*arguments))
@@ -152,7 +141,6 @@ class Trainer:
         try:
             while not due and not self.ends and not stop.asked(self.step):
                 self._step()
-                self.terminal.step(self)
                 due = any(map(self._is_due, [self.settings.evaluate_every, *others]))
             for metric in self.learner.metrics:
                 metric.check()
@@ -198,8 +186,7 @@ class Trainer:
         evaluates = self._is_due(self.settings.evaluate_every)
         if evaluates:
             self.rows.append(self._row())
-        due = [name for name, e in self.callbacks.items() if e.every and self._is_due(e.every)]
-        self.call("due", self, only=due)
+        self.call("due", self)
         if evaluates:
             self._keep_row()
 
@@ -210,12 +197,10 @@ class Trainer:
         if self.plateau and self.step:
             self.scheduler.step(mean)  # type: ignore[arg-type]
         self.call("after_row", self, row)
-        log.info("  ".join(row_parts(row)))
         better = self.step > 0 and mean > self.best
         if better:  # max() would keep a mean that is no number
             self.best = mean
         self._save(better)
-        self.terminal.row(row)
 
     def _row(self) -> Row:
         """Return the row of metrics of this step, and start the sums of the next."""
@@ -223,10 +208,8 @@ class Trainer:
         row: Row = {"epoch": self.epoch, "step": self.step, "seconds": round(self.seconds, 3)}
         if self.count:  # means since the last row
             train = dict(zip(STATISTICS, (self.sums / self.count).tolist(), strict=True))
-            if not self.learner.rule.recognition_dream:  # the steps need no dreams
-                rows = self.settings.batch_size * self.learner.dreams
-                seed = derive_seed(self.seed, 4, self.step)
-                train["dream_loss"] = dream_loss(self.machine, rows, seed)
+            if not self.learner.rule.recognition_dream:
+                del train["dream_loss"]
             row |= {f"train/{name}": value for name, value in train.items()}
             self.sums.zero_()
             self.count = 0
@@ -239,9 +222,16 @@ class Trainer:
         return row | (self.learner.report() if self.step else {})
 
     def validate(self, machine: HelmholtzMachine) -> Row:
-        """Return the columns of an evaluation of a machine."""
-        samples, points = self.settings.evaluation_samples, self.settings.evaluation_points
-        return validate(machine, self.data, samples, points)
+        """Return the columns of an evaluation of a machine, in nats, always from the same draws."""
+        images = self.data.valid.first(self.settings.evaluation_points)
+        rng = torch.Generator(images.device).manual_seed(EVALUATION_SEED)
+        samples = self.settings.evaluation_samples
+        valid = log_likelihood(machine, images, samples, rng, sums=log_sums)
+        row: Row = {"valid/log_likelihood": valid.mean}
+        row |= {"valid/standard_error": valid.standard_error, "valid/samples": valid.samples}
+        if self.data.distribution is not None:
+            row["exact/kl"] = kl_divergence(machine, *self.data.distribution)
+        return row
 
     def _save(self, best: bool) -> None:
         self.run.save(self.state_dict(), best)
@@ -265,7 +255,6 @@ class Trainer:
             "machine": self.machine.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "optimizer_class": title(self.optimizer),
-            "gathered": len(self.optimizer.state),
             "scheduler": self.scheduler.state_dict(),
             "metrics": [metric.state_dict() for metric in self.learner.metrics],
             "rng": self.learner.rng.get_state(),

@@ -218,7 +218,7 @@ def test_what_is_refused_before_work_is_spent(command: Command, trained: Path) -
         ("--samples", "5", "0"): "--samples must be a whole number of at least 1, got 0",
         ("--data-points=-3",): "--data-points must be a whole number of at least 1, got -3",
         ("--seed", "99999999999999999999"): "--seed must be a whole number of at least 0",
-        ("--device", "foo"): "device must be auto, cpu or cuda, got 'foo'",
+        ("--device", "foo"): "device must be one of auto, cpu, cuda, got 'foo'",
         ("--plot", "a.pdf"): "a figure is written as .png and .svg, got a.pdf",
         (str(trained / "nope"),): "does not exist",
     }.items():

@@ -47,10 +47,10 @@ def test_a_run_is_loaded_and_its_data_when_asked_for(train: Command, tmp_path: P
 
 
 MISTAKES = {
-    "checkpoint=newest": "checkpoint must be best or last, got 'newest'",
-    "weights=mean": "weights must be plain or average, got 'mean'",
+    "checkpoint=newest": "checkpoint must be one of best, last, got 'newest'",
+    "weights=mean": "weights must be one of plain, average, got 'mean'",
     "weights=average": "has no averaged weights; a run has them with average=exponential",
-    "device=gpu": "device must be auto, cpu or cuda",
+    "device=gpu": "device must be one of auto, cpu, cuda",
     "path=nowhere": "nowhere does not exist",
     "path=pretrained/nowhere": "the machines that come with nws are pretrained/digits",
     "path=.": "is not a run directory",

@@ -14,7 +14,7 @@ WRONG = {
     # names
     "trainer.epoch=3": "Could not override 'trainer.epoch'",
     "+optimizer.lrr=1": "optimizer.lrr is no option of torch.optim.Adam; did you mean",
-    "+trainer.patience=3": "trainer.patience is no option of the trainer",
+    "+trainer.patience=3": "trainer.patience is no option of nws.experiment.build.Settings",
     "+average.memory=3": "average.memory is no option of average=none",
     "+trainr.epochs=3": "trainr is no option of train.py; did you mean trainer?",
     "+metric.rank=3 metric=fisher": "metric.rank is no option of nws.natural.metrics.Fisher",
@@ -25,7 +25,7 @@ WRONG = {
     "seed=0,1": "seed",
     # values, at least one of each group
     "seed=-1": "seed must be a whole number of at least 0 and",
-    "device=tpu": "device must be auto, cpu or cuda, got 'tpu'",
+    "device=tpu": "device must be one of auto, cpu, cuda, got 'tpu'",
     "device=cuda": "torch sees no CUDA device",
     "trainer.epochs=nan": "trainer.epochs must be a number above 0 and at most 1e9, got nan",
     "trainer.batch_size=2000": "trainer.batch_size must be at most the 1297 training images",
@@ -61,7 +61,6 @@ WRONG = {
     "model.mask=local": "model.mask must be a function",
     # classes of another kind
     "metric._target_=builtins.dict": "metric._target_ must make a nws.natural.Metric, got a dict",
-    "optimizer._target_=torch.optim.SparseAdam": "SparseAdam takes sparse gradients alone",
     "logger._target_=builtins.dict": "logger._target_ must make a nws.experiment.callbacks",
     "optimizer._target_=torch.optim.Nosuch": "optimizer._target_=torch.optim.Nosuch cannot be",
     # what is missing

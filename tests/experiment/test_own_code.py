@@ -123,7 +123,7 @@ NRWS = "algorithm=nrws metric=fisher"
 OWN = (
     f"{NRWS} metric._target_=my_ideas.Unscaled average._target_=my_ideas.Diary",
     f"{NRWS} damping._target_=my_ideas.Stubborn model._target_=my_ideas.Shy +model.shyness=0.5",
-    "'+algorithm.weighting={_target_: my_ideas.Baseline, decay: 0.5}'"
+    "'~algorithm.weighting' '+algorithm.weighting={_target_: my_ideas.Baseline, decay: 0.5}'"
     " '++model.units={_target_: my_ideas.Flat}'",
     "algorithm._target_=my_ideas.Twice algorithm.samples=2"
     " 'model.visible={_target_: my_ideas.Flat}'",

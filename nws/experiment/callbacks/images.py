@@ -1,8 +1,12 @@
 """Grids of generated and reconstructed images along a run."""
 
+import torch
+
 from nws.errors import number, positive_int
+from nws.experiment import pictures
+from nws.experiment.batches import EVALUATION_SEED
 from nws.experiment.callbacks.callback import Callback, Trainer
-from nws.experiment.evaluation import EVALUATION_SEED
+from nws.models.sampling import generate, reconstruct
 
 
 class Images(Callback):
@@ -27,15 +31,20 @@ class Images(Callback):
 
     def due(self, trainer: Trainer) -> None:
         """Draw the pictures, always from the same random numbers."""
-        from nws.experiment.pictures import progress_pictures, save_png
-
-        place, row = trainer.run.path, trainer.rows[-1]
-        where = f"{place.parent.name}/{place.name}, step {trainer.step:,}"
+        run, row, data = trainer.run, trainer.rows[-1], trainer.data
+        rng = torch.Generator(data.valid.device).manual_seed(EVALUATION_SEED)
+        drawn = pictures.image_grid(generate(trainer.machine, self.count, rng), data.shape)
+        originals = data.valid.first(self.count // 2)
+        parts, names = pictures.with_source(data.valid, originals, "validation images")
+        parts.append(reconstruct(trainer.machine, originals, rng))
+        rows = pictures.rows([*names, pictures.RECONSTRUCTION])
+        grids = {"generated": (drawn, pictures.GENERATED)}
+        grids["reconstructed"] = pictures.stacked_grid(parts, data.shape), rows
+        where = f"{run.path.parent.name}/{run.path.name}, step {trainer.step:,}"
         if row["step"] == trainer.step:
             mean, error = row["valid/log_likelihood"], row["valid/standard_error"]
             where += f", validation log p {mean:.2f} ± {error:.2f} nats"
-        pictures = progress_pictures(trainer.machine, trainer.data, EVALUATION_SEED, self.count)
-        for name, (grid, rows) in pictures.items():
-            path = trainer.run.images / f"{name}_step_{trainer.step:07d}.png"
-            save_png(grid, path, f"{name}, {where}\n{rows}")
+        for name, (grid, rows) in grids.items():
+            path = run.images / f"{name}_step_{trainer.step:07d}.png"
+            pictures.save_png(grid, path, f"{name}, {where}\n{rows}")
             trainer.call("image", f"images/{name}", path, trainer.step)

@@ -3,11 +3,9 @@
 import torch
 
 from nws.errors import positive_int
+from nws.experiment.batches import EVALUATION_SEED
 from nws.experiment.callbacks.callback import Callback, Row, Trainer
-from nws.experiment.evaluation import EVALUATION_SEED
 from nws.learning.gradient_noise import gradient_noise
-
-MOST = 10_000
 
 
 class NoiseScale(Callback):
@@ -24,9 +22,7 @@ class NoiseScale(Callback):
 
     def __init__(self, batches: int | None = None) -> None:
         name = "callbacks.noise_scale.batches"
-        self.batches = batches
-        if batches is not None:
-            self.batches = positive_int(name, batches, minimum=2, maximum=MOST)
+        self.batches = None if batches is None else positive_int(name, batches, 2, 10_000)
 
     def row(self, trainer: Trainer) -> Row:
         if self.batches is None:

@@ -1,7 +1,5 @@
 """The end of a run that gets no better."""
 
-from typing import Any
-
 from nws.errors import positive_int
 from nws.experiment.callbacks.callback import Callback, Row, Trainer
 
@@ -28,13 +26,9 @@ class Patience(Callback):
         way = f"go on with callbacks.patience.evaluations=N, N > {self.waited}"
         return f"{self.waited} evaluations brought no better valid/log_likelihood; {way}"
 
+    def start(self, trainer: Trainer) -> None:
+        values = [row["valid/log_likelihood"] for row in trainer.rows if row["step"]]
+        self.waited = len(values) - 1 - values.index(max(values)) if values else 0
+
     def after_row(self, trainer: Trainer, row: Row) -> None:
-        """Count; `trainer.best` is that of the rows before."""
-        if trainer.step:
-            self.waited = 0 if row["valid/log_likelihood"] > trainer.best else self.waited + 1
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"waited": self.waited}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.waited = int(state["waited"])
+        self.start(trainer)

@@ -6,25 +6,17 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from nws.errors import UserError
 from nws.experiment.callbacks.callback import Callback, Row, Trainer
 
 
 class TensorBoardLogger(Callback):
-    """Event files of TensorBoard in RUN/tensorboard: the rows and the images.
-
-    Raises:
-        UserError: The package tensorboard is not installed.
-    """
+    """Event files of TensorBoard in RUN/tensorboard: the rows and the images."""
 
     shows = True
 
     def __init__(self) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            way = "pip install -c constraints.txt '.[tensorboard]'"
-            raise UserError(f"logger=tensorboard needs the package tensorboard: {way}") from error
+        from torch.utils.tensorboard import SummaryWriter  # another package, which may be absent
+
         self._open = SummaryWriter
 
     def start(self, trainer: Trainer) -> None:

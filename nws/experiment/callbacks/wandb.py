@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from nws.errors import UserError, one_of
+from nws.errors import one_of
 from nws.experiment.callbacks.callback import Callback, Row, Trainer
 
 
@@ -18,15 +18,13 @@ class WandbLogger(Callback):
         **options: Other arguments of `wandb.init`, such as `project`.
 
     Raises:
-        UserError: For another mode, or a project that is no text.
+        UserError: For another mode.
     """
 
     shows = True
 
     def __init__(self, mode: Any = "offline", **options: Any) -> None:
         one_of("logger.mode", mode, ("online", "offline", "disabled"))
-        if not isinstance(options.get("project", ""), str):
-            raise UserError(f"logger.project must be a text, got {options['project']!r}")
         self.mode, self.options = mode, options
         self.id: str | None = None  # by which W&B goes on with the run
         self._run: Any = None
