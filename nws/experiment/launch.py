@@ -31,13 +31,14 @@ from nws.experiment.invocation import command_line
 from nws.experiment.provenance import Provenance, read_provenance
 from nws.experiment.resume import Start, starting_point
 from nws.experiment.run import SWEEP, RunDirectory, Taken, read_sweep
-from nws.experiment.signals import StopSignals
+from nws.experiment.signals import StopSignals, end_with
 from nws.experiment.terminal import Terminal, short_path, write_line
 from nws.experiment.trainer import Trainer
 from nws.files import CONF, write_atomically
 
 log = logging.getLogger(__name__)
 
+PARENT = "NWS_SWEEP_PROCESS"  # the variable by which workers know the process of their sweep
 STARTED = ""  # when the program was started, with microseconds: one for each run
 
 
@@ -81,6 +82,7 @@ class Sweep(Callback):
         """Write sweep.yaml, unless the sweep goes on."""
         with errors_for_people():  # Hydra would only warn
             self._start(config, Path(config.hydra.sweep.dir).absolute())
+        os.environ[PARENT] = str(os.getpid())
 
     def _start(self, config: DictConfig, directory: Path) -> None:
         if distributed.size() > 1:
@@ -113,6 +115,8 @@ class Job:
         launcher = str(self.hydra.launcher._target_)
         self.in_worker = self.sweep and not launcher.endswith(".BasicLauncher")
         self.shares_output = self.in_worker and "joblib" in launcher
+        if self.shares_output and PARENT in os.environ:
+            end_with(int(os.environ[PARENT]))
         if self.in_worker and "submitit" in launcher and int(os.environ.get("SLURM_NTASKS", 1)) > 1:
             from submitit.helpers import TorchDistributedEnvironment  # the tasks train one run
 

@@ -1,11 +1,16 @@
-"""Signals that ask a run to stop: SIGINT (Ctrl-C) and SIGTERM."""
+"""Signals that ask a run to stop, SIGINT (Ctrl-C) and SIGTERM; and workers without parent."""
 
+import ctypes
+import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
+
+PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
 class StopSignals:
@@ -48,3 +53,12 @@ class StopSignals:
         if self.any_of(self.caught is not None) and self.caught is None:
             self.caught = signal.SIGTERM
         return self.caught is not None
+
+
+def end_with(parent: int) -> None:
+    """Have the kernel end this process with its parent, as if it was killed (Linux alone)."""
+    if parent != os.getpid():
+        with suppress(OSError, AttributeError):  # other systems have no such call
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it has ended before
+            os._exit(1)
