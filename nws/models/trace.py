@@ -71,7 +71,8 @@ class Trace:
             edge: The layer.
             columns: Of the parents among h^0 .. h^L, where not all of them are wanted.
         """
-        (first, last, _), pixels = (columns or edge.columns).indices(10**9), self.sizes[0]
+        wanted, pixels = columns or edge.columns, self.sizes[0]
+        first, last = wanted.start, wanted.stop
         low = None if edge.layer.rounded is None else self.rounded
         found, start = [], edge.columns.start
         if first < pixels and last > first:

@@ -57,7 +57,7 @@ WRONG = {
     "logger=wandb_offline logger.mode=off": "logger.mode must be one of online, offline, disabled",
     "model.generator.lateral=some": "model.generator.lateral must be one of none, visible, hidden",
     "model.recognition.lateral=visible": "model.recognition.lateral must be one of none, hidden",
-    "+model.generator.deep=2": "model.generator takes the option lateral alone",
+    "+model.generator.deep=2": "unexpected keyword argument 'deep'",
     "model.mask=local": "model.mask must be a function",
     # classes of another kind
     "metric._target_=builtins.dict": "metric._target_ must make a nws.natural.Metric, got a dict",
