@@ -19,19 +19,15 @@ class Poisson(Scaled):
     """
 
     def log_partition(self, logits: Tensor) -> Tensor:
-        """e^a."""
         return logits.exp()
 
     def mean(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
-        """e^a."""
         return torch.exp(logits, out=out)
 
     def curvature(self, mean: Tensor) -> Tensor:
-        """The mean."""
         return mean.clone()
 
     def link(self, mean: Tensor) -> Tensor:
-        """log mean."""
         return mean.log()
 
     def sample_(self, noise: Tensor, mean: Tensor) -> Tensor:
@@ -59,5 +55,4 @@ class Poisson(Scaled):
         return noise.copy_(torch.where(mean > LARGE, normal, values))
 
     def log_base(self, values: Tensor) -> Tensor:
-        """-log y!."""
         return -torch.lgamma(values + 1)

@@ -98,19 +98,15 @@ class Binary(Units):
     support = (0.0, 1.0)
 
     def log_partition(self, logits: Tensor) -> Tensor:
-        """log(1 + e^a)."""
         return torch.logaddexp(logits, torch.zeros_like(logits))
 
     def mean(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
-        """sigma(a)."""
         return torch.sigmoid(logits, out=out)
 
     def curvature(self, mean: Tensor) -> Tensor:
-        """p (1 - p)."""
         return torch.addcmul(mean, mean, mean, value=-1)
 
     def link(self, mean: Tensor) -> Tensor:
-        """log(p / (1 - p))."""
         return torch.logit(mean)
 
     def sample_(self, noise: Tensor, mean: Tensor) -> Tensor:
@@ -146,11 +142,9 @@ class Bipolar(Binary):
     """States {-1, +1}: Bernoulli values y in {0, 1}, seen by other layers as 2 y - 1."""
 
     def encode(self, values: Tensor) -> Tensor:
-        """h = 2 y - 1."""
         return 2 * values - 1
 
     def decode(self, states: Tensor) -> Tensor:
-        """y = (h + 1) / 2."""
         return (states + 1) / 2
 
 
@@ -170,19 +164,15 @@ class Scaled(Units):
         )
 
     def encode(self, values: Tensor) -> Tensor:
-        """h = scale y, the data."""
         return values * self.scale
 
     def decode(self, states: Tensor) -> Tensor:
-        """y = h / scale."""
         return states / self.scale
 
     def from_data(self, x: Tensor) -> Tensor:
-        """y = x / scale."""
         return x / self.scale
 
     def to_data(self, values: Tensor) -> Tensor:
-        """x = scale y."""
         return values * self.scale
 
 

@@ -124,7 +124,6 @@ class LevenbergMarquardt(Damping):
         self.ratio = math.nan
 
     def measures(self, step: int) -> bool:
-        """Whether this is one of every `every` steps."""
         return step % self.every == 0
 
     def adapt(self, ratio: float) -> None:
@@ -137,15 +136,12 @@ class LevenbergMarquardt(Damping):
         self.alpha.clamp_(self.minimum, self.maximum)
 
     def report(self) -> dict[str, float]:
-        """alpha and the last ratio (synchronises)."""
         return super().report() | {"reduction_ratio": self.ratio}
 
     def state_dict(self) -> dict[str, float]:
-        """alpha and the last ratio."""
         return super().state_dict() | {"ratio": self.ratio}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Go on from a state."""
         super().load_state_dict(state)
         self.ratio = state["ratio"]
 

@@ -35,7 +35,6 @@ class Unpreconditioned(Preconditioner):
     """The identity: plain conjugate gradient."""
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        """V itself."""
         return vectors
 
 
@@ -62,7 +61,6 @@ class SharedPreconditioner(Preconditioner):
         self._inverse: LayerInverses | None = None
 
     def update(self, operator: CurvatureOperator, damping: Tensor) -> None:
-        """Take in a layer's operator and alpha."""
         self._system = operator, damping
         if self._age % self.every == 0:
             centred = operator.shared.centred()
@@ -80,17 +78,14 @@ class SharedPreconditioner(Preconditioner):
             self._inverse.update([operator.shared.mean], [operator.shared.scale], damping)
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        """M_j^{-1} v_j: (m, d)."""
         assert self._inverse is not None, "update comes first"
         return self._inverse([vectors])[0]
 
     def state_dict(self) -> State:
-        """Age and basis."""
         state = {"age": torch.tensor(self._age)}
         return state if self._basis is None else state | self._basis._asdict()
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state."""
         self._age, self._inverse = int(state["age"]), None
         found = {key: state[key] for key in Basis._fields if key in state}
         self._basis = Basis(**found) if found else None

@@ -58,7 +58,6 @@ class Kronecker(Metric):
         self._inverse: LayerInverses | None = None
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
-        """Take in the rows of each layer, and alpha."""
         due = self._step % self.refresh_every == 0
         alpha = check_rows(rows, alpha, waits=due).clone()
         centres, scales = zip(*(layer.means for layer in rows), strict=True)
@@ -116,11 +115,9 @@ class Kronecker(Metric):
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of steps, and the basis of each layer."""
         return {"step": self._step, "bases": [basis._asdict() for basis in self._bases]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
         self._step, self._inverse = state["step"], None
         self._bases = [Basis(**basis) for basis in state["bases"]]
         self._invert()
