@@ -57,21 +57,12 @@ class HelmholtzMachine(nn.Module):
     """
 
     def __init__(
-        self,
-        sizes: Sequence[int],
-        units: str | Units = "binary",
-        visible: str | Units | None = None,
-        weight_scale: float = 1.0,
-        hidden_bias: float = 0.0,
-        visible_bias: float | Tensor = 0.0,
-        generator: Mapping[str, Any] | None = None,
-        recognition: Mapping[str, Any] | None = None,
-        skip: bool = False,
-        mask: Mask | None = None,
-        order: Order | None = None,
-        shape: Sequence[int] = (),
-        rng: torch.Generator | None = None,
-    ) -> None:
+        self, sizes: Sequence[int], units: str | Units = "binary",
+        visible: str | Units | None = None, weight_scale: float = 1.0, hidden_bias: float = 0.0,
+        visible_bias: float | Tensor = 0.0, generator: Mapping[str, Any] | None = None,
+        recognition: Mapping[str, Any] | None = None, skip: bool = False, mask: Mask | None = None,
+        order: Order | None = None, shape: Sequence[int] = (), rng: torch.Generator | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         keep_freed_memory()  # of traces
         self._dtype: torch.dtype | None = None  # of large products; None for the parameters'

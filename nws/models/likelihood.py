@@ -58,13 +58,9 @@ def effective_sample_size(log_weights: Tensor) -> Tensor:
 
 @torch.no_grad()
 def log_sums(
-    machine: HelmholtzMachine,
-    x: Tensor,
-    samples: int,
-    rng: Rng,
-    exponents: Sequence[float],
+    machine: HelmholtzMachine, x: Tensor, samples: int, rng: Rng, exponents: Sequence[float],
     max_rows: int,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """log sum_k w_k^e of each row of x and each exponent e.
 
     Args:
@@ -91,13 +87,9 @@ def log_sums(
 
 @torch.no_grad()
 def log_likelihood(
-    machine: HelmholtzMachine,
-    x: Tensor,
-    samples: int,
-    rng: torch.Generator | None = None,
-    max_elements: int = MAX_ELEMENTS,
-    sums: Callable[..., Tensor] = log_sums,
-) -> LogLikelihood:
+    machine: HelmholtzMachine, x: Tensor, samples: int, rng: torch.Generator | None = None,
+    max_elements: int = MAX_ELEMENTS, sums: Callable[..., Tensor] = log_sums,
+) -> LogLikelihood:  # fmt: skip
     """log p(x) ~ log (1/K) sum_k p(x, h_k) / q(h_k | x), averaged: a lower bound in expectation.
 
     The sums over samples are streamed in log space, so any number of samples fits in memory.

@@ -69,12 +69,9 @@ class Chain(ABC):
     """
 
     def __init__(
-        self,
-        machine: HelmholtzMachine,
-        x: Tensor,
-        rng: torch.Generator | None = None,
+        self, machine: HelmholtzMachine, x: Tensor, rng: torch.Generator | None = None,
         observed: Tensor | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         pixels = machine.sizes[0]
         if observed is None:
             observed = torch.zeros(pixels, dtype=torch.bool)

@@ -102,13 +102,9 @@ class LevenbergMarquardt(Damping):
     """
 
     def __init__(
-        self,
-        value: float = 0.2,
-        every: int = 5,
-        factor: float = 0.9,
-        minimum: float = 1e-3,
+        self, value: float = 0.2, every: int = 5, factor: float = 0.9, minimum: float = 1e-3,
         maximum: float = 10.0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(value)
         self.every = positive_int("damping.every", every)
         self.minimum = _positive("damping.minimum", minimum)

@@ -63,16 +63,10 @@ class NaturalGradient(torch.optim.Optimizer):
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        family: OutputFamily,
-        params: Iterable[Any] | None = None,
-        lr: float = 1.0,
-        damping: float | Damping = 0.1,
-        metric: str = "fisher",
-        solver: Solver | None = None,
-        kl: float | None = None,
-    ) -> None:
+        self, model: nn.Module, family: OutputFamily, params: Iterable[Any] | None = None,
+        lr: float = 1.0, damping: float | Damping = 0.1, metric: str = "fisher",
+        solver: Solver | None = None, kl: float | None = None,
+    ) -> None:  # fmt: skip
         lr = number("lr", lr, "above 0", lambda value: value > 0)
         if kl is not None:
             kl = number("kl", kl, "above 0", lambda value: value > 0)
@@ -98,12 +92,9 @@ class NaturalGradient(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(  # type: ignore[override]
-        self,
-        inputs: Inputs,
-        targets: Tensor | None = None,
-        metric_inputs: Inputs | None = None,
+        self, inputs: Inputs, targets: Tensor | None = None, metric_inputs: Inputs | None = None,
         metric_targets: Tensor | None = None,
-    ) -> Tensor | None:
+    ) -> Tensor | None:  # fmt: skip
         """Take one step.
 
         Args:
