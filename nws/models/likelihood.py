@@ -135,11 +135,6 @@ def rows_at_once(machine: HelmholtzMachine, max_elements: int = MAX_ELEMENTS) ->
     return max(1, max_elements // sum(machine.sizes))
 
 
-def dreams_at_once(max_rows: int) -> int:
-    """How many dreams, with Z_INNER samples of each, are within `max_rows` rows; at least 1."""
-    return max(1, max_rows // Z_INNER)
-
-
 @torch.no_grad()
 def log_z_sums(
     machine: HelmholtzMachine, dreams: int, rng: torch.Generator | None, max_rows: int

@@ -1,8 +1,4 @@
-"""Traces: what a phase records.
-
-Symbols: B data points, K samples of each, n = B K rows; N = n_0 + .. + n_L units in all, layers
-next to each other in columns, the visible one first.
-"""
+"""Traces: what a phase records, in the symbols of nws/models/helmholtz.py."""
 
 from dataclasses import dataclass
 from functools import cached_property

@@ -11,6 +11,7 @@ A fifth family is one file with a subclass of `Units`; see nws/models/gaussian.p
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import torch
@@ -205,16 +206,11 @@ class Span(NamedTuple):
 
 def find_spans(units: Sequence[Units], widths: Sequence[int]) -> list[Span]:
     """Layers next to each other in columns, grouped by family: one family gives one span."""
-    spans: list[Span] = []
-    start = 0
-    for family, width in zip(units, widths, strict=True):
-        if spans and spans[-1].units is family:
-            last = spans.pop()
-            columns = slice(last.columns.start, start + width)
-            spans.append(Span(family, columns, [*last.widths, width]))
-        else:
-            spans.append(Span(family, slice(start, start + width), [width]))
-        start += width
+    spans, start = [], 0
+    for _, group in groupby(zip(units, widths, strict=True), lambda pair: id(pair[0])):
+        families, own = zip(*group, strict=True)
+        spans.append(Span(families[0], slice(start, start + sum(own)), list(own)))
+        start += sum(own)
     return spans
 
 

@@ -38,18 +38,13 @@ class Damping:
         """Set alpha for a step.
 
         Raises:
-            UserError: Where the schedule has no value, or has come to 0 or below.
+            UserError: Where the schedule has come to 0 or below, or to no number.
         """
         if self.schedule is not None:
             self.alpha.fill_(self._at(step))
 
     def _at(self, step: int) -> float:
-        try:
-            factor = 1.0 if self.schedule is None else float(self.schedule(step))
-        except (TypeError, ValueError, ArithmeticError) as error:
-            raise UserError(
-                f"damping.schedule cannot be followed at step {step}: {error}"
-            ) from error
+        factor = 1.0 if self.schedule is None else float(self.schedule(step))
         return _positive(f"the damping at step {step}", self.initial * factor)
 
     def measures(self, step: int) -> bool:
