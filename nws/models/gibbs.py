@@ -49,10 +49,7 @@ class GibbsChain(Chain):
         self._free_units = [free, *(list(range(size)) for size in machine.sizes[1:])]
         # Rows 2 c and 2 c + 1 are h and h' of chain c.
         self._values = [block.clone() for block in machine.wake(self.x, 2, self.rng).value_blocks]
-        self._layers: list[list[Layer]] = [
-            [edge.layer for edge in sorted(network.edges, key=lambda edge: edge.position)]
-            for network in machine.networks
-        ]
+        self._layers: Any = [network.layers for network in machine.networks]
 
     @torch.no_grad()
     def step(self) -> Tensor:

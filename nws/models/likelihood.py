@@ -245,7 +245,7 @@ def exact_log_likelihood(
     above, log_above = x.new_zeros(1, 0), x.new_zeros(1)
     for i, units in reversed(list(enumerate(machine.units))):
         values = all_values(units, machine.sizes[i]).to(x) if i else units.from_data(x)
-        logits = machine.generator.edges[-1 - i].layer(above)  # (above, n_i)
+        logits = machine.generator.layers[i](above)  # (above, n_i)
         log_conditional = values @ logits.T - units.log_partition(logits).sum(1)  # (here, above)
         log_here = torch.logsumexp(log_conditional + log_above, dim=1)
         log_above = log_here + units.log_base(values).sum(1)

@@ -46,12 +46,10 @@ class Poisson(Scaled):
         values = count.clone()
         probability = (torch.xlogy(count, rate) - rate - torch.lgamma(count + 1)).exp()
         cumulative = probability.clone()
-        above = noise_ >= cumulative
-        while above.any():
+        while (above := noise_ >= cumulative).any():
             values += above
             count += 1
             cumulative += probability.mul_(rate / count)
-            above = noise_ >= cumulative
         return noise.copy_(torch.where(mean > LARGE, normal, values))
 
     def log_base(self, values: Tensor) -> Tensor:

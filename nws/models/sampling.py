@@ -21,11 +21,9 @@ from nws.models.units import Units
 
 @torch.no_grad()
 def generate(
-    machine: HelmholtzMachine,
-    count: int,
-    rng: torch.Generator | None = None,
+    machine: HelmholtzMachine, count: int, rng: torch.Generator | None = None,
     probabilities: bool = True,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Ancestral samples from p: (count, n_0).
 
     Args:

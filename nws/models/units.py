@@ -173,8 +173,7 @@ class Scaled(Units):
     def from_data(self, x: Tensor) -> Tensor:
         return x / self.scale
 
-    def to_data(self, values: Tensor) -> Tensor:
-        return values * self.scale
+    to_data = encode
 
 
 NAMED: dict[str, Units] = {"binary": Binary(), "bipolar": Bipolar()}

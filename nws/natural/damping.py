@@ -38,13 +38,17 @@ class Damping:
         """Set alpha for a step.
 
         Raises:
-            UserError: Where the schedule has come to 0 or below, or to no number.
+            UserError: Where the schedule has no value, or has come to 0 or below.
         """
         if self.schedule is not None:
             self.alpha.fill_(self._at(step))
 
     def _at(self, step: int) -> float:
-        factor = 1.0 if self.schedule is None else float(self.schedule(step))
+        try:
+            factor = 1.0 if self.schedule is None else float(self.schedule(step))
+        except (TypeError, ValueError, ArithmeticError) as error:
+            what = f"damping.schedule cannot be followed at step {step}: {error}"
+            raise UserError(what) from error
         return _positive(f"the damping at step {step}", self.initial * factor)
 
     def measures(self, step: int) -> bool:

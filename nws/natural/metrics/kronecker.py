@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nws.errors import UserError, positive_int
+from nws.errors import positive_int
 from nws.natural.averages import share_of_newest
 from nws.natural.masked import LayerInverses
 from nws.natural.metrics.metric import Metric
@@ -48,9 +48,7 @@ class Kronecker(Metric):
     def __init__(self, memory: int = 50, rank: int | str = 15, refresh_every: int = 20) -> None:
         self.memory = positive_int("metric.memory", memory)
         self.refresh_every = positive_int("metric.refresh_every", refresh_every)
-        if isinstance(rank, str) and rank != "full":
-            raise UserError(f"metric.rank must be a whole number or full, got {rank!r}")
-        self.rank = rank if isinstance(rank, str) else positive_int("metric.rank", rank, minimum=0)
+        self.rank = rank if rank == "full" else positive_int("metric.rank (or full)", rank, 0)
         self._step = 0
         self._inverses = LayerInverses()
 
@@ -68,7 +66,8 @@ class Kronecker(Metric):
         terms = self._step // self.refresh_every + 1
         keep = 1 - share_of_newest(self.memory, terms, self.refresh_every)
         bases: list[Basis] = []
-        for layer, last in zip(rows, self._inverses.bases or [None] * len(rows), strict=True):
+        lasts: Sequence[Basis | None] = self._inverses.bases or [None] * len(rows)
+        for layer, last in zip(rows, lasts, strict=True):
             rank = layer.inputs.shape[1] if self.rank == "full" else int(self.rank)
             bases.append(find_basis(layer.shared.centred(), rank, last, layer.name, keep))
         self._inverses.change(bases)

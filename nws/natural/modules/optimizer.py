@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from nws.errors import UserError, number
+from nws.errors import UserError, number, one_of
 from nws.natural.damping import Damping
 from nws.natural.modules.curvature import Inputs, Linearized, ModelCurvature
 from nws.natural.modules.families import OutputFamily
@@ -74,8 +74,7 @@ class NaturalGradient(torch.optim.Optimizer):
             params = (each for each in model.parameters() if each.requires_grad)
         super().__init__(params, {"lr": lr})
         self.model, self.family, self.kl = model, family, kl
-        if metric not in ("fisher", "empirical", "covariance"):
-            raise UserError(f"metric must be fisher, empirical or covariance, got {metric!r}")
+        one_of("metric", metric, ("fisher", "empirical", "covariance"))
         self.metric = metric
         parameters = self._parameters()
         if not {id(each) for each in parameters} <= {id(each) for each in model.parameters()}:
