@@ -129,9 +129,7 @@ def sum_(tensors: Sequence[Tensor]) -> None:
 def gather(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Each tensor with the rows of all processes, in their order: one all-gather of one buffer.
 
-    Args:
-        tensors: This process's rows of each, (rows, ..), all of one dtype. Another process may have
-            more rows or fewer.
+    They are (rows, ..) here, all of one dtype. Another process may have more rows or fewer.
     """
     if size() == 1 or not tensors:
         return list(tensors)

@@ -177,15 +177,8 @@ def walk(
 
 
 def half_mask(shape: tuple[int, int], side: str) -> Tensor:
-    """Which pixels of an (H, W) image are missing: one half of it, (H W,) booleans.
-
-    Args:
-        shape: H and W.
-        side: left, right, top or bottom.
-
-    Raises:
-        UserError: For another side.
-    """
+    """Which pixels of an (H, W) image are missing: its left, right, top or bottom half, (H W,)
+    booleans; `UserError` for another side."""
     height, width = shape
     halves = {
         "left": (slice(None), slice(width // 2)),

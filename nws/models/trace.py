@@ -61,11 +61,8 @@ class Trace:
         """States of a layer's parents, and the columns of its weight that they meet.
 
         x, which K rows share, is a piece of its own, (B, n_0); other parents are (n, parents). Each
-        is in the precision of the layer's products.
-
-        Args:
-            edge: The layer.
-            columns: Of the parents among h^0 .. h^L, where not all of them are wanted.
+        is in the precision of the layer's products. Where not all parents are wanted, `columns`
+        are those of some of them among h^0 .. h^L.
         """
         wanted, pixels = columns or edge.columns, self.sizes[0]
         first, last = wanted.start, wanted.stop
