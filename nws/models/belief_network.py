@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from nws.models.masks import Mask, Order, find_mask, find_order, lateral_layers
+from nws.models.masks import Mask, Order, check_functions, find_mask, find_order, lateral_layers
 from nws.models.units import NAMED, Units, find_spans
 
 
@@ -160,6 +160,7 @@ class BeliefNetwork(nn.Module):
         order: Order | None = None, shape: Sequence[int] = (),
     ) -> None:  # fmt: skip
         super().__init__()
+        check_functions(mask=mask, order=order)
         self.sizes = tuple(sizes)
         self.upward = upward
         self.units = tuple(units) if units else (NAMED["binary"],) * len(self.sizes)

@@ -8,7 +8,6 @@ Sources: Hinton et al. 1995 (wake-sleep); Dayan et al. 1995 (Helmholtz machine).
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from nws.allocator import keep_freed_memory
 from nws.errors import UserError, number, positive_int
 from nws.models.belief_network import BeliefNetwork, Edge
 from nws.models.lateral import draw_layer
-from nws.models.masks import Mask, Order, check_functions
+from nws.models.masks import Mask, Order
 from nws.models.noise import Rng, Share
 from nws.models.trace import Trace
 from nws.models.units import NAMED, Units, check_units, find_units
@@ -38,10 +37,11 @@ class HelmholtzMachine(nn.Module):
         weight_scale: Factor on the weights' draws, 0 to 1e6.
         hidden_bias: First value of the hidden biases, 1e6 at most.
         visible_bias: First value of the visible ones, a number or one for each unit (n_0,).
-        generator: Options of the generator alone, as `BeliefNetwork` takes them: `lateral`, say.
-        recognition: Options of the recognition network alone.
-        skip: Of both networks, as `BeliefNetwork` takes it; so are the next three.
-        mask: Which parents units see.
+        generator: Options of the generator alone, as `BeliefNetwork` takes them: `lateral`, and
+            others in place of those of both networks.
+        recognition: The same of the recognition network.
+        skip: Of both networks, whether layers see all layers before them, in place of the one.
+        mask: Which parents units see; see `nws.models.masks`.
         order: In which order units of a lateral layer see each other.
         shape: Of an image of the visible layer, for `mask` and `order`.
         rng: Generator of the draws.
@@ -75,13 +75,12 @@ class HelmholtzMachine(nn.Module):
         self.units = (bottom, *[hidden] * (len(self.sizes) - 1))
         for family in {bottom, hidden} - {*NAMED.values()}:
             check_units(family)
-        check_functions(mask=mask, order=order)
-        network = partial(
-            BeliefNetwork, self.sizes, units=self.units,
-            skip=skip, mask=mask, order=order, shape=shape,
-        )  # fmt: skip
-        self.generator = network(upward=False, **(generator or {}))
-        self.recognition = network(upward=True, **(recognition or {}))
+        both: dict[str, Any] = {"skip": skip, "mask": mask, "order": order, "shape": shape}
+        networks = [
+            BeliefNetwork(self.sizes, upward, self.units, **both | dict(own or {}))
+            for upward, own in ((False, generator), (True, recognition))
+        ]
+        self.generator, self.recognition = networks
         weight_scale = number(
             "model.weight_scale", weight_scale, "from 0 to 1e6", lambda value: 0 <= value <= 1e6
         )
