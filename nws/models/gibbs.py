@@ -31,7 +31,8 @@ class GibbsChain(Chain):
 
     Args:
         machine: A machine of binary or bipolar units, whose layers see one other layer each.
-        *arguments, **options: As for `Chain`.
+        *arguments: As for `Chain`.
+        **options: As for `Chain`.
 
     Raises:
         UserError: For another machine.

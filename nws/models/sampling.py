@@ -97,7 +97,8 @@ class ResamplingChain(Chain):
     w_k = p(x, h_k) / q(h_k | x). The larger K, the closer the states follow p.
 
     Args:
-        *arguments, **options: As for `Chain`.
+        *arguments: As for `Chain`.
+        **options: As for `Chain`.
         samples: K.
 
     Attributes:
