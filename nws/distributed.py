@@ -50,47 +50,35 @@ def start(timeout: float = TIMEOUT) -> None:
         UserError: Where the others cannot be met.
     """
     global _store
-    count = _number("WORLD_SIZE", 1, least=1)
-    if count == 1 or distributed.is_initialized():
+    count = os.environ.get("WORLD_SIZE", "1")
+    if count == "1" or distributed.is_initialized():
         return
     cuda = torch.cuda.is_available() and distributed.is_nccl_available()
     # On one host torchrun's store has the keys of earlier starts; on several it is new each time.
     several = os.environ.get("GROUP_WORLD_SIZE", "1") != "1"
     attempt = "0" if several else os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     try:
-        found = next(rendezvous("env://", timeout=timedelta(seconds=min(timeout, MEETING))))
-        _store = distributed.PrefixStore(f"nws/{attempt}", found[0])
+        wait = timedelta(seconds=min(timeout, MEETING))
+        store, number, total = next(rendezvous("env://", timeout=wait))
+        _store = distributed.PrefixStore(f"nws/{attempt}", store)
         distributed.init_process_group(
-            "cpu:gloo,cuda:nccl" if cuda else "gloo", store=_store, rank=_number("RANK", 0),
-            world_size=count, timeout=timedelta(seconds=timeout),
+            "cpu:gloo,cuda:nccl" if cuda else "gloo", store=_store, rank=number,
+            world_size=total, timeout=timedelta(seconds=timeout),
         )  # fmt: skip
     except (RuntimeError, ValueError, OSError) as error:
         raise UserError(
-            f"{count} processes were to meet at {os.environ.get('MASTER_ADDR')}:"
+            f"WORLD_SIZE={count} processes were to meet at {os.environ.get('MASTER_ADDR')}:"
             f"{os.environ.get('MASTER_PORT')}, which failed on {socket.gethostname()}:"
-            f" {_first_line(error)}; start them by torchrun, see docs/distributed.md"
+            f" {_first_line(error)}; start them by torchrun (docs/distributed.md), or unset"
+            " WORLD_SIZE for one process"
         ) from error
     if rank() > 0:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         logging.disable()
     if cuda:
-        torch.cuda.set_device(_number("LOCAL_RANK", rank()))
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank())))
     else:  # gloo's threads would end the interpreter with SIGABRT; nccl waits for one that has gone
         atexit.register(stop)
-
-
-def _number(name: str, default: int, least: int = 0) -> int:
-    """The number in a variable of the environment; `UserError` for another value."""
-    try:
-        number = int(os.environ.get(name, default))
-    except ValueError:
-        number = least - 1
-    if number < least:
-        raise UserError(
-            f"the environment variable {name} must be a whole number of at least {least}, as"
-            f" torchrun sets it, got {os.environ.get(name)!r}; unset it for one process"
-        )
-    return number
 
 
 def stop() -> None:
@@ -141,9 +129,7 @@ def sum_(tensors: Sequence[Tensor]) -> None:
 def gather(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Each tensor with the rows of all processes, in their order: one all-gather of one buffer.
 
-    Args:
-        tensors: This process's rows of each, (rows, ..), all of one dtype. Another process may have
-            more rows or fewer.
+    They are (rows, ..) here, all of one dtype. Another process may have more rows or fewer.
     """
     if size() == 1 or not tensors:
         return list(tensors)

@@ -141,7 +141,7 @@ def sums_of_images(machine: HelmholtzMachine, images: Tensor, samples: int, seed
 def sums_of_dreams(machine: HelmholtzMachine, dreams: int, seed: int) -> Tensor:
     """`nws.models.likelihood.log_z_sums` over all dreams: (2,), float64."""
     max_rows = rows_at_once(machine, likelihood.MAX_ELEMENTS)
-    at_once = likelihood.dreams_at_once(max_rows)
+    at_once = max(1, max_rows // likelihood.Z_INNER)
     sizes = [min(at_once, left) for left in range(dreams, 0, -at_once)]
 
     def compute(number: int, rng: torch.Generator) -> Tensor:

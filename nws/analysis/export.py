@@ -15,14 +15,11 @@ KEPT = ("step", "total_steps", "finished", "best", "shape", "choices")
 
 
 def export_run(run: LoadedRun, folder: Path) -> RunDirectory:
-    """Write a small copy of a run, itself a run directory with a checkpoint `best`.
+    """Write a small copy of a run to a new folder, a run directory with a checkpoint `best`.
 
-    Parameters are in float16. No path of this machine is in it: the root of the data is as by
-    default, and of your own images the file name alone stays.
-
-    Args:
-        run: From `load_run`, which chooses checkpoint and weights.
-        folder: A new folder.
+    `load_run` chooses its checkpoint and weights. Parameters are in float16. No path of this
+    machine is in it: the root of the data is as by default, and of your own images the file name
+    alone stays.
 
     Raises:
         UserError: The folder is there already or cannot be written to, or a parameter is beyond

@@ -127,11 +127,7 @@ def columns_of(runs: Sequence[Run], keys: Sequence[str]) -> pd.DataFrame:
 
 
 def find_key(name: str, keys: Iterable[str]) -> str:
-    """Return the key that a name stands for: lr, damping.value or algorithm, or a key itself.
-
-    Args:
-        name: What the user wrote.
-        keys: All that there are.
+    """Return that of the keys which a name stands for: lr, damping.value, algorithm, or a key.
 
     Raises:
         UserError: No key is called so, or several are.

@@ -39,13 +39,7 @@ STEP = re.compile(r"_step_\d+$")
 
 
 def write_report(runs: Sequence[Run], path: Path, *, title: str, command: str) -> str:
-    """Write a page on runs: tables, curves, images, provenance.
-
-    Args:
-        runs: The runs.
-        path: The file, .html.
-        title: The heading.
-        command: The command that makes the page.
+    """Write an .html page on runs: tables, curves, images, provenance, the command that makes it.
 
     Returns:
         How many runs it shows, and the size of the file, for people.

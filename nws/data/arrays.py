@@ -49,11 +49,9 @@ def load_npz(
 
 
 def load_arrays(
-    train: ArrayLike,
-    valid: ArrayLike | None = None,
-    test: ArrayLike | None = None,
+    train: ArrayLike, valid: ArrayLike | None = None, test: ArrayLike | None = None,
     shape: Sequence[int] | None = None,
-) -> RawImages:
+) -> RawImages:  # fmt: skip
     """Return images from arrays, tensors or data frames in memory.
 
     All of them hold 0 and 1, grey bytes 0 to 255, or intensities: floats in [0, 1], which are kept

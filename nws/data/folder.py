@@ -48,11 +48,9 @@ def load_folder(
 
 
 def load_torchvision(
-    dataset: str,
-    root: str | os.PathLike[str] = "data",
-    size: int | Sequence[int] | None = None,
+    dataset: str, root: str | os.PathLike[str] = "data", size: int | Sequence[int] | None = None,
     options: Mapping[str, Any] | None = None,
-) -> RawImages:
+) -> RawImages:  # fmt: skip
     """Return an image data set of torchvision as grey bytes, downloaded where it is missing.
 
     Its test images are the test part. The validation part is split off its training images at

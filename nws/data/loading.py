@@ -19,14 +19,9 @@ DRAW_SEEDS = {"train": 101, "valid": 202, "test": 303, "unlabeled": 404}
 
 
 def load_dataset(
-    source: Callable[..., RawImages],
-    *,
-    name: str | None = None,
-    binarize: str = "resample",
-    where: str = "auto",
-    device: torch.device | str = "cpu",
-    **options: Any,
-) -> Dataset:
+    source: Callable[..., RawImages], *, name: str | None = None, binarize: str = "resample",
+    where: str = "auto", device: torch.device | str = "cpu", **options: Any,
+) -> Dataset:  # fmt: skip
     """Return the data set of the images from a source.
 
     Args:

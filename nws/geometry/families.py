@@ -121,11 +121,9 @@ class IndependentUnits(ExponentialFamily):
         self.dimension = positive_int("count", count)
 
     def log_partition(self, theta: Tensor) -> Tensor:
-        """sum_i A(theta_i)."""
         return self.units.log_partition(theta).sum(-1)
 
     def expectation(self, theta: Tensor) -> Tensor:
-        """A'(theta_i)."""
         return self.units.mean(theta)
 
     def natural(self, eta: Tensor) -> Tensor:
@@ -133,11 +131,9 @@ class IndependentUnits(ExponentialFamily):
         return self.units.link(eta)
 
     def fisher(self, theta: Tensor) -> Tensor:
-        """diag A''(theta_i)."""
         return torch.diag_embed(self.units.curvature(self.units.mean(theta)))
 
     def dual_fisher(self, eta: Tensor) -> Tensor:
-        """diag 1 / A''(theta_i)."""
         return torch.diag_embed(1 / self.units.curvature(eta))
 
     def log_prob(self, x: Tensor, theta: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nws.errors import UserError, positive_int
+from nws.errors import positive_int
 from nws.geometry.families import ExponentialFamily
 
 
@@ -99,17 +99,8 @@ class MultivariateGaussian(ExponentialFamily):
         return (statistics * theta).sum(-1) - self.log_partition(theta)
 
     def sample(self, theta: Tensor, count: int, rng: torch.Generator | None = None) -> Tensor:
-        """Points, (count, d).
-
-        Raises:
-            UserError: Where theta belongs to no Gaussian: Sigma is not positive definite.
-        """
+        """Points, (count, d); torch's `LinAlgError` where theta belongs to no Gaussian."""
         mean, covariance = self.moments(theta)
-        root, failed = torch.linalg.cholesky_ex(covariance)
-        if failed:
-            raise UserError(
-                "theta must give a positive definite covariance matrix,"
-                f" got the eigenvalues {torch.linalg.eigvalsh(covariance).tolist()}"
-            )
+        root = torch.linalg.cholesky(covariance)
         noise = torch.randn(count, self.size, dtype=theta.dtype, generator=rng)
         return mean + noise @ root.mT

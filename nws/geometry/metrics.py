@@ -66,10 +66,5 @@ def pullback(outputs: Map, metric: Metric = euclidean) -> Metric:
 
 
 def fisher(family: ExponentialFamily, natural: Map | None = None) -> Metric:
-    """The Fisher metric of a family, in theta or in other coordinates x.
-
-    Args:
-        family: The family.
-        natural: theta as a function of x; by default x is theta.
-    """
+    """The Fisher metric of a family, in theta; or in other coordinates x, theta = natural(x)."""
     return family.fisher if natural is None else pullback(natural, family.fisher)

@@ -9,17 +9,6 @@ from nws.models.trace import Trace
 from nws.models.units import Binary, Bipolar, Units
 
 __all__ = [
-    "BeliefNetwork",
-    "Binary",
-    "Bipolar",
-    "Edge",
-    "Gaussian",
-    "HelmholtzMachine",
-    "Layer",
-    "Poisson",
-    "Trace",
-    "Units",
-    "exact_log_likelihood",
-    "kl_divergence",
-    "log_likelihood",
-]
+    "BeliefNetwork", "Binary", "Bipolar", "Edge", "Gaussian", "HelmholtzMachine", "Layer",
+    "Poisson", "Trace", "Units", "exact_log_likelihood", "kl_divergence", "log_likelihood",
+]  # fmt: skip

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from nws.errors import UserError
-from nws.models.masks import Mask, Order, find_mask, find_order, lateral_layers
+from nws.models.masks import Mask, Order, check_functions, find_mask, find_order, lateral_layers
 from nws.models.units import NAMED, Units, find_spans
 
 
@@ -161,6 +160,7 @@ class BeliefNetwork(nn.Module):
         order: Order | None = None, shape: Sequence[int] = (),
     ) -> None:  # fmt: skip
         super().__init__()
+        check_functions(mask=mask, order=order)
         self.sizes = tuple(sizes)
         self.upward = upward
         self.units = tuple(units) if units else (NAMED["binary"],) * len(self.sizes)
@@ -226,18 +226,3 @@ class BeliefNetwork(nn.Module):
             density = values * a - units.log_partition(a) + units.log_base(values)
             total = total + density.sum(-1)
         return total
-
-
-def check_sizes(sizes: Sequence[object]) -> tuple[int, ...]:
-    """Layer sizes as a tuple of ints.
-
-    Raises:
-        UserError: Unless there are at least two, all of them whole and positive.
-    """
-    good = all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes)
-    if not good or len(sizes) < 2:
-        raise UserError(
-            "layer sizes must be whole numbers of at least 1, the visible layer and one or more"
-            f" hidden ones, got {list(sizes)}; set model.layers=[200,100], say"
-        )
-    return tuple(int(size) for size in sizes)  # type: ignore[call-overload]

@@ -19,19 +19,15 @@ class Gaussian(Scaled):
     """
 
     def log_partition(self, logits: Tensor) -> Tensor:
-        """a^2 / 2."""
         return logits.square() / 2
 
     def mean(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
-        """a."""
         return logits.clone() if out is None else out.copy_(logits)
 
     def curvature(self, mean: Tensor) -> Tensor:
-        """1."""
         return torch.ones_like(mean)
 
     def link(self, mean: Tensor) -> Tensor:
-        """a = mean."""
         return mean
 
     def fill_noise(self, out: Tensor, rng: torch.Generator | None = None) -> None:
@@ -39,7 +35,6 @@ class Gaussian(Scaled):
         out.normal_(generator=rng)
 
     def sample_(self, noise: Tensor, mean: Tensor) -> Tensor:
-        """Noise plus mean."""
         return noise.add_(mean)
 
     def log_base(self, values: Tensor) -> Tensor:

@@ -30,34 +30,27 @@ class GibbsChain(Chain):
     layers next to it, so they take turns: a step takes sum_l n_l draws.
 
     Args:
-        machine: A machine of binary or bipolar units.
+        machine: A machine of binary or bipolar units, whose layers see one other layer each.
         *arguments: As for `Chain`.
         **options: As for `Chain`.
 
     Raises:
-        UserError: For units with other values than 0 and 1.
+        UserError: For another machine.
     """
 
     def __init__(self, machine: HelmholtzMachine, *arguments: Any, **options: Any) -> None:
-        if any(units.support != (0.0, 1.0) for units in machine.units):
+        two = all(units.support == (0.0, 1.0) for units in machine.units)
+        if not (two and machine.generator.chain and machine.recognition.chain):
             raise UserError(
-                "a Gibbs chain needs binary or bipolar units in every layer; "
-                "take --chain resampling for this machine"
-            )
-        if not (machine.generator.chain and machine.recognition.chain):
-            raise UserError(
-                "a Gibbs chain needs layers that see one other layer each (no model.skip, nothing"
-                " lateral); take --chain resampling for this machine"
+                "a Gibbs chain needs binary or bipolar units, in layers that see one other layer"
+                " each (no model.skip, nothing lateral); take --chain resampling for this machine"
             )
         super().__init__(machine, *arguments, **options)
         free = (~self._observed).nonzero()[:, 0].tolist()
         self._free_units = [free, *(list(range(size)) for size in machine.sizes[1:])]
         # Rows 2 c and 2 c + 1 are h and h' of chain c.
         self._values = [block.clone() for block in machine.wake(self.x, 2, self.rng).value_blocks]
-        self._layers: list[list[Layer]] = [
-            [edge.layer for edge in sorted(network.edges, key=lambda edge: edge.position)]
-            for network in machine.networks
-        ]
+        self._layers: Any = [network.layers for network in machine.networks]
 
     @torch.no_grad()
     def step(self) -> Tensor:

@@ -8,17 +8,16 @@ Sources: Hinton et al. 1995 (wake-sleep); Dayan et al. 1995 (Helmholtz machine).
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from nws.allocator import keep_freed_memory
-from nws.errors import UserError, number
-from nws.models.belief_network import BeliefNetwork, Edge, check_sizes
-from nws.models.lateral import draw_in_turn
-from nws.models.masks import Mask, Order, check_functions
+from nws.errors import UserError, number, positive_int
+from nws.models.belief_network import BeliefNetwork, Edge
+from nws.models.lateral import draw_layer
+from nws.models.masks import Mask, Order
 from nws.models.noise import Rng, Share
 from nws.models.trace import Trace
 from nws.models.units import NAMED, Units, check_units, find_units
@@ -38,10 +37,10 @@ class HelmholtzMachine(nn.Module):
         weight_scale: Factor on the weights' draws, 0 to 1e6.
         hidden_bias: First value of the hidden biases, 1e6 at most.
         visible_bias: First value of the visible ones, a number or one for each unit (n_0,).
-        generator: {"lateral": ..}, which of the generator's layers see themselves: "none",
-            "visible", "hidden", "all", or a truth value for each.
-        recognition: The same of the recognition network, which draws hidden layers alone.
-        skip: Whether layers see all layers before them in their network, in place of the one.
+        generator: Options of the generator alone, as `BeliefNetwork` takes them: `lateral`, and
+            others in place of those of both networks.
+        recognition: The same of the recognition network.
+        skip: Of both networks, whether layers see all layers before them, in place of the one.
         mask: Which parents units see; see `nws.models.masks`.
         order: In which order units of a lateral layer see each other.
         shape: Of an image of the visible layer, for `mask` and `order`.
@@ -58,38 +57,30 @@ class HelmholtzMachine(nn.Module):
     """
 
     def __init__(
-        self,
-        sizes: Sequence[int],
-        units: str | Units = "binary",
-        visible: str | Units | None = None,
-        weight_scale: float = 1.0,
-        hidden_bias: float = 0.0,
-        visible_bias: float | Tensor = 0.0,
-        generator: Mapping[str, Any] | None = None,
-        recognition: Mapping[str, Any] | None = None,
-        skip: bool = False,
-        mask: Mask | None = None,
-        order: Order | None = None,
-        shape: Sequence[int] = (),
-        rng: torch.Generator | None = None,
-    ) -> None:
+        self, sizes: Sequence[int], units: str | Units = "binary",
+        visible: str | Units | None = None, weight_scale: float = 1.0, hidden_bias: float = 0.0,
+        visible_bias: float | Tensor = 0.0, generator: Mapping[str, Any] | None = None,
+        recognition: Mapping[str, Any] | None = None, skip: bool = False, mask: Mask | None = None,
+        order: Order | None = None, shape: Sequence[int] = (), rng: torch.Generator | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         keep_freed_memory()  # of traces
         self._dtype: torch.dtype | None = None  # of large products; None for the parameters'
         self._rounded: set[int] = set()  # layers whose states enter these
-        self.sizes = check_sizes(sizes)
+        if len(sizes) < 2:
+            raise UserError("a machine has hidden layers: set model.layers=[200,100], say")
+        self.sizes = tuple(positive_int("model.layers", size) for size in sizes)
         hidden = find_units(units)
         bottom = hidden if visible is None else find_units(visible, "model.visible")
         self.units = (bottom, *[hidden] * (len(self.sizes) - 1))
         for family in {bottom, hidden} - {*NAMED.values()}:
             check_units(family)
-        check_functions(mask=mask, order=order)
-        network = partial(
-            BeliefNetwork, self.sizes, units=self.units,
-            skip=skip, mask=mask, order=order, shape=shape,
-        )  # fmt: skip
-        self.generator = network(upward=False, lateral=_lateral("generator", generator))
-        self.recognition = network(upward=True, lateral=_lateral("recognition", recognition))
+        both: dict[str, Any] = {"skip": skip, "mask": mask, "order": order, "shape": shape}
+        networks = [
+            BeliefNetwork(self.sizes, upward, self.units, **both | dict(own or {}))
+            for upward, own in ((False, generator), (True, recognition))
+        ]
+        self.generator, self.recognition = networks
         weight_scale = number(
             "model.weight_scale", weight_scale, "from 0 to 1e6", lambda value: 0 <= value <= 1e6
         )
@@ -235,11 +226,7 @@ class HelmholtzMachine(nn.Module):
         for edge, logits in self._logits(trace, network, draws=True):
             units, mean = self.units[edge.child], mean_blocks[edge.position]
             values = trace.value_blocks[edge.child]
-            if edge.lateral:
-                draw_in_turn(edge, units, values, logits)
-            units.mean(logits, out=mean)
-            if not edge.lateral:
-                units.sample_(values, mean)
+            draw_layer(edge, units, values, logits, mean)
             if trace.states is not trace.values:
                 trace.state_blocks[edge.child].copy_(units.encode(values))
             if edge.child in self._rounded:
@@ -273,14 +260,6 @@ class HelmholtzMachine(nn.Module):
                 shared = edge.layer.weighted(inputs, columns)[:, None]
                 logits.unflatten(0, (-1, trace.samples)).add_(shared)
             yield edge, logits
-
-
-def _lateral(network: str, options: Mapping[str, Any] | None) -> Any:
-    """The one option of a network, of its section."""
-    options = {} if options is None else options
-    if not (isinstance(options, Mapping) and options.keys() <= {"lateral"}):
-        raise UserError(f"model.{network} takes the option lateral alone, got {options!r}")
-    return options.get("lateral", "none")
 
 
 def _bias(layers: str, value: object, units: int = 0) -> float | Tensor:

@@ -1,4 +1,4 @@
-"""Drawing a layer whose units see each other: one unit after the other, in blocks."""
+"""Drawing a layer; where its units see each other one unit after the other, in blocks."""
 
 import torch
 from torch import Tensor
@@ -9,18 +9,33 @@ from nws.models.units import Units
 BLOCK = 28  # units that are drawn between two products with all units before them
 
 
-def draw_in_turn(edge: Edge, units: Units, values: Tensor, logits: Tensor) -> None:
-    """Turn noise into values of a lateral layer, and complete their logits, in place.
-
-    Units before a block enter its logits by one product, units within it one by one:
-
-        a_j += sum_i<j V_ji h_i
+def draw_layer(
+    edge: Edge, units: Units, values: Tensor, logits: Tensor, means: Tensor | None = None
+) -> Tensor:
+    """Turn noise into values of a layer, and complete the logits of a lateral one, in place.
 
     Args:
-        edge: The layer, with weights V (m, m) between its own units.
-        units: Their family.
+        edge: The layer.
+        units: The family of its units.
         values: Noise (n, m), which becomes values.
         logits: (n, m), of all other parents; those of all parents in the end.
+        means: Where to write the means, (n, m).
+
+    Returns:
+        The means.
+    """
+    if edge.lateral:
+        _draw_in_turn(edge, units, values, logits)
+    means = units.mean(logits, out=means)
+    if not edge.lateral:
+        units.sample_(values, means)
+    return means
+
+
+def _draw_in_turn(edge: Edge, units: Units, values: Tensor, logits: Tensor) -> None:
+    """a_j += sum_i<j V_ji h_i, V (m, m) the weights between a layer's own units.
+
+    Units before a block enter its logits by one product, units within it one by one.
     """
     own, order, m = edge.layer.weight[:, edge.own], edge.layer.order, values.shape[1]
     if order is None:

@@ -58,13 +58,9 @@ def effective_sample_size(log_weights: Tensor) -> Tensor:
 
 @torch.no_grad()
 def log_sums(
-    machine: HelmholtzMachine,
-    x: Tensor,
-    samples: int,
-    rng: Rng,
-    exponents: Sequence[float],
+    machine: HelmholtzMachine, x: Tensor, samples: int, rng: Rng, exponents: Sequence[float],
     max_rows: int,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """log sum_k w_k^e of each row of x and each exponent e.
 
     Args:
@@ -91,13 +87,9 @@ def log_sums(
 
 @torch.no_grad()
 def log_likelihood(
-    machine: HelmholtzMachine,
-    x: Tensor,
-    samples: int,
-    rng: torch.Generator | None = None,
-    max_elements: int = MAX_ELEMENTS,
-    sums: Callable[..., Tensor] = log_sums,
-) -> LogLikelihood:
+    machine: HelmholtzMachine, x: Tensor, samples: int, rng: torch.Generator | None = None,
+    max_elements: int = MAX_ELEMENTS, sums: Callable[..., Tensor] = log_sums,
+) -> LogLikelihood:  # fmt: skip
     """log p(x) ~ log (1/K) sum_k p(x, h_k) / q(h_k | x), averaged: a lower bound in expectation.
 
     The sums over samples are streamed in log space, so any number of samples fits in memory.
@@ -141,11 +133,6 @@ def check_data(machine: HelmholtzMachine, x: Tensor) -> None:
 def rows_at_once(machine: HelmholtzMachine, max_elements: int = MAX_ELEMENTS) -> int:
     """How many rows (data points x samples) have at most `max_elements` unit states; at least 1."""
     return max(1, max_elements // sum(machine.sizes))
-
-
-def dreams_at_once(max_rows: int) -> int:
-    """How many dreams, with Z_INNER samples of each, are within `max_rows` rows; at least 1."""
-    return max(1, max_rows // Z_INNER)
 
 
 @torch.no_grad()
@@ -258,7 +245,7 @@ def exact_log_likelihood(
     above, log_above = x.new_zeros(1, 0), x.new_zeros(1)
     for i, units in reversed(list(enumerate(machine.units))):
         values = all_values(units, machine.sizes[i]).to(x) if i else units.from_data(x)
-        logits = machine.generator.edges[-1 - i].layer(above)  # (above, n_i)
+        logits = machine.generator.layers[i](above)  # (above, n_i)
         log_conditional = values @ logits.T - units.log_partition(logits).sum(1)  # (here, above)
         log_here = torch.logsumexp(log_conditional + log_above, dim=1)
         log_above = log_here + units.log_base(values).sum(1)

@@ -21,7 +21,7 @@ Order = Callable[[Sequence[int], int, Sequence[int]], Tensor | None]
 def local(
     sizes: Sequence[int], child: int, parent: int, shape: Sequence[int], width: int = 7
 ) -> Tensor | None:
-    """Receptive fields of width x width pixels between the image and any layer, itself too.
+    """Receptive fields of width x width pixels, between the image and any layer, itself too.
 
     The fields of a layer's units have their centres on a grid over the image. Units of two hidden
     layers see all of each other.
@@ -31,7 +31,7 @@ def local(
         child: The layer that sees.
         parent: The layer that is seen.
         shape: H and W of the image.
-        width: Pixels of a field's side, at least 1.
+        width: Pixels of a field's side, at least 1; odd, as a field has a pixel as its centre.
 
     Raises:
         UserError: Where data are no images.

@@ -58,12 +58,7 @@ class Share:
     def fill(
         self, fill_noise: Callable[[Tensor, torch.Generator | None], None], out: Tensor
     ) -> None:
-        """Fill these rows with noise.
-
-        Args:
-            fill_noise: Fills rows with noise from a generator.
-            out: These rows, (stop - start, ..).
-        """
+        """Fill these rows, (stop - start, ..), with the noise that a function fills rows with."""
         # As all rows have it: a family's noise may depend on the layout of its tensor.
         whole = out.new_empty_strided((self.total, *out.shape[1:]), out.stride())
         fill_noise(whole, self.rng)

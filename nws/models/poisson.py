@@ -19,19 +19,15 @@ class Poisson(Scaled):
     """
 
     def log_partition(self, logits: Tensor) -> Tensor:
-        """e^a."""
         return logits.exp()
 
     def mean(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
-        """e^a."""
         return torch.exp(logits, out=out)
 
     def curvature(self, mean: Tensor) -> Tensor:
-        """The mean."""
         return mean.clone()
 
     def link(self, mean: Tensor) -> Tensor:
-        """log mean."""
         return mean.log()
 
     def sample_(self, noise: Tensor, mean: Tensor) -> Tensor:
@@ -50,14 +46,11 @@ class Poisson(Scaled):
         values = count.clone()
         probability = (torch.xlogy(count, rate) - rate - torch.lgamma(count + 1)).exp()
         cumulative = probability.clone()
-        above = noise_ >= cumulative
-        while above.any():
+        while (above := noise_ >= cumulative).any():
             values += above
             count += 1
             cumulative += probability.mul_(rate / count)
-            above = noise_ >= cumulative
         return noise.copy_(torch.where(mean > LARGE, normal, values))
 
     def log_base(self, values: Tensor) -> Tensor:
-        """-log y!."""
         return -torch.lgamma(values + 1)

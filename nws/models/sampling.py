@@ -15,17 +15,15 @@ from torch import Tensor
 from nws.errors import UserError, positive_int
 from nws.models.belief_network import Edge
 from nws.models.helmholtz import HelmholtzMachine
-from nws.models.lateral import draw_in_turn
+from nws.models.lateral import draw_layer
 from nws.models.units import Units
 
 
 @torch.no_grad()
 def generate(
-    machine: HelmholtzMachine,
-    count: int,
-    rng: torch.Generator | None = None,
+    machine: HelmholtzMachine, count: int, rng: torch.Generator | None = None,
     probabilities: bool = True,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Ancestral samples from p: (count, n_0).
 
     Args:
@@ -49,7 +47,7 @@ def reconstruct(machine: HelmholtzMachine, x: Tensor, rng: torch.Generator | Non
     if not edge.lateral:
         return trace.pixel_means.clone()
     noise = _noise(machine.units[0], trace.value_blocks[0], rng)
-    return machine.units[0].to_data(_draw_layer(machine, edge, trace.states, noise)[1])
+    return machine.units[0].to_data(_draw_layer(machine, edge, trace.states, noise))
 
 
 class Chain(ABC):
@@ -69,12 +67,9 @@ class Chain(ABC):
     """
 
     def __init__(
-        self,
-        machine: HelmholtzMachine,
-        x: Tensor,
-        rng: torch.Generator | None = None,
+        self, machine: HelmholtzMachine, x: Tensor, rng: torch.Generator | None = None,
         observed: Tensor | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         pixels = machine.sizes[0]
         if observed is None:
             observed = torch.zeros(pixels, dtype=torch.bool)
@@ -111,7 +106,7 @@ class ResamplingChain(Chain):
             over the chains; nan before the first. Near 1, h hardly follows p(h | x).
 
     Raises:
-        UserError: For samples below 1.
+        UserError: For samples below 1, or observed pixels where pixels see each other.
     """
 
     def __init__(self, *arguments: Any, samples: int = 10, **options: Any) -> None:
@@ -132,11 +127,10 @@ class ResamplingChain(Chain):
         kept = torch.multinomial(weights, 1, generator=self.rng)[:, 0]
         rows = torch.arange(len(kept), device=kept.device) * self.samples + kept
         visible = self.machine.units[0]
-        noise = _noise(visible, self.x, self.rng)
+        values = _noise(visible, self.x, self.rng)
         edge = self.machine.generator.edges[-1]
-        values, means = _draw_layer(self.machine, edge, trace.states[rows], noise)
-        drawn = visible.to_data(values)
-        self.x = torch.where(self._observed, self.x, drawn)
+        means = _draw_layer(self.machine, edge, trace.states[rows], values)
+        self.x = torch.where(self._observed, self.x, visible.to_data(values))
         return torch.where(self._observed, self.x, visible.to_data(means))
 
 
@@ -171,27 +165,21 @@ def walk(
     turned = F.one_hot(flips, width)
     turned[:, 0] = 0  # the first image is the draw itself
     states = like.new_zeros(walks, steps, sum(machine.sizes))
-    first = _draw_layer(machine, top, states[:, 0], _noise(units, states[:, 0, -width:], rng))[0]
+    first = _noise(units, states[:, 0, -width:], rng)
+    _draw_layer(machine, top, states[:, 0], first)
     states[:, :, -width:] = units.encode((first[:, None] + turned.cumsum(1)) % 2)
     for edge in machine.generator.edges[1:]:
         units = machine.units[edge.child]
         noise = like.new_empty(walks, 1, machine.sizes[edge.child])
         units.fill_noise(noise, rng)
         every = noise.expand(-1, steps, -1).flatten(0, 1)
-        means = _draw_layer(machine, edge, states.view(walks * steps, -1), every)[1]
+        means = _draw_layer(machine, edge, states.view(walks * steps, -1), every)
     return units.to_data(means).unflatten(0, (walks, steps))
 
 
 def half_mask(shape: tuple[int, int], side: str) -> Tensor:
-    """Which pixels of an (H, W) image are missing: one half of it, (H W,) booleans.
-
-    Args:
-        shape: H and W.
-        side: left, right, top or bottom.
-
-    Raises:
-        UserError: For another side.
-    """
+    """Which pixels of an (H, W) image are missing: its left, right, top or bottom half, (H W,)
+    booleans; `UserError` for another side."""
     height, width = shape
     halves = {
         "left": (slice(None), slice(width // 2)),
@@ -213,21 +201,15 @@ def _noise(units: Units, like: Tensor, rng: torch.Generator | None) -> Tensor:
     return noise
 
 
-def _draw_layer(
-    machine: HelmholtzMachine, edge: Edge, states: Tensor, noise: Tensor
-) -> tuple[Tensor, Tensor]:
+def _draw_layer(machine: HelmholtzMachine, edge: Edge, states: Tensor, values: Tensor) -> Tensor:
     """Draw a layer of the generator given the states (rows, N) of the others, into these.
 
-    Returns:
-        Its values, of which the noise is made, and their means.
+    Noise becomes its values, and their means are returned.
     """
     units, first = machine.units[edge.child], edge.columns.start
     logits = edge.layer(
         states[:, edge.outer], slice(edge.outer.start - first, edge.outer.stop - first)
     )
-    if edge.lateral:
-        draw_in_turn(edge, units, noise, logits)
-    means = units.mean(logits)
-    values = noise if edge.lateral else units.sample_(noise, means)
+    means = draw_layer(edge, units, values, logits)
     states.split(machine.sizes, dim=1)[edge.child].copy_(units.encode(values))
-    return values, means
+    return means

@@ -1,8 +1,4 @@
-"""Traces: what a phase records.
-
-Symbols: B data points, K samples of each, n = B K rows; N = n_0 + .. + n_L units in all, layers
-next to each other in columns, the visible one first.
-"""
+"""Traces: what a phase records, in the symbols of nws/models/helmholtz.py."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -65,13 +61,11 @@ class Trace:
         """States of a layer's parents, and the columns of its weight that they meet.
 
         x, which K rows share, is a piece of its own, (B, n_0); other parents are (n, parents). Each
-        is in the precision of the layer's products.
-
-        Args:
-            edge: The layer.
-            columns: Of the parents among h^0 .. h^L, where not all of them are wanted.
+        is in the precision of the layer's products. Where not all parents are wanted, `columns`
+        are those of some of them among h^0 .. h^L.
         """
-        (first, last, _), pixels = (columns or edge.columns).indices(10**9), self.sizes[0]
+        wanted, pixels = columns or edge.columns, self.sizes[0]
+        first, last = wanted.start, wanted.stop
         low = None if edge.layer.rounded is None else self.rounded
         found, start = [], edge.columns.start
         if first < pixels and last > first:

@@ -11,6 +11,7 @@ A fifth family is one file with a subclass of `Units`; see nws/models/gaussian.p
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import torch
@@ -98,19 +99,15 @@ class Binary(Units):
     support = (0.0, 1.0)
 
     def log_partition(self, logits: Tensor) -> Tensor:
-        """log(1 + e^a)."""
         return torch.logaddexp(logits, torch.zeros_like(logits))
 
     def mean(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
-        """sigma(a)."""
         return torch.sigmoid(logits, out=out)
 
     def curvature(self, mean: Tensor) -> Tensor:
-        """p (1 - p)."""
         return torch.addcmul(mean, mean, mean, value=-1)
 
     def link(self, mean: Tensor) -> Tensor:
-        """log(p / (1 - p))."""
         return torch.logit(mean)
 
     def sample_(self, noise: Tensor, mean: Tensor) -> Tensor:
@@ -146,11 +143,9 @@ class Bipolar(Binary):
     """States {-1, +1}: Bernoulli values y in {0, 1}, seen by other layers as 2 y - 1."""
 
     def encode(self, values: Tensor) -> Tensor:
-        """h = 2 y - 1."""
         return 2 * values - 1
 
     def decode(self, states: Tensor) -> Tensor:
-        """y = (h + 1) / 2."""
         return (states + 1) / 2
 
 
@@ -170,20 +165,15 @@ class Scaled(Units):
         )
 
     def encode(self, values: Tensor) -> Tensor:
-        """h = scale y, the data."""
         return values * self.scale
 
     def decode(self, states: Tensor) -> Tensor:
-        """y = h / scale."""
         return states / self.scale
 
     def from_data(self, x: Tensor) -> Tensor:
-        """y = x / scale."""
         return x / self.scale
 
-    def to_data(self, values: Tensor) -> Tensor:
-        """x = scale y."""
-        return values * self.scale
+    to_data = encode
 
 
 NAMED: dict[str, Units] = {"binary": Binary(), "bipolar": Bipolar()}
@@ -215,16 +205,11 @@ class Span(NamedTuple):
 
 def find_spans(units: Sequence[Units], widths: Sequence[int]) -> list[Span]:
     """Layers next to each other in columns, grouped by family: one family gives one span."""
-    spans: list[Span] = []
-    start = 0
-    for family, width in zip(units, widths, strict=True):
-        if spans and spans[-1].units is family:
-            last = spans.pop()
-            columns = slice(last.columns.start, start + width)
-            spans.append(Span(family, columns, [*last.widths, width]))
-        else:
-            spans.append(Span(family, slice(start, start + width), [width]))
-        start += width
+    spans, start = [], 0
+    for _, group in groupby(zip(units, widths, strict=True), lambda pair: id(pair[0])):
+        families, own = zip(*group, strict=True)
+        spans.append(Span(families[0], slice(start, start + sum(own)), list(own)))
+        start += sum(own)
     return spans
 
 

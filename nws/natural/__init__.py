@@ -12,16 +12,7 @@ from nws.natural.reference import natural_direction
 from nws.natural.solvers import Solver
 
 __all__ = [
-    "BernoulliLogits",
-    "CategoricalLogits",
-    "CurvatureOperator",
-    "Damping",
-    "GaussianMean",
-    "LevenbergMarquardt",
-    "Metric",
-    "NaturalGradient",
-    "Rows",
-    "Solver",
-    "UnitFisher",
+    "BernoulliLogits", "CategoricalLogits", "CurvatureOperator", "Damping", "GaussianMean",
+    "LevenbergMarquardt", "Metric", "NaturalGradient", "Rows", "Solver", "UnitFisher",
     "natural_direction",
-]
+]  # fmt: skip

@@ -47,9 +47,8 @@ class Damping:
         try:
             factor = 1.0 if self.schedule is None else float(self.schedule(step))
         except (TypeError, ValueError, ArithmeticError) as error:
-            raise UserError(
-                f"damping.schedule cannot be followed at step {step}: {error}"
-            ) from error
+            what = f"damping.schedule cannot be followed at step {step}: {error}"
+            raise UserError(what) from error
         return _positive(f"the damping at step {step}", self.initial * factor)
 
     def measures(self, step: int) -> bool:
@@ -102,13 +101,9 @@ class LevenbergMarquardt(Damping):
     """
 
     def __init__(
-        self,
-        value: float = 0.2,
-        every: int = 5,
-        factor: float = 0.9,
-        minimum: float = 1e-3,
+        self, value: float = 0.2, every: int = 5, factor: float = 0.9, minimum: float = 1e-3,
         maximum: float = 10.0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(value)
         self.every = positive_int("damping.every", every)
         self.minimum = _positive("damping.minimum", minimum)
@@ -124,7 +119,6 @@ class LevenbergMarquardt(Damping):
         self.ratio = math.nan
 
     def measures(self, step: int) -> bool:
-        """Whether this is one of every `every` steps."""
         return step % self.every == 0
 
     def adapt(self, ratio: float) -> None:
@@ -137,15 +131,12 @@ class LevenbergMarquardt(Damping):
         self.alpha.clamp_(self.minimum, self.maximum)
 
     def report(self) -> dict[str, float]:
-        """alpha and the last ratio (synchronises)."""
         return super().report() | {"reduction_ratio": self.ratio}
 
     def state_dict(self) -> dict[str, float]:
-        """alpha and the last ratio."""
         return super().state_dict() | {"ratio": self.ratio}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Go on from a state."""
         super().load_state_dict(state)
         self.ratio = state["ratio"]
 

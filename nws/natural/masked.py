@@ -1,6 +1,7 @@
 """The inverse of what units of a layer share, where a mask hides some parents from some units."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,28 +61,36 @@ class MaskedInverse:
 class LayerInverses:
     """The inverses of some layers: `SharedInverse` of those without a mask, `MaskedInverse` else.
 
-    Args:
-        bases: Of each layer.
-        widths: m of each layer.
-        masks: (m, d) of each layer; None where units see all parents.
+    Their bases change at times, all else in each step.
+
+    Attributes:
+        bases: Of each layer; empty before the first ones.
     """
 
-    def __init__(
-        self, bases: Sequence[Basis], widths: Sequence[int], masks: Sequence[Tensor | None]
-    ) -> None:
-        self._plain = [i for i, mask in enumerate(masks) if mask is None]
-        self.shared: SharedInverse | None = None
-        if self._plain:
-            plain = [bases[i] for i in self._plain]
-            self.shared = SharedInverse(plain, [widths[i] for i in self._plain])
-        pairs = zip(bases, masks, strict=True)
-        self.masked = {
-            i: MaskedInverse(basis, mask)
-            for i, (basis, mask) in enumerate(pairs) if mask is not None
-        }  # fmt: skip
+    def __init__(self) -> None:
+        self.bases: list[Basis] = []
+        self._last: tuple[Any, ...] | None = None  # what the last step brought
 
-    def update(self, centres: Sequence[Tensor], scales: Sequence[Tensor], damping: Tensor) -> None:
-        """Take in c (d,) and s_j (m,) of each layer, and alpha."""
+    def change(self, bases: list[Basis], now: bool = False) -> None:
+        """Take in the bases, at the next update; or now, beside what the last one brought."""
+        self.bases, self._stale = bases, True
+        if now and bases and self._last is not None:
+            self.update(*self._last)
+
+    def update(
+        self, centres: Sequence[Tensor], scales: Sequence[Tensor],
+        masks: Sequence[Tensor | None], damping: Tensor,
+    ) -> None:  # fmt: skip
+        """Take in c (d,), s_j (m,) and the mask (m, d), or None, of each layer; and alpha."""
+        self._last = centres, scales, masks, damping
+        if self._stale:
+            pairs = list(enumerate(zip(self.bases, masks, strict=True)))
+            self.masked = {i: MaskedInverse(b, mask) for i, (b, mask) in pairs if mask is not None}
+            self._plain = [i for i, (_, mask) in pairs if mask is None]
+            bases = [self.bases[i] for i in self._plain]
+            widths = [len(scales[i]) for i in self._plain]
+            self.shared = SharedInverse(bases, widths) if bases else None
+            self._stale = False
         if self.shared is not None:
             plain = torch.cat([scales[i] for i in self._plain])
             self.shared.update([centres[i] for i in self._plain], plain, damping)

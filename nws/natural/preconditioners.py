@@ -35,7 +35,6 @@ class Unpreconditioned(Preconditioner):
     """The identity: plain conjugate gradient."""
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        """V itself."""
         return vectors
 
 
@@ -57,41 +56,25 @@ class SharedPreconditioner(Preconditioner):
         self.rank = positive_int("solver.rank", rank, minimum=0)
         self.every = positive_int("solver.preconditioner_every", every)
         self._age = 0
-        self._system: tuple[CurvatureOperator, Tensor] | None = None  # the last one
-        self._basis: Basis | None = None
-        self._inverse: LayerInverses | None = None
+        self._inverses = LayerInverses()
 
     def update(self, operator: CurvatureOperator, damping: Tensor) -> None:
-        """Take in a layer's operator and alpha."""
-        self._system = operator, damping
+        shared = operator.shared
         if self._age % self.every == 0:
-            centred = operator.shared.centred()
-            self._basis = find_basis(centred, self.rank, self._basis, operator.name)
-            self._inverse = None
+            last = self._inverses.bases[0] if self._inverses.bases else None
+            basis = find_basis(shared.centred(), self.rank, last, operator.name)
+            self._inverses.change([basis])
         self._age += 1
-        self._invert()
-
-    def _invert(self) -> None:
-        """Bring the inverse up to date with basis, operator and alpha."""
-        if self._basis is not None and self._system is not None:
-            operator, damping = self._system
-            if self._inverse is None:
-                self._inverse = LayerInverses([self._basis], [operator.shape[0]], [operator.mask])
-            self._inverse.update([operator.shared.mean], [operator.shared.scale], damping)
+        self._inverses.update([shared.mean], [shared.scale], [operator.mask], damping)
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        """M_j^{-1} v_j: (m, d)."""
-        assert self._inverse is not None, "update comes first"
-        return self._inverse([vectors])[0]
+        return self._inverses([vectors])[0]
 
     def state_dict(self) -> State:
-        """Age and basis."""
         state = {"age": torch.tensor(self._age)}
-        return state if self._basis is None else state | self._basis._asdict()
+        return state | self._inverses.bases[0]._asdict() if self._inverses.bases else state
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state."""
-        self._age, self._inverse = int(state["age"]), None
+        self._age = int(state["age"])
         found = {key: state[key] for key in Basis._fields if key in state}
-        self._basis = Basis(**found) if found else None
-        self._invert()
+        self._inverses.change([Basis(**found)] if found else [], now=True)

@@ -31,11 +31,15 @@ def natural_direction(
         >>> natural_direction(torch.ones(3, 2), torch.zeros(3, 1), g, damping=1.0)
         tensor([[2., 4.]])
     """
-    masks = torch.ones_like(gradient) if mask is None else mask
-    directions = torch.zeros_like(gradient)
-    for j, (weights, seen) in enumerate(zip(curvature.T, masks.bool(), strict=True)):  # each unit
-        h = inputs[:, seen]  # its own parents
-        fisher = h.T @ (weights[:, None] * h)  # F_j = sum_k s_kj h_k h_k^T
-        identity = torch.eye(h.shape[1], dtype=h.dtype, device=h.device)
-        directions[j, seen] = torch.linalg.solve(fisher + damping * identity, gradient[j, seen])
-    return (1 + damping) * directions
+    if mask is not None:
+        found = torch.zeros_like(gradient)
+        for j, seen in enumerate(mask.bool()):  # by the unit's own parents
+            one = inputs[:, seen], curvature[:, j, None], gradient[None, j, seen]
+            found[j, seen] = natural_direction(*one, damping)[0]
+        return found
+    identity = torch.eye(inputs.shape[1], dtype=inputs.dtype, device=inputs.device)
+    directions = []
+    for weights, g in zip(curvature.T, gradient, strict=True):  # one unit after the other
+        fisher = inputs.T @ (weights[:, None] * inputs)  # F_j = sum_k s_kj h_k h_k^T
+        directions.append(torch.linalg.solve(fisher + damping * identity, g))
+    return (1 + damping) * torch.stack(directions)

@@ -23,6 +23,7 @@ GRAPHS: dict[str, dict[str, Any]] = {
     "hidden": {"generator": {"lateral": "hidden"}, "recognition": {"lateral": "hidden"}},
     "list": {"generator": {"lateral": [True, False, True]}, "skip": True},
     "skip": {"skip": True},
+    "own": {"generator": {"skip": True}, "recognition": {"mask": local}, "shape": (2, 2)},
     "all": {"generator": {"lateral": "all"}, "recognition": {"lateral": "all"}, "skip": True},
     "fields": {"generator": {"lateral": "visible"}, "mask": local, "shape": (2, 2)},
     "order": {
@@ -184,7 +185,8 @@ def test_reconstructed_pixels_do_not_look_at_the_image() -> None:
         ({"generator": {"lateral": "some"}}, "none, visible, hidden"),
         ({"generator": {"lateral": [True]}}, "3 of true and false"),
         ({"recognition": {"lateral": "visible"}}, "none, hidden"),
-        ({"generator": {"depth": 2}}, "lateral alone"),
+        ({"generator": {"depth": 2}}, "unexpected keyword argument 'depth'"),
+        ({"generator": {"units": None}}, "multiple values for argument 'units'"),
         ({"mask": lambda *_: torch.ones(1, 1)}, "zeros and ones"),
         ({"mask": local, "shape": (4, 2)}, "needs images"),
         (
@@ -194,7 +196,7 @@ def test_reconstructed_pixels_do_not_look_at_the_image() -> None:
     ],
 )
 def test_a_graph_that_cannot_be(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises((UserError, TypeError), match=message):
         HelmholtzMachine(SIZES, **options)
 
 

@@ -14,7 +14,6 @@ from nws.models import HelmholtzMachine, Trace
 from nws.models.likelihood import (
     Z_INNER,
     LogPStar,
-    dreams_at_once,
     log_sums,
     log_z_sums,
     resolves,
@@ -35,8 +34,9 @@ def log_p_star(
     parts = x.split(max(1, max_rows // samples))
     roots = [log_sums(machine, part, samples, rng, (0.5,), max_rows)[0] for part in parts]
     sums = torch.full((2,), -math.inf, dtype=torch.float64)
-    for start in range(0, dreams, dreams_at_once(max_rows)):
-        count = min(dreams_at_once(max_rows), dreams - start)
+    at_once = max(1, max_rows // Z_INNER)
+    for start in range(0, dreams, at_once):
+        count = min(at_once, dreams - start)
         sums = torch.logaddexp(sums, log_z_sums(machine, count, rng, max_rows))
     return summarise_p_star(torch.cat(roots), samples, sums, dreams)
 

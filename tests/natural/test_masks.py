@@ -167,7 +167,7 @@ def test_the_trust_region_is_of_the_metrics_own_length() -> None:
     weights, biases = [gradient[:, :-1].clone()], [gradient[:, -1].clone()]
     assert metric.precondition_(weights, biases, torch.tensor(2.0).double(), shorten)
     whole = metric.direction([gradient])[0]
-    basis = metric._bases[0]
+    basis = metric._inverses.bases[0]
     expected = dense(basis, inputs.mean(0), curvature.sum(0), mask, gradient)
     assert error(whole, expected) < EXACT
     assert error(torch.cat([weights[0], biases[0][:, None]], dim=1), whole) < EXACT  # 2 times 1/2

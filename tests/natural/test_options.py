@@ -33,7 +33,7 @@ BAD: list[tuple[Callable[..., Any], str, tuple[Any, ...], str]] = [
     (MinRes, "tolerance", NO_FRACTION, SOLVER),
     *((kind, "memory", (0, -1, 1.5, None), rf"metric\.memory {WHOLE} of at")
       for kind in (Adaptive, Diagonal, Fisher, Kronecker)),
-    (Kronecker, "rank", (-1, "all", True), r"metric\.rank must be .*, got"),
+    (Kronecker, "rank", (-1, "all", True), r"metric\.rank \(or full\) must be .*, got"),
     *((kind, "refresh_every", (0,), rf"metric\.refresh_every {WHOLE}")
       for kind in (Adaptive, Kronecker)),
     (Adaptive, "rank", (-1, "full"), rf"metric\.rank {WHOLE}"),
@@ -52,7 +52,7 @@ BAD: list[tuple[Callable[..., Any], str, tuple[Any, ...], str]] = [
     (LevenbergMarquardt, "maximum", (0.1,), r"must lie in damping\.minimum \.\. maximum, got 0\.2"),
     (optimizer, "lr", (0.0, "fast"), "lr must be a number above 0, got"),
     (optimizer, "kl", (-1,), "kl must be a number above 0, got -1"),
-    (optimizer, "metric", ("hessian",), "metric must be fisher, empirical or covariance, got"),
+    (optimizer, "metric", ("hessian",), "metric must be one of fisher, empirical, covariance, got"),
     (GaussianMean, "variance", (0,), "variance must be a number above 0, got 0"),
 ]  # fmt: skip
 

@@ -165,13 +165,11 @@ class Adaptive(Metric):
         return shorten is None
 
     def state_dict(self) -> dict[str, Any]:
-        """The numbers of updates and gradients, and of each layer units, basis, M and V."""
         names = ("step", "count", "widths", "moments")
         bases = [basis._asdict() for basis in self._bases]
         return {name: getattr(self, f"_{name}") for name in names} | {"bases": bases}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
         self._step, self._count = state["step"], state["count"]
         self._widths, self._moments = state["widths"], list(state["moments"])
         self._bases = [Basis(**basis) for basis in state["bases"]]

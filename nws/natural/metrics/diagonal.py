@@ -31,7 +31,6 @@ class Diagonal(Metric):
         self._alpha: Tensor | None = None
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
-        """Take in the rows of each layer, and alpha."""
         self._alpha = check_rows(rows, alpha).clone()
         newest = [UnitFisher(layer.inputs, layer.curvature).diagonal() for layer in rows]
         self._steps += 1
@@ -46,9 +45,7 @@ class Diagonal(Metric):
         return [g / (diagonal + self._alpha) for g, diagonal in pairs]
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of steps, and the diagonals."""
         return {"steps": self._steps, "diagonals": self._diagonals}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
         self._steps, self._diagonals = state["steps"], list(state["diagonals"])

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nws.errors import UserError, positive_int
+from nws.errors import positive_int
 from nws.natural.averages import share_of_newest
 from nws.natural.masked import LayerInverses
 from nws.natural.metrics.metric import Metric
@@ -48,66 +48,48 @@ class Kronecker(Metric):
     def __init__(self, memory: int = 50, rank: int | str = 15, refresh_every: int = 20) -> None:
         self.memory = positive_int("metric.memory", memory)
         self.refresh_every = positive_int("metric.refresh_every", refresh_every)
-        if isinstance(rank, str) and rank != "full":
-            raise UserError(f"metric.rank must be a whole number or full, got {rank!r}")
-        self.rank = rank if isinstance(rank, str) else positive_int("metric.rank", rank, minimum=0)
+        self.rank = rank if rank == "full" else positive_int("metric.rank (or full)", rank, 0)
         self._step = 0
-        self._means: tuple[list[Tensor], list[Tensor], Tensor] | None = None  # c, s_j and alpha
-        self._masks: list[Tensor | None] = []
-        self._bases: list[Basis] = []
-        self._inverse: LayerInverses | None = None
+        self._inverses = LayerInverses()
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
-        """Take in the rows of each layer, and alpha."""
         due = self._step % self.refresh_every == 0
-        alpha = check_rows(rows, alpha, waits=due).clone()
-        centres, scales = zip(*(layer.means for layer in rows), strict=True)
-        self._means, self._masks = (list(centres), list(scales), alpha), [row.mask for row in rows]
+        self._alpha = check_rows(rows, alpha, waits=due).clone()
         if due:
             self._refresh(rows)
         self._step += 1
-        self._invert()
-
-    def _invert(self) -> None:
-        """Bring the inverse up to date with bases, means and alpha."""
-        if self._bases and self._means is not None:
-            centres, scales, alpha = self._means
-            if self._inverse is None:
-                widths = [len(scale) for scale in scales]
-                self._inverse = LayerInverses(self._bases, widths, self._masks)
-            self._inverse.update(centres, scales, alpha)
+        centres, scales = zip(*(layer.means for layer in rows), strict=True)
+        self._inverses.update(centres, scales, [layer.mask for layer in rows], self._alpha)
 
     def _refresh(self, rows: Sequence[Rows]) -> None:
         """Take the rows into the covariances, and find their eigenpairs."""
         terms = self._step // self.refresh_every + 1
         keep = 1 - share_of_newest(self.memory, terms, self.refresh_every)
         bases: list[Basis] = []
-        for number, layer in enumerate(rows):
+        lasts: Sequence[Basis | None] = self._inverses.bases or [None] * len(rows)
+        for layer, last in zip(rows, lasts, strict=True):
             rank = layer.inputs.shape[1] if self.rank == "full" else int(self.rank)
-            last = self._bases[number] if self._bases else None
             bases.append(find_basis(layer.shared.centred(), rank, last, layer.name, keep))
-        self._bases, self._inverse = bases, None
+        self._inverses.change(bases)
 
     def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """(F_j + alpha I)^{-1} g_j, (m, d) for each layer."""
-        assert self._inverse is not None, "update comes first"
-        return self._inverse(gradients)
+        return self._inverses(gradients)
 
     def precondition_(
         self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor,
         shorten: Callable[[Tensor], Tensor] | None = None,
     ) -> bool:  # fmt: skip
         """As `Metric` says, which without masks saves three copies of the gradients."""
-        assert self._inverse is not None and self._means is not None, "update comes first"
-        if self._inverse.shared is not None and not self._inverse.masked:
-            self._inverse.shared.apply_(weights, biases, scale, shorten)
+        if self._inverses.shared is not None and not self._inverses.masked:
+            self._inverses.shared.apply_(weights, biases, scale, shorten)
             return True
         parts = zip(weights, biases, strict=True)
         gradients = [torch.cat([weight, bias[:, None]], dim=1) for weight, bias in parts]
-        found, alpha = self._inverse(gradients), self._means[2]
+        found = self._inverses(gradients)
         if shorten is not None:
             pairs = zip(found, gradients, strict=True)
-            length = torch.stack([(d * (g - alpha * d)).sum() for d, g in pairs]).sum()
+            length = torch.stack([(d * (g - self._alpha * d)).sum() for d, g in pairs]).sum()
             scale = scale * shorten(length.clamp_min(0) * scale**2)
         torch._foreach_mul_(found, scale)
         torch._foreach_copy_(
@@ -116,11 +98,8 @@ class Kronecker(Metric):
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of steps, and the basis of each layer."""
-        return {"step": self._step, "bases": [basis._asdict() for basis in self._bases]}
+        return {"step": self._step, "bases": [basis._asdict() for basis in self._inverses.bases]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
-        self._step, self._inverse = state["step"], None
-        self._bases = [Basis(**basis) for basis in state["bases"]]
-        self._invert()
+        self._step = state["step"]
+        self._inverses.change([Basis(**basis) for basis in state["bases"]], now=True)

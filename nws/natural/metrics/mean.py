@@ -19,7 +19,6 @@ class Mean(Metric):
     """
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
-        """Take in the rows of each layer, and alpha."""
         self._alpha = check_rows(rows, alpha).clone()
         self._means = [(*layer.means, layer.mask) for layer in rows]
 

@@ -115,12 +115,10 @@ class ModelCurvature(CurvatureOperator):
 
     @property
     def rows(self) -> int:
-        """n, examples."""
         return len(self.linear.outputs)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(1, d)."""
         return 1, self.linear.size
 
     @property

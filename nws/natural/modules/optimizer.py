@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from nws.errors import UserError, number
+from nws.errors import UserError, number, one_of
 from nws.natural.damping import Damping
 from nws.natural.modules.curvature import Inputs, Linearized, ModelCurvature
 from nws.natural.modules.families import OutputFamily
@@ -63,16 +63,10 @@ class NaturalGradient(torch.optim.Optimizer):
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        family: OutputFamily,
-        params: Iterable[Any] | None = None,
-        lr: float = 1.0,
-        damping: float | Damping = 0.1,
-        metric: str = "fisher",
-        solver: Solver | None = None,
-        kl: float | None = None,
-    ) -> None:
+        self, model: nn.Module, family: OutputFamily, params: Iterable[Any] | None = None,
+        lr: float = 1.0, damping: float | Damping = 0.1, metric: str = "fisher",
+        solver: Solver | None = None, kl: float | None = None,
+    ) -> None:  # fmt: skip
         lr = number("lr", lr, "above 0", lambda value: value > 0)
         if kl is not None:
             kl = number("kl", kl, "above 0", lambda value: value > 0)
@@ -80,8 +74,7 @@ class NaturalGradient(torch.optim.Optimizer):
             params = (each for each in model.parameters() if each.requires_grad)
         super().__init__(params, {"lr": lr})
         self.model, self.family, self.kl = model, family, kl
-        if metric not in ("fisher", "empirical", "covariance"):
-            raise UserError(f"metric must be fisher, empirical or covariance, got {metric!r}")
+        one_of("metric", metric, ("fisher", "empirical", "covariance"))
         self.metric = metric
         parameters = self._parameters()
         if not {id(each) for each in parameters} <= {id(each) for each in model.parameters()}:
@@ -98,12 +91,9 @@ class NaturalGradient(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(  # type: ignore[override]
-        self,
-        inputs: Inputs,
-        targets: Tensor | None = None,
-        metric_inputs: Inputs | None = None,
+        self, inputs: Inputs, targets: Tensor | None = None, metric_inputs: Inputs | None = None,
         metric_targets: Tensor | None = None,
-    ) -> Tensor | None:
+    ) -> Tensor | None:  # fmt: skip
         """Take one step.
 
         Args:

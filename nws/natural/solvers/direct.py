@@ -54,7 +54,6 @@ class DirectSolver(Solver):
             self._held = [self._factor(units) for units in self._chunks]
 
     def solve(self, gradient: Tensor) -> Tensor:
-        """(F_j + alpha I)^{-1} g_j: (m, d)."""
         factors = self._held or map(self._factor, self._chunks)
         pairs = zip(self._chunks, factors, strict=True)
         return torch.cat([self._solve(units, factor, gradient[units]) for units, factor in pairs])
@@ -186,12 +185,10 @@ class ShermanMorrison(DirectSolver):
         return (factor @ gradient[:, :, None])[:, :, 0]
 
     def state_dict(self) -> State:
-        """The running inverses, (m, d, d)."""
         running = self.forgetting and self._held
         return {"inverses": torch.cat(self._held)} if running else {}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state."""
         self._held = [state["inverses"].clone()] if "inverses" in state else []
         self._chunks = [slice(None)]
 

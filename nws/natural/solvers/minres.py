@@ -81,14 +81,12 @@ class MinRes(IterativeSolver):
         self.scaled = scaled
 
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
-        """Take in a layer's operator and alpha."""
         check_system(operator, damping)
         super().factor(operator, damping)
         diagonal = operator.diagonal() + damping if self.scaled else torch.ones_like(damping)
         self._roots = diagonal.rsqrt_()  # (m, d) D^{-1/2}, or 1
 
     def solve(self, gradient: Tensor) -> Tensor:
-        """About (C_j + alpha I)^{-1} g_j: (m, d)."""
         roots = self._roots
 
         def matmul(vectors: Tensor) -> Tensor:

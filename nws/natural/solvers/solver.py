@@ -60,7 +60,6 @@ class IterativeSolver(Solver):
     _solved: tuple[Tensor, Tensor] | None = None  # the last gradient and its solution
 
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
-        """Take in a layer's operator and alpha."""
         self._solved = None  # as large as the layer's gradient, twice
         self._operator, self._damping = operator, damping.clone()
 
