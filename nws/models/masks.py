@@ -54,9 +54,9 @@ def _grid(count: int, shape: Sequence[int]) -> Tensor:
     """Centres (count, 2) of so many fields, in rows over an image, in pixels."""
     height, width = shape
     across = min(count, max(1, round((count * width / height) ** 0.5)))
-    place = torch.arange(count)
-    spots = torch.stack([place // across / -(-count // across), place % across / across], dim=1)
-    return (spots * torch.tensor([height, width])).long()
+    place, down = torch.arange(count), -(-count // across)
+    cells = torch.stack([(place // across + 0.5) / down, (place % across + 0.5) / across], dim=1)
+    return (cells * torch.tensor([height, width])).long()
 
 
 def from_the_centre(sizes: Sequence[int], layer: int, shape: Sequence[int]) -> Tensor | None:

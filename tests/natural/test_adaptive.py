@@ -99,7 +99,7 @@ def test_in_place_it_is_the_direction_times_the_scale() -> None:
 
 
 def test_a_gradient_of_zero_goes_nowhere_and_is_soon_forgotten() -> None:
-    metric = Adaptive(2, square_memory=1)
+    metric = Adaptive(2, mean_memory=1, square_memory=1)
     for step in range(3):
         metric.update([rows_of(case) for case in LAYERS], ALPHA)
         given = [g * (step % 2) for g in gradients(step)]
