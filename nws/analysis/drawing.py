@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nws.analysis.runs import is_bidirectional
 from nws.data.reading import explained
+from nws.errors import UserError
 from nws.experiment import pictures
 from nws.experiment.loading import LoadedRun
 from nws.files import check_file
@@ -86,6 +87,8 @@ class Drawing:
         """
         parts, names = self.originals()
         machine, noisy, samples = self.loaded.machine, parts[-1], self.given.samples
+        if machine.generator.edges[-1].lateral:
+            raise UserError("denoise needs pixels that do not see each other; take reconstruct")
         share = NOISE if self.given.noise is None and not self.given.image else self.given.noise
         if share:
             turned = torch.rand(noisy.shape, generator=self.rng, device=noisy.device)

@@ -110,7 +110,9 @@ def in_order(runs: Sequence[Run], where: str | None, sort: str | None) -> list[R
     table = with_short_names(frame(runs))
     if where:
         try:
-            table = table[table.eval(where, engine="python")]
+            if not pd.api.types.is_bool_dtype(found := table.eval(where, engine="python")):
+                raise ValueError("it is neither true nor false")
+            table = table[found]
         except Exception as error:  # whatever is wrong with a text of Python
             raise UserError(
                 "--where takes a query of pandas, such as 'algorithm == \"nrws\" and lr < 0.1', "

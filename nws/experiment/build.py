@@ -239,7 +239,12 @@ def build_metrics(
     extra = {}
     if "solver" in taken:
         extra["solver"] = partial(_build, to_dict(config.solver), "solver")
-        extra["solver"]()  # a wrong option is found here
+        made = extra["solver"]()  # a wrong option is found here
+        edges = machine.generator.edges + machine.recognition.edges
+        if not made.masks and any(edge.layer.mask is not None for edge in edges):
+            raise UserError(
+                "this solver has no form for masks; take solver=pcg, minres or cholesky"
+            )
     return [
         NaturalMetric(
             network, _build(options, "metric", **extra), build_damping(config, total_steps), rows

@@ -189,7 +189,9 @@ def check_section(option: str, section: Any, more: Sequence[str] = ()) -> None:
         names, takes_others = parameters_of(locate(target, option)) if target else ([], False)
         if not takes_others:
             given = [key for key in section if key not in HYDRAS]
-            check_names(option, given, [*names, *more], str(target or f"{option}=none"))
+            check_names(
+                option, given, [*dict.fromkeys([*names, *more])], str(target or f"{option}=none")
+            )
     for key, each in section.items():
         check_section(f"{option}.{key}", each)
 

@@ -143,6 +143,9 @@ class NaturalMetric:
             what = f"a tensor (m, d) for each layer of the {self.network.name}, {expected}"
             name = type(self.metric).__name__
             raise UserError(f"{name}.direction must return {what}; got {found}")
+        masks = [layer.mask_with_bias for layer in self._layers]  # which a metric need not know
+        pairs = zip(directions, masks, strict=True)
+        directions = [each if mask is None else each * mask for each, mask in pairs]
         if measures:
             self._measured = terms, gradients, self._parameters()
         scale = 1 + self._alpha

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from nws.errors import one_of
 from nws.models.masks import Mask, Order, check_functions, find_mask, find_order, lateral_layers
 from nws.models.units import NAMED, Units, find_spans
 
@@ -161,6 +162,7 @@ class BeliefNetwork(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         check_functions(mask=mask, order=order)
+        one_of("model.skip", skip, (True, False))
         self.sizes = tuple(sizes)
         self.upward = upward
         self.units = tuple(units) if units else (NAMED["binary"],) * len(self.sizes)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from nws.allocator import keep_freed_memory
-from nws.errors import UserError, number, positive_int
+from nws.errors import UserError, number, one_of, positive_int
 from nws.models.belief_network import BeliefNetwork, Edge
 from nws.models.lateral import draw_layer
 from nws.models.masks import Mask, Order
@@ -76,6 +76,8 @@ class HelmholtzMachine(nn.Module):
         for family in {bottom, hidden} - {*NAMED.values()}:
             check_units(family)
         both: dict[str, Any] = {"skip": skip, "mask": mask, "order": order, "shape": shape}
+        for option in {**(generator or {}), **(recognition or {})}:
+            one_of("an option of model.generator or model.recognition", option, ("lateral", *both))
         networks = [
             BeliefNetwork(self.sizes, upward, self.units, **both | dict(own or {}))
             for upward, own in ((False, generator), (True, recognition))

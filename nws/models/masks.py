@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from nws.errors import UserError, one_of
+from nws.errors import UserError, one_of, positive_int
 
 Mask = Callable[[Sequence[int], int, int, Sequence[int]], Tensor | None]
 Order = Callable[[Sequence[int], int, Sequence[int]], Tensor | None]
@@ -40,6 +40,8 @@ def local(
         >>> local([16, 4], child=1, parent=0, shape=(4, 4), width=1).sum(1)
         tensor([1., 1., 1., 1.])
     """
+    if positive_int("model.mask.width", width) % 2 == 0:
+        raise UserError(f"model.mask.width must be odd, got {width}")
     if child and parent:
         return None
     if len(shape) != 2 or shape[0] * shape[1] != sizes[0]:
@@ -87,10 +89,11 @@ def lateral_layers(lateral: str | Sequence[bool], layers: int, upward: bool) -> 
     if isinstance(lateral, str):
         one_of(option, lateral, (*kinds, "all"))
         return set(kinds.get(lateral, explained))
-    if len(lateral) != len(explained) or not all(isinstance(each, bool) for each in lateral):
+    right = isinstance(lateral, list | tuple) and len(lateral) == len(explained)
+    if not right or not all(isinstance(each, bool) for each in lateral):
         raise UserError(
             f"{option} must be {', '.join(kinds)}, all or {len(explained)} of true and false, one"
-            f" a layer from {explained[0]} up, got {list(lateral)}"
+            f" a layer from {explained[0]} up, got {lateral!r}"
         )
     return {layer for layer, sees in zip(explained, lateral, strict=True) if sees}
 
@@ -112,7 +115,8 @@ def find_order(
         UserError: For what is no permutation.
     """
     turn = None if order is None else order(sizes, layer, shape)
-    if turn is not None and sorted(turn.tolist()) != list(range(sizes[layer])):
+    wanted = torch.arange(sizes[layer])
+    if turn is not None and not torch.equal(torch.as_tensor(turn).sort()[0], wanted):
         raise UserError(
             f"model.order must be a permutation of layer {layer}'s {sizes[layer]} units"
         )

@@ -44,8 +44,9 @@ def interleaved(
 def reference(fisher: UnitFisher, alpha: Tensor, gradient: Tensor) -> Tensor:
     """The exact solution in float64 on the same rows, by the smaller of both factorings."""
     n, d = fisher.inputs.shape
-    exact = (Cholesky if d <= n else Woodbury)(max_bytes=2**29)
-    double = UnitFisher(fisher.inputs.double(), fisher.curvature.double(), fisher.name)
+    mask = None if fisher.mask is None else fisher.mask.double()
+    exact = (Cholesky if d <= n or mask is not None else Woodbury)(max_bytes=2**29)
+    double = UnitFisher(fisher.inputs.double(), fisher.curvature.double(), fisher.name, mask)
     return solve(exact, double, alpha.double(), gradient.double())
 
 

@@ -146,7 +146,7 @@ def _compare(metric: Any, squares: dict[str, float]) -> None:
     taken: list[Any] = []  # the matrices and alpha of the last update
 
     def updated(rows: Sequence[Rows], alpha: Tensor) -> None:
-        fishers = [UnitFisher(each.inputs, each.curvature, each.name) for each in rows]
+        fishers = [UnitFisher(each.inputs, each.curvature, each.name, each.mask) for each in rows]
         taken[:] = [fishers, alpha.clone()]
         update(rows, alpha)
 

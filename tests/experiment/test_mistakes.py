@@ -57,7 +57,11 @@ WRONG = {
     "logger=wandb_offline logger.mode=off": "logger.mode must be one of online, offline, disabled",
     "model.generator.lateral=some": "model.generator.lateral must be one of none, visible, hidden",
     "model.recognition.lateral=visible": "model.recognition.lateral must be one of none, hidden",
-    "+model.generator.deep=2": "unexpected keyword argument 'deep'",
+    "+model.generator.deep=2": "an option of model.generator or model.recognition must be one of",
+    "+model.recognition.skip=maybe": "model.skip must be one of True, False, got 'maybe'",
+    "model.generator.lateral=null": "model.generator.lateral must be none, visible, hidden, all or",
+    "model.mask={_target_:nws.models.masks.local,_partial_:true,width:2}": "width must be odd",
+    "metric=fisher solver=woodbury model.generator.lateral=hidden": "no form for masks; take",
     "model.mask=local": "model.mask must be a function",
     # classes of another kind
     "metric._target_=builtins.dict": "metric._target_ must make a nws.natural.Metric, got a dict",

@@ -185,8 +185,8 @@ def test_reconstructed_pixels_do_not_look_at_the_image() -> None:
         ({"generator": {"lateral": "some"}}, "none, visible, hidden"),
         ({"generator": {"lateral": [True]}}, "3 of true and false"),
         ({"recognition": {"lateral": "visible"}}, "none, hidden"),
-        ({"generator": {"depth": 2}}, "unexpected keyword argument 'depth'"),
-        ({"generator": {"units": None}}, "multiple values for argument 'units'"),
+        ({"generator": {"depth": 2}}, "must be one of lateral"),
+        ({"generator": {"units": None}}, "must be one of lateral"),
         ({"mask": lambda *_: torch.ones(1, 1)}, "zeros and ones"),
         ({"mask": local, "shape": (4, 2)}, "needs images"),
         (

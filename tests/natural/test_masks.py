@@ -173,3 +173,20 @@ def test_the_trust_region_is_of_the_metrics_own_length() -> None:
     assert error(torch.cat([weights[0], biases[0][:, None]], dim=1), whole) < EXACT  # 2 times 1/2
     length = 4 * (whole * (gradient - ALPHA * whole)).sum()
     assert abs(seen[0] / length - 1) < EXACT
+
+
+def test_the_trust_region_holds_for_a_metric_that_knows_of_no_mask() -> None:
+    """What a mask hides of its direction is in no length."""
+    made, nats, rate = machine(), 1e-3, 0.1
+    options = RowOptions(max_kl=nats, refresh_every=2)  # which keeps the rows
+    metrics = [NaturalMetric(net, Adaptive(), Damping(ALPHA), options) for net in made.networks]
+    for metric in metrics:
+        metric.learning_rate.fill_(rate)
+    x = (torch.rand(8, 16, generator=seeded(1)) < 0.5).double()
+    WakeSleep(made, Rule("rws", samples=4), seeded(), metrics).step(x)
+    for metric in metrics:
+        steps = [
+            torch.cat([each.weight.grad, each.bias.grad[:, None]], dim=1)
+            for each in metric.network.layers
+        ]
+        assert abs(rate**2 * metric._square_length(steps) / 2 / nats - 1) < EXACT

@@ -1,5 +1,7 @@
 """The end of a run that gets no better."""
 
+from typing import Any
+
 from nws.errors import positive_int
 from nws.experiment.callbacks.callback import Callback, Row, Trainer
 
@@ -25,6 +27,12 @@ class Patience(Callback):
             return ""
         way = f"go on with callbacks.patience.evaluations=N, N > {self.waited}"
         return f"{self.waited} evaluations brought no better valid/log_likelihood; {way}"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"waited": self.waited}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.waited = int(state["waited"])
 
     def start(self, trainer: Trainer) -> None:
         values = [row["valid/log_likelihood"] for row in trainer.rows if row["step"]]

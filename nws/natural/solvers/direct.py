@@ -31,7 +31,7 @@ class DirectSolver(Solver):
     """
 
     _keeps = False  # whether factors are held in any case
-    _masks = False  # whether it solves systems with a mask
+    masks = False
 
     def __init__(self, max_bytes: int = 2**30) -> None:
         self.max_bytes = positive_int("solver.max_bytes", max_bytes)
@@ -41,7 +41,7 @@ class DirectSolver(Solver):
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
         """Factor each unit's block, in chunks; `UserError` where one is singular."""
         self._fisher, self._damping = operator.with_rows(), damping.clone()
-        if self._fisher.mask is not None and not self._masks:
+        if self._fisher.mask is not None and not self.masks:
             what = f"{type(self).__name__} has no form for units that see some parents alone"
             raise UserError(f"{operator.name}: {what}; take solver=pcg, minres or cholesky")
         check_system(self._fisher, damping)
@@ -99,7 +99,7 @@ class DirectSolver(Solver):
 class Cholesky(DirectSolver):
     """Form the blocks and factor them: x = L^-T L^-1 g with L L^T = F_j + alpha I."""
 
-    _masks = True
+    masks = True
 
     def _factor(self, units: slice) -> Tensor:
         return self._cholesky(self._fisher.blocks(units))

@@ -21,6 +21,8 @@ SINGULAR = "it is singular to working precision; raise damping.value"
 class Solver(ABC):
     """Damped solves for all units of one layer. Each layer has a solver, which may keep state."""
 
+    masks = True  # whether it solves systems in which units see some parents alone
+
     @abstractmethod
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
         """Take in a layer's operator and alpha.
