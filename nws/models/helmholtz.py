@@ -254,8 +254,8 @@ class HelmholtzMachine(nn.Module):
             pieces = trace.pieces(edge, edge.outer if draws else None)
             inputs, columns = pieces.pop()
             if len(inputs) < len(logits):  # K rows share x: one product for all of them
-                shared = edge.layer.weighted(inputs, columns).add_(edge.layer.bias)
-                logits.unflatten(0, (-1, trace.samples)).copy_(shared[:, None])
+                shared = edge.layer(inputs, columns)[:, None]
+                logits.unflatten(0, (-1, trace.samples)).copy_(shared)
             else:
                 edge.layer(inputs, columns, out=logits)
             for inputs, columns in pieces:  # x beside others
