@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
-from torch.optim import LBFGS, Muon, Optimizer
+from torch.optim import LBFGS, Muon, Optimizer, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from nws.data import Dataset, load_dataset
@@ -266,6 +266,8 @@ def build_optimizer(config: DictConfig, machine: HelmholtzMachine) -> Optimizer:
                 f"optimizer.{name}", options[name], "of at least 0", lambda value: value >= 0
             )
     found = locate(options["_target_"], "optimizer")
+    if found is SparseAdam:
+        raise UserError("optimizer: SparseAdam takes sparse gradients alone; take another")
     if options.get("lr") is None and "lr" in parameters_of(found)[0]:
         raise UserError("optimizer.lr has no value; give optimizer.lr=VALUE")
     biases = options.pop("biases", {"_target_": "torch.optim.Adam"} if found is Muon else None)

@@ -191,6 +191,8 @@ def half_mask(shape: tuple[int, int], side: str) -> Tensor:
         raise UserError(f"a mask is {', '.join(halves)} or a PNG file, got {side!r}")
     missing = torch.zeros(shape, dtype=torch.bool)
     missing[halves[side]] = True
+    if not missing.any():
+        raise UserError(f"the {side} half of an image of {height}x{width} pixels is empty")
     return missing.flatten()
 
 

@@ -66,6 +66,7 @@ WRONG = {
     # classes of another kind
     "metric._target_=builtins.dict": "metric._target_ must make a nws.natural.Metric, got a dict",
     "logger._target_=builtins.dict": "logger._target_ must make a nws.experiment.callbacks",
+    "optimizer._target_=torch.optim.SparseAdam": "SparseAdam takes sparse gradients alone",
     "optimizer._target_=torch.optim.Nosuch": "optimizer._target_=torch.optim.Nosuch cannot be",
     # what is missing
     "optimizer.lr=???": "optimizer.lr has no value (???)",
