@@ -142,7 +142,7 @@ def test_what_cannot_be_listed(command: Command, folder: Path) -> None:
     assert "there is no folder outputs or multirun here" in command(RUNS).message()
     for option, value, expected in (
         ("--where", "lr > 3", "none of 4 runs has lr > 3"),
-        ("--where", "lr", "--where takes a query of pandas"),
+        ("--where", "lr", "it is neither true nor false"),
         ("--where", "lr = ", "--where takes a query of pandas"),
         ("--where", "__import__('os').mkdir('x')", "--where takes a query of pandas"),
         ("--sort", "nothing", "configuration key 'nothing'"),

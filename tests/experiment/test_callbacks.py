@@ -96,6 +96,8 @@ def test_patience_ends_a_run_and_more_goes_on(
     assert checkpoint(whole.run)["finished"] and "finished" in whole.out
     again = train("resume=whole")
     assert again.code == 0 and "finished already" in again.out
+    longer = train("resume=whole", "trainer.epochs=10")  # of its options its end is one
+    assert longer.code == 0 and "nothing to do: 2 evaluations" in longer.out
     interrupt(6 * len(values) - 3, 15)
     assert train("hydra.run.dir=parts", *options).code == 143
     assert train("resume=parts").code == 0

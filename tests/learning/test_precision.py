@@ -1,5 +1,6 @@
 """Products in bfloat16: what is rounded, what is not, and by how much gradients differ."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -25,9 +26,9 @@ NEAR = 4 * EPS
 ACCURATE = 1e-2  # of a natural direction: what solver.accuracy asks for
 
 
-def learner(precision: torch.dtype, **options: Any) -> WakeSleep:
+def learner(precision: torch.dtype, sizes: Sequence[int] = SIZES, **options: Any) -> WakeSleep:
     rng = torch.Generator().manual_seed(0)
-    machine = HelmholtzMachine(SIZES, rng=rng, **options)
+    machine = HelmholtzMachine(sizes, rng=rng, **options)
     return WakeSleep(machine, Rule("rws", 5), rng, precision=precision)
 
 
@@ -35,9 +36,9 @@ def images() -> Tensor:
     return (torch.rand(POINTS, SIZES[0], generator=torch.Generator().manual_seed(1)) < 0.3).float()
 
 
-def given(precision: torch.dtype, units: Any, terms: int = 1) -> list[Tensor]:
+def given(precision: torch.dtype, units: Any, terms: int = 1, **graph: Any) -> list[Tensor]:
     """Gradients on the same states, which sampling by rounded logits would not give; in terms."""
-    made = learner(precision, units=units)
+    made = learner(precision, units=units, **graph)
     full = made.machine.wake(images(), 5, torch.Generator().manual_seed(2))
     weights = torch.full((len(full.values),), 1 / len(full.values))
     with made.machine.products_in(precision), torch.no_grad():
@@ -64,6 +65,17 @@ def test_gradients_may_be_added_some_units_at_a_time(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("nws.learning.gradients.HELD", 1000)
     for found, expected in zip(given(LOW, "binary", terms=2), whole, strict=True):
         torch.testing.assert_close(found, expected, rtol=EPS, atol=1e-6)
+
+
+@pytest.mark.parametrize("lateral", ["none", "all"])
+def test_gradients_of_any_graph_are_near_those_of_float32(lateral: str) -> None:
+    """x that rows share, and the states beside it, are pieces of one product."""
+    own = {"lateral": lateral}
+    graph = {"sizes": [96, 80, 70], "generator": own, "recognition": own, "skip": lateral == "all"}
+    pairs = zip(given(LOW, "binary", **graph), given(torch.float32, "binary", **graph), strict=True)
+    for low, full in pairs:
+        assert float((low - full).norm()) <= NEAR * float(full.norm())
+        assert low.ndim < 2 or low.numel() < 4096 or not torch.equal(low, full)  # the control
 
 
 def test_products_are_summed_in_float32() -> None:

@@ -37,6 +37,12 @@ GRAPHS: dict[str, dict[str, Any]] = {
 graphs = pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
 
 
+@pytest.fixture(autouse=True)
+def _blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers of more than two units are drawn in several blocks."""
+    monkeypatch.setattr("nws.models.lateral.BLOCK", 2)
+
+
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 

@@ -172,5 +172,7 @@ def test_half_masks() -> None:
     assert missing["left"] == [[1, 1, 0, 0]] * 3 and missing["right"] == [[0, 0, 1, 1]] * 3
     assert missing["top"] == [[1] * 4, [0] * 4, [0] * 4]
     assert missing["bottom"] == missing["top"][::-1]
+    with pytest.raises(UserError, match="the bottom half of an image of 1x4 pixels is empty"):
+        half_mask((1, 4), "bottom")
     with pytest.raises(UserError, match="left, right, top, bottom or a PNG file, got 'middle'"):
         half_mask((3, 4), "middle")
