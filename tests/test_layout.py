@@ -183,7 +183,6 @@ OTHER = {
     "average/exponential": "memory", "average/tail": "start", "damping/exponential":
     "schedule.final", "damping/linear": "schedule.final", "logger/wandb": "mode",
     "metric/adaptive": "max_rows", "metric/kronecker": "max_rows",
-    "model/deep": "weight_scale visible_bias", "model/published": "units hidden_bias",
     "model/small": "weight_scale visible_bias",
     "model/visible/gaussian": "scale", "model/visible/poisson": "scale",
     "scheduler/linear_warmup": "lr_lambda.warmup_steps", "scheduler/wsd": "lr_lambda.warmup_steps",

@@ -27,19 +27,28 @@ def load_tfd(
     Args:
         root: The folder of downloads.
         fold: Which fold, 0 to 4.
-        split: The training images: `unlabeled`, `train` (the fold's labelled ones) or `both`.
+        split: The training images: `unlabeled`, `train` (the fold's labelled ones) or `both`. With
+            `pooled` all faces are dealt out anew, whatever their folds: a third at random is the
+            test, a tenth of the others validation. `fold` is then the seed of this draw.
         size: The side of an image: 24 (reduced from 48), 48 or 96.
 
     Raises:
         UserError: An option is out of range, or the file is missing or damaged.
     """
-    options = {"fold": (fold, range(FOLDS)), "split": (split, SPLITS), "size": (size, FILE_SIDES)}
+    splits = (*SPLITS, "pooled")
+    options = {"fold": (fold, range(FOLDS)), "split": (split, splits), "size": (size, FILE_SIDES)}
     for option, (value, choices) in options.items():
         one_of(f"data.{option}", value, choices)
     side, size = FILE_SIDES[size], int(size)
     file = find_path("data.root", root) / "TFD" / f"TFD_{side}x{side}.mat"
     images, folds, faces = _read(file, side)
     images, kind = resize(images, (size, size)).flatten(1), folds[:, int(fold)]
+    if split == "pooled":
+        dealt = torch.randperm(len(images), generator=torch.Generator().manual_seed(int(fold)))
+        test, others = dealt.tensor_split([len(dealt) // 3])
+        valid, train = others.tensor_split([1 + len(others) // 10])
+        labels = {"train": faces[train], "valid": faces[valid], "test": faces[test]}
+        return RawImages(images[train], images[valid], images[test], (size, size), labels=labels)
     unlabeled, labeled, valid, test = by_kind = [images[kind == number] for number in range(4)]
     train = torch.cat([unlabeled, labeled]) if split == "both" else by_kind[SPLITS.index(split)]
     kinds = [faces[kind == number] for number in range(4)]

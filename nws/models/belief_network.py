@@ -16,6 +16,8 @@ from nws.errors import one_of
 from nws.models.masks import Mask, Order, check_functions, find_mask, find_order, lateral_layers
 from nws.models.units import NAMED, Units, find_spans
 
+TRUNCATED = 0.879625661  # standard deviation of a normal variable of 1 that stays within 2
+
 
 class Layer(nn.Module):
     """m units with logits a_j = w_j . h + b_j, h the states of the layer's parents.
@@ -51,14 +53,22 @@ class Layer(nn.Module):
         return None if self.mask_with_bias is None else self.mask_with_bias[:, :-1]
 
     @torch.no_grad()
-    def draw_weights_(self, scale: float, rng: torch.Generator | None) -> None:
+    def draw_weights_(
+        self, scale: float, rng: torch.Generator | None, truncated: bool = False
+    ) -> None:
         """Glorot-normal draws, times a scale: their variance is 2 / (fan in + fan out).
 
-        Fans are means over units and over parents, of the weights that no mask hides.
+        Fans are means over units and over parents, of the weights that no mask hides. `truncated`
+        draws are of a normal variable within two of its standard deviations.
         """
         seen = self.weight.numel() if self.mask is None else int(self.mask.sum())
         ends = sum(seen / max(1, size) for size in self.weight.shape)
-        nn.init.normal_(self.weight, std=scale * (2 / max(1, ends)) ** 0.5, generator=rng)
+        std = scale * (2 / max(1, ends)) ** 0.5
+        if truncated:
+            nn.init.trunc_normal_(self.weight, generator=rng)  # from -2 to 2
+            self.weight.mul_(std / TRUNCATED)
+        else:
+            nn.init.normal_(self.weight, std=std, generator=rng)
         if self.mask is not None:
             self.weight.mul_(self.mask)
 

@@ -35,6 +35,7 @@ class HelmholtzMachine(nn.Module):
         units: The family of all layers: "binary" (states 0, 1), "bipolar" (-1, +1), or an object.
         visible: The family of the visible layer, where it is another one.
         weight_scale: Factor on the weights' draws, 0 to 1e6.
+        truncated: Whether draws stay within two standard deviations (with the same variance).
         hidden_bias: First value of the hidden biases, 1e6 at most.
         visible_bias: First value of the visible ones, a number or one for each unit (n_0,).
         generator: Options of the generator alone, as `BeliefNetwork` takes them: `lateral`, and
@@ -62,6 +63,7 @@ class HelmholtzMachine(nn.Module):
         visible_bias: float | Tensor = 0.0, generator: Mapping[str, Any] | None = None,
         recognition: Mapping[str, Any] | None = None, skip: bool = False, mask: Mask | None = None,
         order: Order | None = None, shape: Sequence[int] = (), rng: torch.Generator | None = None,
+        truncated: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
         keep_freed_memory()  # of traces
@@ -86,9 +88,10 @@ class HelmholtzMachine(nn.Module):
         weight_scale = number(
             "model.weight_scale", weight_scale, "from 0 to 1e6", lambda value: 0 <= value <= 1e6
         )
+        one_of("model.truncated", truncated, (True, False))
         biases = [_bias("visible", visible_bias, self.sizes[0]), _bias("hidden", hidden_bias)]
         for edge in self.generator.edges + self.recognition.edges:
-            edge.layer.draw_weights_(weight_scale, rng)
+            edge.layer.draw_weights_(weight_scale, rng, truncated)
             edge.layer.bias.data.copy_(torch.as_tensor(biases[edge.child > 0]))
 
     @property

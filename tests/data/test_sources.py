@@ -230,6 +230,22 @@ def test_tfd_folds_and_splits(tmp_path: Path, options: dict[str, Any], expected:
     assert [data.labels[part].tolist() for part in ("train", "valid", "test")] == expected
 
 
+def test_tfd_may_be_dealt_out_anew(tmp_path: Path) -> None:
+    """A third of all faces is the test, whatever the folds; the fold is the seed."""
+    write_tfd(tmp_path)
+    found = []
+    for fold in (0, 1):
+        data = load(nd.load_tfd, root=tmp_path, split="pooled", fold=fold)
+        images = (data.train, data.valid, data.test)
+        parts = [((each.bytes[:, 0].int() - 10) // 30).tolist() for each in images]
+        assert [len(part) for part in parts] == [4, 1, 2]
+        assert {face for part in parts for face in part} == {*range(7)}
+        assert data.labels is not None
+        assert [data.labels[part].tolist() for part in ("train", "valid", "test")] == parts
+        found.append(parts)
+    assert found[0] != found[1]
+
+
 def test_tfd_is_read_pixel_by_pixel(tmp_path: Path) -> None:
     """Rows stay rows, also where the images are reduced."""
     write_tfd(tmp_path, folds=FOLDS.astype(np.float64))  # may be MATLAB's doubles

@@ -63,7 +63,7 @@ def test_a_preset_takes_two_steps(
     """Every preset, and every algorithm with one of them."""
     monkeypatch.setattr(Settings, "total_steps", lambda self, images: 2)
     once = ("hydra.mode=RUN", "hydra.sweeper.params={}") if "sweep/" in options[0] else ()
-    if options[0].startswith("experiment=benchmark/"):
+    if composed(*options).data.name == "binarized_mnist":
         once = ("data=mnist",)  # files of one's own have not the sums of binarised MNIST
     rest = (f"data.root={data_root}", "trainer.evaluate_every=1000", *TWO_STEPS[1:], *once)
     outcome = command("train.py", *options, *rest)

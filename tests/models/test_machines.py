@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nws.errors import UserError
 from nws.models import HelmholtzMachine, exact_log_likelihood, log_likelihood
+from nws.models.belief_network import TRUNCATED
 from nws.models.sampling import generate, reconstruct
 
 families = pytest.mark.parametrize("units", MIXED.values(), ids=MIXED)
@@ -33,12 +34,22 @@ def test_initial_weights_are_glorot_normal_and_biases_where_asked() -> None:
             assert abs(edge.layer.weight.std() / expected - 1) < STANDARD_ERRORS * error
 
 
+def test_truncated_weights_have_the_variance_of_others_within_two_deviations() -> None:
+    machines = [HelmholtzMachine((300, 200), truncated=cut, rng=seeded(0)) for cut in (False, True)]
+    plain, cut = (machine.generator.layers[0].weight for machine in machines)
+    expected = (2 / 500) ** 0.5
+    edge = 2 * expected / TRUNCATED
+    assert cut.abs().max() <= edge < plain.abs().max()
+    assert abs(cut.std() / expected - 1) < STANDARD_ERRORS / (2 * cut.numel()) ** 0.5
+
+
 NUMBER = "must be a number from"
 BAD: list[tuple[str, list[Any], str]] = [
     ("sizes", [[], [3], [3, 0], [3, 2.5], [3, "2"], [3, True]], r"model\.layers"),
     ("units", ["ternary", None], r"^model\.units must be binary or bipolar, got .*_target_"),
     ("visible", ["ternary", 2], r"^model\.visible must be binary or bipolar, got .*_target_"),
     ("weight_scale", [-0.1, 2e6, math.nan, "1"], rf"model\.weight_scale {NUMBER} 0 to 1e6, got"),
+    ("truncated", [2, "yes"], r"model\.truncated must be one of True, False"),
     ("hidden_bias", [2e6, None, torch.zeros(2)], rf"model\.hidden_bias {NUMBER} -1e6 to 1e6, got"),
     ("visible_bias", [math.nan, torch.zeros(2)], rf"model\.visible_bias {NUMBER} -1e6 to 1e6, got"),
 ]
