@@ -9,7 +9,10 @@ from numbers import Integral, Real
 
 
 class UserError(ValueError):
-    """A mistake a user can mend: the message says what was expected, what came and what to do."""
+    """A mistake a user can mend: the message says what was expected, what came and what to do.
+
+    An option outside the range that its docstring names is one; docstrings do not say so again.
+    """
 
 
 class Diverged(UserError):

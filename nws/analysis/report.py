@@ -34,7 +34,6 @@ from nws.style import COLOURS
 IMAGES = 6  # of each kind and run, at most
 MAX_DIFF = 100_000  # letters of a diff, of which the rest is left out
 HIDDEN = ("command", "overrides", "pid", "best", "last", "git")  # of provenance.json
-DASHES = ("solid", "dash", "dot", "dashdot")
 STEP = re.compile(r"_step_\d+$")
 
 
@@ -64,6 +63,7 @@ def write_report(runs: Sequence[Run], path: Path, *, title: str, command: str) -
         means=means_table(runs, list(frame(runs)["best"]), keys, "best valid, nats"),
         table=pd.concat([table, evaluated.fillna(""), frame(runs)["host"]], axis=1),
         entries=found, kinds=lengths, figures=figures(runs), labels=LABELS,
+        colours=COLOURS[:-1],  # the last, black, is for the page's ink
         style=Markup((folder / "page.css").read_text()), plotly=Markup(get_plotlyjs()),
     ).encode()  # fmt: skip
     write_atomically(path, content)
@@ -143,7 +143,7 @@ def _data_uri(path: Path) -> str:
 
 
 def figures(every: Sequence[Run]) -> dict[str, Any]:
-    """What plotly draws of each view, axis and column: traces, the range of y, what is cut."""
+    """What the page draws of each view, axis and column: lines, the range of y, what is cut."""
     runs = [run for run in every if len(run.metrics)]
     names = dict.fromkeys(name for run in runs for name in run.metrics.dropna(axis=1, how="all"))
     columns = [name for name in names if name not in POSITION]
@@ -163,28 +163,16 @@ def figures(every: Sequence[Run]) -> dict[str, Any]:
 def _figure(
     groups: dict[str, list[Run]], axis: str, column: str, numbers: dict[Path, int]
 ) -> dict[str, Any]:
-    bands, traces = {}, []
+    bands: dict[str, Band] = {}
     for name, group in groups.items():
         with suppress(UserError):  # none of them has the column
             bands[name] = curve(with_column(group, column), axis, column)
-            traces += _traces(name, bands[name], numbers[group[0].path])
+    lines = [
+        {"name": name, "method": numbers[groups[name][0].path], "x": band.index.tolist()}
+        | band.to_dict("list")
+        for name, band in bands.items()
+    ]
     found = scale(bands, column)
     ends = None if found.low is None else [found.low, found.high]
     cut = "; ".join(f"{name} goes to {value:,.4g}" for name, value in found.cut.items())
-    return {"traces": traces, "range": ends, "cut": cut}
-
-
-def _traces(name: str, band: Band, method: int) -> list[dict[str, Any]]:
-    """A line, and the band around it where it is a mean over runs; a method has one colour."""
-    turn, place = divmod(method, len(COLOURS) - 1)  # the last, black, is for the page's ink
-    colour, dash = COLOURS[place], DASHES[turn % len(DASHES)]
-    x, shared = band.index.tolist(), {"name": name, "legendgroup": name}
-    line: Any = {"line": {"color": colour, "dash": dash, "width": 1.8}, "marker": {"size": 5}}
-    line |= {"mode": "lines+markers" if len(band) < 13 else "lines"}
-    traces = [shared | line | {"x": x, "y": band["mean"].tolist()}]
-    if band["deviation"].any():
-        around = [*(band["mean"] - band["deviation"]), *(band["mean"] + band["deviation"])[::-1]]
-        area: Any = {"fill": "toself", "fillcolor": colour + "2e", "line": {"width": 0}}
-        area |= {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
-        traces.append(shared | area | {"x": x + x[::-1], "y": around})
-    return traces
+    return {"lines": lines, "range": ends, "cut": cut}

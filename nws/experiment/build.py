@@ -73,9 +73,6 @@ class Settings:
         evaluation_points: Validation images used; None for all.
         precision: Of products: "float32"; "tf32", which is that of the tensor cores of a GPU;
             "bfloat16" of those with states, summed in float32; or "auto", that on a fast CPU.
-
-    Raises:
-        UserError: For a value that is out of range.
     """
 
     epochs: float = 100

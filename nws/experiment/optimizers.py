@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import torch
@@ -108,20 +109,18 @@ def restore(
         groups = optimizer.state_dict()["param_groups"]
         saved["param_groups"] = [group | counts for group in groups]
     if state["optimizer_class"] == title(optimizer):
-        _check_gathered(optimizer, saved)
         optimizer.load_state_dict(saved)
+        _check_gathered(optimizer)
         for each in optimizer.state.values():  # on the device each step of NAdam would wait for it
             if "mu_product" in each and not optimizer.defaults.get("capturable"):
                 each["mu_product"] = each["mu_product"].cpu()
 
 
-def _check_gathered(optimizer: Optimizer, saved: dict[str, Any]) -> None:
+def _check_gathered(optimizer: Optimizer) -> None:
     """Raise `ValueError` where a fused step would read beyond what an optimizer has gathered."""
-    numbers = [number for group in saved["param_groups"] for number in group["params"]]
-    parameters = [each for group in optimizer.param_groups for each in group["params"]]
-    fused = [group.get("fused") for group in optimizer.param_groups for _ in group["params"]]
-    for number, parameter, checks in zip(numbers, parameters, fused, strict=True):
-        for name, each in saved["state"].get(number, {}).items():
+    fused = [group["params"] for group in optimizer.param_groups if group.get("fused")]
+    for parameter in chain.from_iterable(fused):
+        for name, each in optimizer.state.get(parameter, {}).items():
             expected = () if name == "step" else parameter.shape
-            if checks and isinstance(each, Tensor) and each.shape != expected:
+            if isinstance(each, Tensor) and each.shape != expected:
                 raise ValueError(f"{name} of the optimizer does not fit its parameter")

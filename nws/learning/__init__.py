@@ -6,12 +6,6 @@ from nws.learning.step import StepResult, WakeSleep
 from nws.learning.weighting import importance, tempered, uniform
 
 __all__ = [
-    "NaturalMetric",
-    "RowOptions",
-    "Rule",
-    "StepResult",
-    "WakeSleep",
-    "importance",
-    "tempered",
+    "NaturalMetric", "RowOptions", "Rule", "StepResult", "WakeSleep", "importance", "tempered",
     "uniform",
-]
+]  # fmt: skip

@@ -39,9 +39,6 @@ def estimate_noise(gradients: Tensor, size: int) -> GradientNoise:
     Args:
         gradients: One for each batch, (M, P), M at least 2.
         size: Data points in each batch.
-
-    Raises:
-        UserError: For less than 2 gradients, which have no variance.
     """
     count = len(gradients)
     if count < 2:
@@ -66,9 +63,6 @@ def gradient_noise(
         rule: Whose gradients these are.
         batches: Data in [0, 1], two or more of the same size, (B, n_0) each.
         rng: Generator of the draws.
-
-    Raises:
-        UserError: For one batch alone.
     """
     learner = WakeSleep(*copy.deepcopy((machine, rule)), rng)  # the weighting may have a state
     found: dict[str, list[Tensor]] = {each.name: [] for each in learner.machine.networks}

@@ -34,9 +34,6 @@ class RowOptions:
         max_rows: At most so many rows a layer, evenly spaced; None for all.
         refresh_every: Steps between updates of the metric.
         max_kl: Trust region: half the squared Fisher length of a step, in nats; None for no bound.
-
-    Raises:
-        UserError: For other choices, and numbers that are out of range.
     """
 
     generator_rows: str = "model"

@@ -18,11 +18,8 @@ Weighting = Callable[[Tensor, Tensor], Weights]
 def tempered(log_p: Tensor, log_q: Tensor, exponent: float = 1.0) -> Weights:
     """softmax_k(exponent (log p - log q)), for both networks.
 
-    Exponent 0 is `uniform`, 1 is `importance`, 1/2 is importance sampling from the geometric mean
-    of p and q (Bornschein et al. 2016).
-
-    Raises:
-        UserError: For an exponent that is not a number of at least 0.
+    The exponent is at least 0: 0 is `uniform`, 1 is `importance`, 1/2 is importance sampling from
+    the geometric mean of p and q (Bornschein et al. 2016).
 
     Examples:
         >>> tempered(torch.zeros(1, 2), torch.zeros(1, 2))[0]

@@ -32,9 +32,6 @@ def generate(
         rng: Generator of the draws.
         probabilities: Whether to return the expected pixels given h^1 ~ p, or draws of them. Of a
             lateral layer they are expected given the pixels that were drawn before, too.
-
-    Raises:
-        UserError: For a count below 1.
     """
     trace = machine.dream(positive_int("count", count), rng)
     return (trace.pixel_means if probabilities else trace.pixels).clone()

@@ -153,10 +153,7 @@ class Scaled(Units):
     """Units whose values are data divided by a scale; other layers see the data themselves.
 
     Args:
-        scale: Data of one unit of y.
-
-    Raises:
-        UserError: Unless the scale is a number from 1e-6 to 1e6.
+        scale: Data of one unit of y, 1e-6 to 1e6.
     """
 
     def __init__(self, scale: float = 1.0) -> None:

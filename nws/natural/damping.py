@@ -95,9 +95,6 @@ class LevenbergMarquardt(Damping):
         factor: Between 0 and 1.
         minimum: Least alpha.
         maximum: Largest alpha.
-
-    Raises:
-        UserError: For numbers that are out of range.
     """
 
     def __init__(

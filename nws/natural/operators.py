@@ -195,18 +195,15 @@ class UnitFisher(CurvatureOperator):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(m, d): units and parents with the bias."""
         return self.curvature.shape[1], self.inputs.shape[1]
 
     @property
     def rows(self) -> int:
-        """n."""
         return len(self.inputs)
 
     @property
     def finite(self) -> bool:
-        """Whether inputs and curvature are: both are in their mean (synchronises)."""
-        return math.isfinite(float(self.shared.mean.sum()))
+        return math.isfinite(float(self.shared.mean.sum()))  # both are in it
 
     def matmul(self, vectors: Tensor) -> Tensor:
         """F_j v_j for all units at once: (m, d) from V (m, d).
@@ -218,7 +215,6 @@ class UnitFisher(CurvatureOperator):
         return found if self.mask is None else found.mul_(self.mask)
 
     def diagonal(self) -> Tensor:
-        """The diagonals of all blocks: (m, d)."""
         return self.curvature.T @ self.inputs.square()
 
     def blocks(self, units: slice = slice(None)) -> Tensor:
@@ -250,7 +246,6 @@ class UnitFisher(CurvatureOperator):
         return replace(self, inputs=inputs, curvature=curvature)
 
     def with_rows(self) -> "UnitFisher":
-        """Itself."""
         return self
 
 

@@ -47,9 +47,6 @@ class SharedPreconditioner(Preconditioner):
     Args:
         rank: r, eigenpairs kept next to the mean. 15 and the mean make 16 columns.
         every: Updates between refreshes of the eigenpairs.
-
-    Raises:
-        UserError: For numbers that are out of range.
     """
 
     def __init__(self, rank: int = 15, every: int = 20) -> None:

@@ -98,13 +98,12 @@ def test_all_is_in_the_page(command: Command, reported: Path) -> None:
     figures = figures_of(page)
     assert list(figures) == ["mean ± deviation over seeds", "each run"]
     runs = figures["each run"]["seconds"]["valid/log_likelihood"]
-    assert len(runs["traces"]) == 7 and runs["traces"][5]["x"] == [0, 2, 4]
-    assert runs["traces"][5]["y"] == [-40, -23.8, -22.8]
+    assert len(runs["lines"]) == 7 and runs["lines"][5]["x"] == [0, 2, 4]
+    assert runs["lines"][5]["mean"] == [-40, -23.8, -22.8]
     assert runs["range"][0] > -100 and "-9e+09" in runs["cut"]  # it flattens no other
     means = figures["mean ± deviation over seeds"]["epoch"]["valid/log_likelihood"]
-    line, band = means["traces"][2:4]
-    assert line["y"][-1] == pytest.approx(-22.9) and band["fill"] == "toself"
-    assert band["y"][2:4] == pytest.approx([-23.0, -22.8])
+    assert means["lines"][1]["mean"][-1] == pytest.approx(-22.9)
+    assert means["lines"][1]["deviation"][-1] == pytest.approx(0.1)
     images = re.findall(r'<img src="([^"]+)"', page)
     assert len(images) == 12 and "generated_step_0000020" in shown
     with picture(images[3]) as image:  # run 1, step 20
@@ -127,8 +126,8 @@ def test_nothing_is_loaded_and_hostile_names_are_text(command: Command, reported
     assert sources and all(each.startswith(("data:", "#")) for each in sources)
     assert not re.search(r"https?://|@import|url\(", own)
     assert "<img src=x" not in page and "<i>" not in page
-    # The scripts of the page are its own: figures, labels, plotly, and the code.
-    assert page.count("</script>") == 4 == len(re.findall(r"<script[ >]", own)) + 2
+    # The scripts of the page are its own: figures, labels, colours, plotly, and the code.
+    assert page.count("</script>") == 5 == len(re.findall(r"<script[ >]", own)) + 2
     assert words(page).count(HOSTILE) >= 3 and "{{7*7}}" in json.dumps(figures_of(page))
 
 

@@ -31,9 +31,6 @@ class Average(Callback):
     Attributes:
         machine: A machine with the averaged weights; None before the run starts.
         count: Steps in the average; 0 before its start.
-
-    Raises:
-        UserError: For a memory below 1, or a start that is not at least 0 and below 1.
     """
 
     def __init__(self, memory: float | None = None, start: float = 0.0) -> None:
@@ -54,7 +51,6 @@ class Average(Callback):
             self.machine.load_state_dict(self._saved)
 
     def after_step(self, trainer: Trainer) -> None:
-        """Take in the weights after a step. It does not wait for the device."""
         if trainer.step <= self.after * trainer.total_steps or self.machine is None:
             self.count = 0  # a longer run may move the start
             return
@@ -66,7 +62,6 @@ class Average(Callback):
         mix(*([each.detach() for each in part] for part in pair), self.count)
 
     def row(self, trainer: Trainer) -> Row:
-        """The evaluation of the average, once there is one."""
         if not self.count or self.machine is None:
             return {}
         found = trainer.validate(self.machine)

@@ -15,9 +15,6 @@ class Divergence(Callback):
 
     Args:
         every: Steps between looks at the losses; each of them waits for the device.
-
-    Raises:
-        UserError: For an interval below 1.
     """
 
     def __init__(self, every: int = 50) -> None:

@@ -14,10 +14,7 @@ class Images(Callback):
 
     Args:
         every: Epochs between image grids, which may be a fraction; null for none.
-        count: Images of a grid of generated ones; half as many are reconstructed.
-
-    Raises:
-        UserError: For an interval that is not above 0, or less than 2 images.
+        count: Images of a grid of generated ones, at least 2; half as many are reconstructed.
     """
 
     shows = True

@@ -15,9 +15,6 @@ class NoiseScale(Callback):
 
     Args:
         batches: How many of them, at least 2; null for no column.
-
-    Raises:
-        UserError: For another number.
     """
 
     def __init__(self, batches: int | None = None) -> None:

@@ -11,9 +11,6 @@ class Patience(Callback):
 
     Args:
         evaluations: How many; null for no such end.
-
-    Raises:
-        UserError: For a number below 1.
     """
 
     def __init__(self, evaluations: int | None = None) -> None:

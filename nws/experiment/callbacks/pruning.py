@@ -18,9 +18,6 @@ class Pruning(Callback):
     Args:
         evaluations: Those of a run before it may end; null for no such end.
         runs: Others that have come as far, at least.
-
-    Raises:
-        UserError: For a number below 1.
     """
 
     def __init__(self, evaluations: int | None = None, runs: int = 4) -> None:

@@ -16,9 +16,6 @@ class WandbLogger(Callback):
     Args:
         mode: `offline`, `online` or `disabled`.
         **options: Other arguments of `wandb.init`, such as `project`.
-
-    Raises:
-        UserError: For another mode.
     """
 
     shows = True

@@ -89,9 +89,6 @@ class Adaptive(Metric):
         memory: Of the parents' second moment, in steps; 1 for the newest rows alone.
         mean_memory: Of M, in steps; 1 for the newest gradient alone. 10 is a beta of 0.9 in Adam.
         square_memory: Of V, in steps; 20 is a beta of 0.95.
-
-    Raises:
-        UserError: For numbers that are out of range.
     """
 
     def __init__(
@@ -110,7 +107,6 @@ class Adaptive(Metric):
         self._moments: list[Tensor] = []  # M and V
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
-        """Take in the rows of each layer where they are due, and alpha."""
         self._scale = 1 / (1 + alpha)
         if self._step % self.refresh_every == 0:
             check_rows(rows, alpha, waits=True)

@@ -19,9 +19,6 @@ class Diagonal(Metric):
     Args:
         memory: In updates of the metric, which are `metric.refresh_every` steps apart; 1 for the
             newest rows alone.
-
-    Raises:
-        UserError: For a memory below 1.
     """
 
     def __init__(self, memory: int = 50) -> None:

@@ -19,9 +19,6 @@ class Fisher(Metric):
         solver: Makes the solver of one layer.
         memory: Updates whose rows make the matrix, all alike: the newest, and those before it.
 
-    Raises:
-        UserError: For a memory below 1.
-
     Examples:
         >>> rows = Rows(torch.ones(4, 3), torch.full((4, 2), 0.25), lambda: torch.zeros(4, 2))
         >>> metric = Fisher()
@@ -64,11 +61,9 @@ class Fisher(Metric):
             solver.factor(UnitFisher(inputs, curvature, *layer), alpha)
 
     def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """(F_j + alpha I)^{-1} g_j, (m, d) for each layer."""
         return [solver.solve(g) for solver, g in zip(self.solvers, gradients, strict=True)]
 
     def check(self) -> None:
-        """Raise `UserError` for what a solver has found on a device since (synchronises there)."""
         for solver in self.solvers:
             solver.check()
 
@@ -86,7 +81,6 @@ class Fisher(Metric):
         return state | ({"past": self._past} if self.memory > 1 else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
         states = state["solvers"]
         self.solvers = self.solvers or [self._make_solver() for _ in states]
         if self.memory > 1:

@@ -34,9 +34,6 @@ class Kronecker(Metric):
         rank: r, at most, at least 0; "full" for all eigenpairs.
         refresh_every: Steps between rows that the covariance takes in, at least 1.
 
-    Raises:
-        UserError: For numbers that are out of range.
-
     Examples:
         >>> metric = Kronecker(memory=50, rank=15)
         >>> metric.update([Rows(torch.ones(4, 3), torch.full((4, 2), 0.25))], torch.tensor(1.0))
@@ -73,7 +70,6 @@ class Kronecker(Metric):
         self._inverses.change(bases)
 
     def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """(F_j + alpha I)^{-1} g_j, (m, d) for each layer."""
         return self._inverses(gradients)
 
     def precondition_(

@@ -38,9 +38,6 @@ class ConjugateGradient(IterativeSolver):
 
     Attributes:
         used_iterations: Of the last solve.
-
-    Raises:
-        UserError: For numbers that are out of range.
     """
 
     def __init__(
@@ -63,7 +60,6 @@ class ConjugateGradient(IterativeSolver):
         self._count = 0  # iterations that the last measured solve needed; 0: the next one measures
 
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
-        """Take in a layer's operator and alpha; `UserError` where they cannot be used."""
         refreshes = self._age % self.every == 0
         check_system(operator, damping, waits=refreshes)
         super().factor(operator, damping)
@@ -124,13 +120,11 @@ class ConjugateGradient(IterativeSolver):
             )  # fmt: skip
 
     def state_dict(self) -> State:
-        """Age, number of iterations, preconditioner."""
         own = self.precondition.state_dict()
         state = {"age": torch.tensor(self._age), "count": torch.tensor(self._count)}
         return state | {f"{PREFIX}{key}": value for key, value in own.items()}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state."""
         self._age, self._count = int(state["age"]), int(state["count"])
         own = {k.removeprefix(PREFIX): v for k, v in state.items() if k.startswith(PREFIX)}
         self.precondition.load_state_dict(own)

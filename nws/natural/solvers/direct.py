@@ -25,9 +25,6 @@ class DirectSolver(Solver):
 
     Args:
         max_bytes: Memory to work in, in bytes, at least 1.
-
-    Raises:
-        UserError: For numbers that are out of range.
     """
 
     _keeps = False  # whether factors are held in any case
@@ -39,7 +36,6 @@ class DirectSolver(Solver):
         self._singular: Tensor | bool = False  # whether a block was, on a device
 
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
-        """Factor each unit's block, in chunks; `UserError` where one is singular."""
         self._fisher, self._damping = operator.with_rows(), damping.clone()
         if self._fisher.mask is not None and not self.masks:
             what = f"{type(self).__name__} has no form for units that see some parents alone"
@@ -112,7 +108,6 @@ class Woodbury(DirectSolver):
     """
 
     def side(self, n: int, d: int) -> int:
-        """n."""
         return n
 
     def _factor(self, units: slice) -> Tensor:
@@ -139,9 +134,6 @@ class ShermanMorrison(DirectSolver):
     Args:
         max_bytes: Memory to work in, in bytes, at least 1.
         forgetting: f, at least 0 and below 1; 0 for the newest rows alone.
-
-    Raises:
-        UserError: For numbers that are out of range.
     """
 
     def __init__(self, max_bytes: int = 2**30, forgetting: float = 0.0) -> None:
