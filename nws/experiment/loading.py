@@ -82,12 +82,9 @@ class LoadedRun:
 
 
 def load_run(
-    path: str | Path,
-    checkpoint: str = "best",
-    weights: str = "plain",
-    device: str | torch.device = "auto",
-    trust: Sequence[str] = (),
-) -> LoadedRun:
+    path: str | Path, checkpoint: str = "best", weights: str = "plain",
+    device: str | torch.device = "auto", trust: Sequence[str] = (),
+) -> LoadedRun:  # fmt: skip
     """Return a trained run.
 
     Args:
@@ -175,12 +172,9 @@ def named_rule(name: str, **options: Any) -> Rule:
 
 
 def natural_metrics(
-    machine: HelmholtzMachine,
-    metric: str = "kronecker",
-    damping: float = 0.2,
-    solver: str = "pcg",
+    machine: HelmholtzMachine, metric: str = "kronecker", damping: float = 0.2, solver: str = "pcg",
     **options: Any,
-) -> list[NaturalMetric]:
+) -> list[NaturalMetric]:  # fmt: skip
     """Return a metric for each of a machine's networks, for `WakeSleep(..., metrics)`.
 
     Args:

@@ -71,12 +71,9 @@ class NaturalMetric:
     """
 
     def __init__(
-        self,
-        network: BeliefNetwork,
-        metric: Metric,
-        damping: Damping,
+        self, network: BeliefNetwork, metric: Metric, damping: Damping,
         options: RowOptions | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.network, self.metric = network, metric
         self.options = options or RowOptions()
         self.damping = damping.to(next(network.parameters()))

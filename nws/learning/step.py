@@ -88,13 +88,9 @@ class WakeSleep:
     """
 
     def __init__(
-        self,
-        machine: HelmholtzMachine,
-        rule: Rule,
-        rng: torch.Generator,
-        metrics: Sequence[NaturalMetric] = (),
-        precision: torch.dtype | None = None,
-    ) -> None:
+        self, machine: HelmholtzMachine, rule: Rule, rng: torch.Generator,
+        metrics: Sequence[NaturalMetric] = (), precision: torch.dtype | None = None,
+    ) -> None:  # fmt: skip
         self.machine, self.rule, self.rng, self.metrics = machine, rule, rng, tuple(metrics)
         self.precision = precision
         weights = sum(each.numel() for each in machine.parameters())

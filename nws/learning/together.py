@@ -30,13 +30,9 @@ def own_points(x: Tensor, rng: torch.Generator | None) -> tuple[Tensor, Rng]:
 
 
 def log_sums(
-    machine: HelmholtzMachine,
-    x: Tensor,
-    samples: int,
-    rng: torch.Generator | None,
-    exponents: Sequence[float],
-    max_rows: int,
-) -> Tensor:
+    machine: HelmholtzMachine, x: Tensor, samples: int, rng: torch.Generator | None,
+    exponents: Sequence[float], max_rows: int,
+) -> Tensor:  # fmt: skip
     """`nws.models.likelihood.log_sums` of data points that the processes share.
 
     With it `nws.models.log_likelihood` finds in all processes what it finds in one.

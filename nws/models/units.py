@@ -12,10 +12,12 @@ A fifth family is one file with a subclass of `Units`; see nws/models/gaussian.p
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import groupby
+from math import nan
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.func import grad
 
 from nws.errors import UserError, number
 from nws.models.noise import fill_uniform
@@ -220,19 +222,13 @@ def check_units(units: Units) -> None:
             unwritten.
     """
     name, logits = type(units).__name__, torch.linspace(-2, 2, 9, dtype=torch.float64)
-    with torch.enable_grad():
-        leaf = logits.clone().requires_grad_()
-        a = units.log_partition(leaf)
-        first = torch.autograd.grad(a.sum(), leaf, create_graph=True)[0]
-        second = torch.zeros_like(leaf)
-        if first.requires_grad:
-            second = torch.autograd.grad(first.sum(), leaf)[0]
-    out = torch.full_like(logits, torch.nan)
-    mean = units.mean(logits)
+    slope = grad(lambda at: units.log_partition(at).sum())
+    second = grad(lambda at: slope(at).sum())(logits)
+    a, mean, out = units.log_partition(logits), units.mean(logits), torch.full_like(logits, nan)
     units.mean(logits, out=out)
     pairs = {
-        "log_partition must be finite for every real logit": (a.detach() * 0, logits * 0),
-        "mean must be the derivative of log_partition": (mean, first.detach()),
+        "log_partition must be finite for every real logit": (a * 0, logits * 0),
+        "mean must be the derivative of log_partition": (mean, slope(logits)),
         "mean must write its result to out where it is given": (out, mean),
         "curvature must be the second derivative of log_partition": (units.curvature(mean), second),
         "link must be the inverse of mean": (units.link(mean), logits),

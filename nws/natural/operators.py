@@ -56,19 +56,14 @@ class Rows:
     """
 
     def __init__(
-        self,
-        inputs: Lazy,
-        curvature: Lazy,
-        squared_errors: Callable[[], Tensor] = lambda: _no_errors(),
-        name: str = "layer",
-        weights: Lazy | None = None,
-        means: Callable[[], tuple[Tensor, Tensor]] | None = None,
-        mask: Tensor | None = None,
+        self, inputs: Lazy, curvature: Lazy, squared_errors: Callable[[], Tensor] | None = None,
+        name: str = "layer", weights: Lazy | None = None,
+        means: Callable[[], tuple[Tensor, Tensor]] | None = None, mask: Tensor | None = None,
         low: torch.dtype | None = None,
-    ) -> None:
-        self.name, self.squared_errors, self.mask, self.low = name, squared_errors, mask, low
+    ) -> None:  # fmt: skip
+        self.name, self.mask, self.low = name, mask, low
         self._inputs, self._curvature, self._weights = inputs, curvature, weights
-        self._means = means
+        self._squared_errors, self._means = squared_errors, means
 
     @cached_property
     def inputs(self) -> Tensor:
@@ -79,6 +74,12 @@ class Rows:
     def curvature(self) -> Tensor:
         """S (n, m), w_k A''(a_kj)."""
         return _make(self._curvature)
+
+    def squared_errors(self) -> Tensor:
+        """w_k (y_kj - A'(a_kj))^2, (n, m); `UserError` where the rows have none."""
+        if self._squared_errors is None:
+            raise UserError("these rows have no squared_errors, which the empirical metric needs")
+        return self._squared_errors()
 
     @cached_property
     def weights(self) -> Tensor:
@@ -103,10 +104,6 @@ class Rows:
 
 def _make(value: Lazy) -> Tensor:
     return value if isinstance(value, Tensor) else value()
-
-
-def _no_errors() -> Tensor:
-    raise UserError("these rows have no squared_errors, which the empirical metric needs")
 
 
 class CurvatureOperator(ABC):

@@ -41,14 +41,10 @@ class ConjugateGradient(IterativeSolver):
     """
 
     def __init__(
-        self,
-        iterations: int | None = None,
-        accuracy: float = 1e-2,
-        tolerance: float = 0.0,
-        rank: int = 15,
-        preconditioner_every: int = 20,
+        self, iterations: int | None = None, accuracy: float = 1e-2, tolerance: float = 0.0,
+        rank: int = 15, preconditioner_every: int = 20,
         preconditioner: Preconditioner | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if iterations is not None:
             iterations = positive_int("solver.iterations", iterations)
         self.iterations = iterations
