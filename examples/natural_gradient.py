@@ -8,12 +8,13 @@ import argparse
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 from supervised.methods import METHODS
 from supervised.report import epochs_of, figure, markdown, scores_of, table
-from supervised.search import compare
+from supervised.search import compare, search
 from supervised.tasks import TASKS
 
 from nws.errors import UserError, positive_int
@@ -32,6 +33,11 @@ def read_arguments() -> argparse.Namespace:
     add("--seeds", type=int, default=3, help="of the results, from 0 (default 3)")
     add("--epochs", type=int, help="of each run (default: those of the task)")
     add("--limit", type=int, default=40, help="settings in a search, at most (default 40)")
+    add("--search-seeds", type=int, default=3, help="of each of them, at most 3 (default 3)")
+    add(
+        "--start", type=float, nargs=2, metavar=("RATE", "DAMPING"),
+        help="of the searches of natural methods (default: 0.5 0.03)",
+    )  # fmt: skip
     add("--quick", action="store_true", help="little data, one seed: does everything run?")
     add(
         "--root", type=Path, default=Path(os.environ.get("NWS_DATA_ROOT", "data")),
@@ -60,7 +66,9 @@ def main() -> None:
     if arguments.epochs is not None:
         task = replace(task, epochs=positive_int("--epochs", arguments.epochs))
     folder: Path = arguments.output / task.name
-    results, searches = compare(task, folder / "runs", methods, seeds, limit)
+    tries = positive_int("--search-seeds", arguments.search_seeds)
+    look = partial(search, limit=limit, seeds=tries, start=arguments.start)
+    results, searches = compare(task, folder / "runs", methods, seeds, look)
     found = table(task, results)
     files = {
         "results.csv": epochs_of(results).to_csv(index=False).encode(),

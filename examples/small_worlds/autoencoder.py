@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
+from torch.func import hessian, jacrev
 
 from nws.geometry import descend, euclidean, pullback
 from nws.geometry.metrics import Metric
@@ -18,13 +19,14 @@ from small_worlds import drawing, first
 
 INPUTS = torch.tensor([-0.5, 0.25, 0.5, 1.0, 1.5], dtype=torch.float64)
 START = torch.tensor([-0.2, 2.4], dtype=torch.float64)  # (w, b)
-RATES, DAMPINGS = (0.1, 0.5, 1.0), (1.0, 0.01)
-#: the four paths that are drawn: kind, rate, damping
+RATES = (0.1, 0.5, 1.0)
+DAMPING = 0.01  # of all metrics
+#: the four paths at each rate; later ones lie above
 PATHS = {
-    ("plain", 0.1, 0.0): drawing.PLAIN,
-    ("natural", 1.0, 1.0): drawing.THIRD,
-    ("natural", 0.5, 0.01): drawing.NATURAL,
-    ("natural", 0.1, 0.01): drawing.FOURTH,
+    "covariance": drawing.FOURTH,
+    "plain": drawing.PLAIN,
+    "Newton": drawing.THIRD,
+    "natural": drawing.NATURAL,
 }
 
 
@@ -39,17 +41,38 @@ def error(parameters: Tensor) -> Tensor:
     return (outputs(parameters) - INPUTS / len(INPUTS) ** 0.5).square().sum(-1) / 2
 
 
+def kl_from_start(parameters: Tensor) -> Tensor:
+    """KL(start | parameters) of the Gaussian outputs, the mean over the inputs in nats: (...,)."""
+    return (outputs(parameters) - outputs(START)).square().sum(-1) / 2
+
+
+def covariance(parameters: Tensor) -> Tensor:
+    """The centred covariance of the gradients of the inputs' errors: (2, 2)."""
+
+    def errors(parameters: Tensor) -> Tensor:
+        return (outputs(parameters) * len(INPUTS) ** 0.5 - INPUTS).square() / 2
+
+    gradients = jacrev(errors)(parameters)
+    return torch.cov(gradients.mT, correction=0)
+
+
+METRICS: dict[str, Metric] = {
+    "plain": euclidean, "natural": pullback(outputs), "Newton": hessian(error),
+    "covariance": covariance,
+}  # fmt: skip
+
+
 @cache
-def path(kind: str, rate: float, damping: float) -> Tensor:
-    """Descent from START, plain or natural, 110 / rate steps: (steps + 1, 2)."""
-    metric: Metric = pullback(outputs) if kind == "natural" else euclidean
-    return descend(error, metric, START, rate, round(110 / rate), damping)
+def path(kind: str, rate: float, damping: float = DAMPING) -> Tensor:
+    """Descent from START in a metric, 110 / rate steps: (steps + 1, 2). Plain has no damping."""
+    damping = 0.0 if kind == "plain" else damping
+    return descend(error, METRICS[kind], START, rate, round(110 / rate), damping)
 
 
 @cache
 def least() -> float:
     """The least error, at the end of natural descent."""
-    return float(error(path("natural", 0.5, 0.01)[-1]))
+    return float(error(path("natural", 0.5)[-1]))
 
 
 def steps_until(points: Tensor, bound: float = 1e-3) -> int:
@@ -61,11 +84,15 @@ def steps_until(points: Tensor, bound: float = 1e-3) -> int:
 def facts() -> dict[str, float]:
     """The numbers of docs/worlds/autoencoder.md."""
     found = {"error at the start": float(error(START)), "least error": least()}
+    found["KL of the least error from the start"] = float(kl_from_start(path("natural", 0.5)[-1]))
+    found["last error, Newton, rate 0.5"] = float(error(path("Newton", 0.5)[-1]))
+    for kind in ("natural", "covariance"):
+        found[f"KL of the first step, {kind}, rate 0.1"] = float(kl_from_start(path(kind, 0.1)[1]))
     for rate in RATES:
-        found[f"steps, plain, rate {rate:g}"] = steps_until(path("plain", rate, 0.0))
-        for damping in DAMPINGS:
-            steps = steps_until(path("natural", rate, damping))
-            found[f"steps, natural, rate {rate:g}, damping {damping:g} I"] = steps
+        found[f"steps, plain, rate {rate:g}"] = steps_until(path("plain", rate))
+        found[f"steps, natural, rate {rate:g}"] = steps_until(path("natural", rate))
+        identity = path("natural", rate, 1.0)
+        found[f"steps, natural, rate {rate:g}, damping 1 I"] = steps_until(identity)
     return found
 
 
@@ -73,25 +100,22 @@ def facts() -> dict[str, float]:
 
 
 def draw() -> Figure:
-    """The paths over (w, b), and the error by steps."""
-    figure = drawing.new_figure(6.8, 3.3)
-    left, right = figure.subplots(1, 2)
+    """The paths over (w, b), and the KL divergence from the start by steps, at each rate."""
+    figure = drawing.new_figure(7.2, 5.0)
+    axes = figure.subplots(2, 3, sharey="row")
     levels = np.concatenate([[0.0, 0.02], np.geomspace(0.028, 4, 17)])
-    drawing.surface(left, error, (-1.1, 2.0), (-1.5, 3.0), levels)
-    names = {}
-    for (kind, rate, damping), style in PATHS.items():
-        points = path(kind, rate, damping)
-        drawing.line(left, points, style, arrow=0.35)
-        gap = error(points) - least()
-        shown = int((gap > 1e-6).sum())
-        right.plot(np.arange(1, shown + 1), gap[:shown], **style)
-        text = f", damping {damping:g} I".replace(" 1 I", " I") if damping else ""
-        names[f"{kind}, rate {rate:g}{text}"] = style
-    drawing.dot(left, START)
-    drawing.star(left, path("natural", 0.5, 0.01)[-1])
-    left.set(xlabel="w", ylabel="b", title="paths on the error surface")
-    right.set(xscale="log", yscale="log", xlabel="step", ylabel="error above the least one")
-    right.set(title="error by steps", ylim=(1e-6, 1))
-    right.grid(True)
-    drawing.legend(figure, names, 2)
+    for upper, lower, rate in zip(*axes, RATES, strict=True):
+        drawing.surface(upper, error, (-1.9, 2.0), (-1.5, 3.4), levels)
+        for kind, style in PATHS.items():
+            points = path(kind, rate)
+            drawing.line(upper, points, style, arrow=0.35)
+            lower.plot(np.arange(1, len(points)), kl_from_start(points[1:]), **style)
+        drawing.dot(upper, START)
+        drawing.star(upper, path("natural", 0.5)[-1])
+        upper.set(xlabel="w", title=f"rate {rate:g}")
+        lower.set(xscale="log", yscale="log", xlabel="step", ylim=(1e-3, 10))
+        lower.grid(True)
+    axes[0][0].set_ylabel("b")
+    axes[1][0].set_ylabel("KL from the start (nats)")
+    drawing.legend(figure, PATHS)
     return figure

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 
 from nws.errors import UserError
 from nws.natural import NaturalGradient
@@ -64,8 +66,7 @@ def train(task: Task, settings: Settings) -> Run:
     torch.manual_seed(settings.seed)
     model = task.model()
     draws = torch.Generator().manual_seed(settings.seed)
-    natural = settings.damping is not None
-    update = (_natural if natural else _first_order)(task, model, settings, draws)
+    update = updates(task, model, settings, draws)
     inputs, targets = task.train
     rows, seconds = [_evaluate(task, model, 0, 0.0)], 0.0
     for epoch in range(1, task.epochs + 1):
@@ -84,26 +85,41 @@ def train(task: Task, settings: Settings) -> Run:
     return {"settings": asdict(settings), "epochs": task.epochs, "rows": rows}
 
 
-def _natural(task: Task, model: nn.Module, settings: Settings, draws: torch.Generator) -> Update:
+def updates(task: Task, model: nn.Module, settings: Settings, draws: torch.Generator) -> Update:
+    """What takes a step with a method, and sets the rate of the next one."""
+    natural = settings.damping is not None
+    optimizer, step = (_natural if natural else _first_order)(task, model, settings, draws)
+    scheduler = LambdaLR(optimizer, task.schedule)
+
+    def update(inputs: Tensor, targets: Tensor) -> None:
+        step(inputs, targets)
+        scheduler.step()
+
+    return update
+
+
+def _natural(
+    task: Task, model: nn.Module, settings: Settings, draws: torch.Generator
+) -> tuple[Optimizer, Update]:
     method = METHODS[settings.method]
     optimizer = NaturalGradient(
         model, task.family, lr=settings.lr, damping=settings.damping or 0.0, metric=method.metric
     )
     pool = task.train[0] if method.rows == "other" else task.unlabelled
-    if method.rows == "same":
-        return optimizer.step
 
     def step(inputs: Tensor, targets: Tensor) -> object:
+        if method.rows == "same":
+            return optimizer.step(inputs, targets)
         drawn = torch.randint(len(pool), (task.batch,), generator=draws)
         return optimizer.step(inputs, targets, pool[drawn])
 
-    return step
+    return optimizer, step
 
 
 def _first_order(
     task: Task, model: nn.Module, settings: Settings, draws: torch.Generator
-) -> Update:
-    optimizer: torch.optim.Optimizer
+) -> tuple[Optimizer, Update]:
+    optimizer: Optimizer
     if settings.method == "adam":
         optimizer = torch.optim.Adam(model.parameters(), settings.lr)
     else:
@@ -114,7 +130,7 @@ def _first_order(
         task.family.loss(model(inputs), targets).mean().backward()
         return optimizer.step()
 
-    return step
+    return optimizer, step
 
 
 @torch.no_grad()

@@ -19,6 +19,7 @@ AVERAGED = 3  # last epochs whose mean decides
 COARSE, FINE, DAMPING = 2.0, math.sqrt(2), 3.0  # factors of the rate, and of the damping
 
 Get = Callable[[Settings], Run]
+Search = Callable[[Get, str], tuple[Settings, list[Run]]]
 
 
 def kept_run(task: Task, folder: Path, settings: Settings) -> Run:
@@ -62,7 +63,10 @@ def score(run: Run) -> float:
     return sum(row["valid_error"] for row in last) / len(last) + 1e-3 * losses
 
 
-def search(get: Get, method: str, limit: int = 40) -> tuple[Settings, list[Run]]:
+def search(
+    get: Get, method: str, limit: int = 40, seeds: int = len(SEARCH_SEEDS),
+    start: tuple[float, float] | None = None,
+) -> tuple[Settings, list[Run]]:  # fmt: skip
     """The best rate and damping of a method, by steps to better neighbours.
 
     A neighbour has twice or half the rate, or three times or a third of the damping. At the end the
@@ -74,6 +78,8 @@ def search(get: Get, method: str, limit: int = 40) -> tuple[Settings, list[Run]]
         get: Makes the run of some settings.
         method: A key of `METHODS`.
         limit: Settings, at most.
+        seeds: Of each setting, at most three.
+        start: The first rate and damping of a method with damping, for those of `METHODS`.
 
     Returns:
         The best settings, and all runs that were looked at.
@@ -82,15 +88,17 @@ def search(get: Get, method: str, limit: int = 40) -> tuple[Settings, list[Run]]
 
     def measure(settings: Settings, bound: float) -> float:
         scores: list[float] = []
-        for seed in SEARCH_SEEDS:
+        for seed in SEARCH_SEEDS[:seeds]:
             made.append(get(replace(settings, seed=seed)))
             scores.append(score(made[-1]))
             if not mean(scores) < bound:
                 break
         return mean(scores)
 
-    start = METHODS[method]
-    best = Settings(method, start.lr, start.damping, SEARCH_SEEDS[0])
+    lr, damping = METHODS[method].lr, METHODS[method].damping
+    if damping is not None and start is not None:
+        lr, damping = start
+    best = Settings(method, lr, damping, SEARCH_SEEDS[0])
     tried, lowest, fine = {best}, measure(best, math.inf), False
     while math.isinf(lowest) and len(tried) < limit:
         best = _scaled(best, 1 / COARSE, DAMPING)
@@ -125,12 +133,12 @@ def _neighbours(at: Settings, fine: bool) -> Iterator[Settings]:
 
 
 def compare(
-    task: Task, folder: Path, methods: list[str], seeds: int, limit: int
+    task: Task, folder: Path, methods: list[str], seeds: int, look: Search
 ) -> tuple[dict[str, list[Run]], dict[str, list[Run]]]:
     """The runs of each method at its best settings, one for each seed; and those of its search."""
     get = partial(kept_run, task, folder)
     results, searches = {}, {}
     for method in methods:
-        best, searches[method] = search(get, method, limit)
+        best, searches[method] = look(get, method)
         results[method] = [get(replace(best, seed=seed)) for seed in range(seeds)]
     return results, searches

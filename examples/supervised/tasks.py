@@ -1,18 +1,32 @@
 """The tasks: data in four parts, a network, and the family of its outputs."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import isqrt
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from nws.data.mnist import load_fashion_mnist
+from nws.data.tfd import load_tfd
 from nws.errors import UserError
 from nws.natural import BernoulliLogits, CategoricalLogits
 from nws.natural.modules import OutputFamily
 
 Part = tuple[Tensor, Tensor]  # inputs and targets
+SIDE, STRIDE = 5, 2  # of filters
+
+
+def constant(step: int) -> float:
+    """The factor of a rate that stays."""
+    return 1.0
+
+
+def falling(step: int) -> float:
+    """The factor 1 / (1 + (t - 200) / 20) of the rate after 200 updates (Pascanu & Bengio 2014)."""
+    return 1 / (1 + max(step - 200, 0) / 20)
 
 
 @dataclass(frozen=True)
@@ -29,6 +43,8 @@ class Task:
         family: Of the outputs.
         batch: Examples in a batch of the gradient, and of the metric.
         epochs: Over `train`.
+        filters: Of each convolutional layer before the others, where inputs are square images.
+        schedule: From the number of updates to the factor of the rate.
     """
 
     name: str
@@ -40,6 +56,8 @@ class Task:
     family: OutputFamily
     batch: int
     epochs: int
+    filters: tuple[int, ...] = ()
+    schedule: Callable[[int], float] = constant
 
     @property
     def classifies(self) -> bool:
@@ -48,12 +66,17 @@ class Task:
 
     def model(self) -> nn.Sequential:
         """A network of tanh units with Glorot's weights, drawn by torch's own generator."""
+        units, side = self.sizes[0], isqrt(self.sizes[0])
         layers: list[nn.Module] = []
-        for inputs, outputs in pairwise(self.sizes):
-            linear = nn.Linear(inputs, outputs)
-            nn.init.xavier_uniform_(linear.weight)
-            nn.init.zeros_(linear.bias)
-            layers += [linear, nn.Tanh()]
+        if self.filters:
+            layers.append(nn.Unflatten(1, (1, side, side)))
+            for inputs, outputs in pairwise((1, *self.filters)):
+                layers += [_glorot(nn.Conv2d(inputs, outputs, SIDE, STRIDE)), nn.Tanh()]
+                side = (side - SIDE) // STRIDE + 1
+            layers.append(nn.Flatten())
+            units = self.filters[-1] * side**2
+        for inputs, outputs in pairwise((units, *self.sizes[1:])):
+            layers += [_glorot(nn.Linear(inputs, outputs)), nn.Tanh()]
         return nn.Sequential(*layers[:-1])
 
     def quick(self) -> "Task":
@@ -65,6 +88,13 @@ class Task:
             self, name=f"{self.name}_quick", train=train, unlabelled=self.unlabelled[:200],
             valid=valid, test=test, batch=50, epochs=2,
         )  # fmt: skip
+
+
+def _glorot(layer: nn.Linear | nn.Conv2d) -> nn.Module:
+    nn.init.xavier_uniform_(layer.weight)
+    assert layer.bias is not None
+    nn.init.zeros_(layer.bias)
+    return layer
 
 
 def digits(root: Path) -> Task:
@@ -100,6 +130,28 @@ def autoencoder(root: Path) -> Task:
     )  # fmt: skip
 
 
+def convolutional(root: Path) -> Task:
+    """Classes of Fashion-MNIST by a small convolutional network; 5,000 labelled images."""
+    task = fashion(root)
+    inputs, labels = task.train
+    return replace(
+        task, name="convolutional", train=(inputs[:5_000], labels[:5_000]), sizes=(784, 50, 10),
+        batch=100, epochs=5, filters=(8, 16), schedule=falling,
+    )  # fmt: skip
+
+
+def faces(root: Path) -> Task:
+    """Expressions of TFD's labelled faces, of 24 x 24 pixels; the unlabelled are for the metric."""
+    images = load_tfd(root, split="train")
+    assert images.labels is not None and images.unlabeled is not None  # TFD has both
+    labels = {name: each.long() - 1 for name, each in images.labels.items()}
+    return Task(
+        "faces", (images.train.float() / 255, labels["train"]), images.unlabeled.float() / 255,
+        (images.valid.float() / 255, labels["valid"]), (images.test.float() / 255, labels["test"]),
+        (576, 50, 7), CategoricalLogits(), batch=100, epochs=9, filters=(8, 16), schedule=falling,
+    )  # fmt: skip
+
+
 def _fashion_mnist(root: Path) -> tuple[Part, Part]:
     """The official training and test part: pixels in [0, 1], (N, 784), and labels, (N,)."""
     images = load_fashion_mnist(root)
@@ -113,4 +165,4 @@ def _fashion_mnist(root: Path) -> tuple[Part, Part]:
     return (train, labels), (images.test.float() / 255, images.labels["test"])
 
 
-TASKS = {"digits": digits, "fashion": fashion, "autoencoder": autoencoder}
+TASKS = {task.__name__: task for task in (digits, fashion, autoencoder, convolutional, faces)}

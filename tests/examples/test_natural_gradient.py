@@ -3,19 +3,24 @@
 import gzip
 import math
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
+from cases import assert_close
 from conftest import Command
 from sklearn.datasets import load_digits
-from supervised.methods import METHODS, Run, Settings, train
+from supervised.methods import METHODS, Run, Settings, train, updates
 from supervised.search import SEARCH_SEEDS, score, search
-from supervised.tasks import TASKS
+from supervised.tasks import TASKS, falling
 from torch import Tensor
+from torch.nn.utils import parameters_to_vector
 
 from nws.errors import UserError
+
+SINGLE = 1e-4  # differences of weights in float32, of some 1e-3
 
 
 def test_a_quick_comparison_and_going_on_with_it(command: Command, tmp_path: Path) -> None:
@@ -90,6 +95,57 @@ def test_images_of_fashion_mnist_have_their_own_labels(tmp_path: Path) -> None:
         TASKS["fashion"](tmp_path)
 
 
+def test_faces_have_their_expressions_and_the_unlabelled_ones(data_root: Path) -> None:
+    """Face k has the expression k (classes count from 0) and a grey of 30 k + 10."""
+    task = TASKS["faces"](data_root)
+    for (inputs, labels), numbers in zip(
+        (task.train, task.valid, task.test), ([1, 6], [2], [3, 4]), strict=True
+    ):
+        assert labels.tolist() == [k - 1 for k in numbers]
+        assert (inputs[:, 0] * 255).round().tolist() == [30 * k + 10 for k in numbers]
+    assert (task.unlabelled[:, 0] * 255).round().tolist() == [10, 160]
+    run = train(task, Settings("unlabelled", 0.1, 0.1, 0))
+    assert run["rows"][-1]["train_loss"] < run["rows"][0]["train_loss"]
+
+
+def test_a_convolutional_network_is_filters_and_then_units(tmp_path: Path) -> None:
+    """Against its sums written out: a 13 x 13 image, then 5 x 5 places, then one."""
+    task = replace(TASKS["digits"](tmp_path), sizes=(169, 4, 3), filters=(2, 3))
+    model, image = task.model().double(), torch.rand(1, 169, dtype=torch.float64)
+    first, second, *dense = [each for each in model if list(each.parameters())]
+    maps = image.view(1, 13, 13)
+    for layer in (first, second):
+        size = (maps.shape[1] - 5) // 2 + 1
+        patches = maps.unfold(1, 5, 2).unfold(2, 5, 2)  # (inputs, size, size, 5, 5)
+        sums = torch.einsum("ixykl,oikl->oxy", patches, layer.weight) + layer.bias[:, None, None]
+        maps = torch.tanh(sums)
+        assert maps.shape[1:] == (size, size)
+    hidden = torch.tanh(maps.flatten() @ dense[0].weight.mT + dense[0].bias)
+    assert_close(model(image)[0], hidden @ dense[1].weight.mT + dense[1].bias)
+    assert [layer.weight.shape[0] for layer in (first, second, *dense)] == [2, 3, 4, 3]
+
+
+@pytest.mark.parametrize("method", ["sgd", "same", "unlabelled"])
+def test_the_rate_follows_the_schedule(method: str, tmp_path: Path) -> None:
+    """A rate of 0 after three updates stops a network, and one that halves halves the step."""
+    task, moves = TASKS["digits"](tmp_path).quick(), {}
+    inputs, targets = (each[:50] for each in task.train)
+    for name, factors in {"stop": [1, 1, 1, 0], "half": [1, 1, 1, 0.5], "stay": [1] * 4}.items():
+        torch.manual_seed(0)
+        model = task.model()
+        settings = Settings(method, 0.1, None if method == "sgd" else 0.1, 0)
+        schedule = replace(task, schedule=[*factors, 0].__getitem__)
+        update = updates(schedule, model, settings, torch.Generator().manual_seed(0))
+        for _ in range(3):
+            update(inputs, targets)
+        before = parameters_to_vector(model.parameters()).clone()
+        update(inputs, targets)
+        moves[name] = parameters_to_vector(model.parameters()) - before
+    assert not moves["stop"].any() and moves["stay"].any()
+    assert_close(2 * moves["half"], moves["stay"], SINGLE)
+    assert [falling(step) for step in (0, 200, 220, 300)] == [1, 1, 1 / 2, 1 / 6]
+
+
 def valley(settings: Settings) -> Run:
     """A run whose score is known: least at a rate of 0.11 and a damping of 0.5."""
     if settings.lr > 0.3 and settings.seed > SEARCH_SEEDS[0]:  # a rate that diverges at times
@@ -111,6 +167,9 @@ def test_a_search_comes_to_the_valley(method: str) -> None:
     made = {Settings(**each["settings"]) for each in tried}
     assert len(tried) == len(made) < 40 and math.isfinite(score(tried[-1]))
     assert len(search(valley, method, limit=3)[1]) < len(tried)
+    single = search(valley, method, limit=1, seeds=1, start=(0.2, 0.7))[1]
+    first = (0.2, 0.7) if method == "same" else (METHODS["sgd"].lr, None)
+    assert [(each["settings"]["lr"], each["settings"]["damping"]) for each in single] == [first]
     if method == "same":  # it starts at 0.5, where runs diverge
         assert best.lr < 0.2 and any(math.isinf(score(each)) for each in tried)
 
