@@ -133,9 +133,10 @@ def autoencoder(root: Path) -> Task:
 def convolutional(root: Path) -> Task:
     """Classes of Fashion-MNIST by a small convolutional network; 5,000 labelled images."""
     task = fashion(root)
-    inputs, labels = task.train
+    parts = zip((task.train, task.valid, task.test), (5_000, 2_000, 5_000), strict=True)
+    train, valid, test = ((inputs[:count], labels[:count]) for (inputs, labels), count in parts)
     return replace(
-        task, name="convolutional", train=(inputs[:5_000], labels[:5_000]), sizes=(784, 50, 10),
+        task, name="convolutional", train=train, valid=valid, test=test, sizes=(784, 50, 10),
         batch=100, epochs=5, filters=(8, 16), schedule=falling,
     )  # fmt: skip
 

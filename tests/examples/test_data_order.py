@@ -6,28 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from data_order import (
-    DRAWS,
-    PARTS,
-    REPLACED,
-    Stream,
-    compare,
-    deformed,
-    figure,
-    matched,
-    measure,
-    outputs,
-    summary,
-)
+from data_order import DRAWS, Stream, compare, deformed, figure, matched, measure, outputs, summary
 from supervised.methods import Settings
 from supervised.tasks import TASKS
 
-SIZE = 4  # images of a part
+PARTS, REPLACED, SIZE = 5, 3, 4  # fewer parts than the program has, of few images
 
 
 @pytest.fixture
-def stream(tmp_path: Path) -> Stream:
+def stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stream:
     """Digits in order; the other draws are of random pixels."""
+    monkeypatch.setattr("data_order.REPLACED", REPLACED)
     task = TASKS["digits"](tmp_path)
     inputs, targets = (each[: PARTS * SIZE] for each in task.train)
     rng = torch.Generator().manual_seed(0)
@@ -39,11 +28,11 @@ def stream(tmp_path: Path) -> Stream:
 
 
 def test_one_part_is_replaced_and_the_rest_stays(stream: Stream) -> None:
-    changed = stream.replaced(3, 1)
+    changed = stream.replaced(2, 1)
     for whole, before, others in zip(changed.train, stream.task.train, stream.others, strict=True):
         parts = zip(whole.split(SIZE), before.split(SIZE), strict=True)
-        assert [k for k, (new, old) in enumerate(parts) if not torch.equal(new, old)] == [3]
-        assert torch.equal(whole.split(SIZE)[3], others[3, 1])
+        assert [k for k, (new, old) in enumerate(parts) if not torch.equal(new, old)] == [2]
+        assert torch.equal(whole.split(SIZE)[2], others[2, 1])
 
 
 def test_the_variance_is_between_the_draws_of_a_part(stream: Stream) -> None:
@@ -62,19 +51,20 @@ def test_the_variance_is_between_the_draws_of_a_part(stream: Stream) -> None:
 
 
 def test_rates_are_of_equal_error() -> None:
-    """The better method has a rate below its best one, as near to the other's best as there is."""
-    errors = {"sgd": [90.0, 30, 20, 25], "same": [22.0, 10, 15, 19, 40]}
+    """Of each method the smallest within half a percent of the worse one's best, 20 %."""
+    errors = {"sgd": [90.0, 20, 20.4, 20.6], "same": [22.0, 10, 15, 20.5, 40]}
     assert matched(errors) == {"sgd": 2, "same": 3}
 
 
 def test_a_comparison_is_a_table_and_a_figure(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("data_order.RATES", [0.5, 0.1])
+    monkeypatch.setattr("data_order.RATES", [0.4, 0.3, 0.2])
+    monkeypatch.setattr("data_order.SLACK", 100.0)
     rows = compare(stream, 1)
-    assert len(rows) == 2 * REPLACED and rows["variance"].isfinite().all()
-    assert summary(rows)["variance"].astype(float).gt(0).all()
-    assert len(figure(rows).axes[0].lines) == 2
+    assert len(rows) == 4 * REPLACED and rows["variance"].gt(0).all()
+    assert summary(rows)["rate"].tolist() == ["0.2", "0.4"] * 2
+    assert len(figure(rows).axes[0].lines) == 4
 
 
 def test_a_deformed_image_has_moved() -> None:
@@ -84,4 +74,4 @@ def test_a_deformed_image_has_moved() -> None:
     found = deformed(image.expand(40, -1)).view(40, 28, 28)
     middles = torch.stack([each.nonzero().double().mean(0) - 13.5 for each in found])
     assert middles.std() > 0.5 and middles.abs().max() < 4  # a tenth of the side, and turned
-    assert found.flatten(1).unique(dim=0).shape[0] > 30
+    assert found.flatten(1).unique(dim=0).shape[0] > 20
