@@ -19,8 +19,9 @@ Order = Callable[[Sequence[int], int, Sequence[int]], Tensor | None]
 
 
 def local(
-    sizes: Sequence[int], child: int, parent: int, shape: Sequence[int], width: int = 7
-) -> Tensor | None:
+    sizes: Sequence[int], child: int, parent: int, shape: Sequence[int], width: int = 7,
+    lateral_only: bool = False,
+) -> Tensor | None:  # fmt: skip
     """Receptive fields of width x width pixels, between the image and any layer, itself too.
 
     The fields of a layer's units have their centres on a grid over the image. Units of two hidden
@@ -32,6 +33,7 @@ def local(
         parent: The layer that is seen.
         shape: H and W of the image.
         width: Pixels of a field's side, at least 1; odd, as a field has a pixel as its centre.
+        lateral_only: Whether only pixels have fields, for the pixels that they see.
 
     Raises:
         UserError: Where data are no images.
@@ -42,7 +44,8 @@ def local(
     """
     if positive_int("model.mask.width", width) % 2 == 0:
         raise UserError(f"model.mask.width must be odd, got {width}")
-    if child and parent:
+    one_of("model.mask.lateral_only", lateral_only, (True, False))
+    if (child and parent) or (lateral_only and child != parent):
         return None
     if len(shape) != 2 or shape[0] * shape[1] != sizes[0]:
         raise UserError(f"nws.models.masks.local needs images (H, W), got data of {list(shape)}")

@@ -1,6 +1,7 @@
 """Machines of any graph: lateral layers, skip connections, masks, orders."""
 
 import itertools
+from functools import partial
 from typing import Any
 
 import pytest
@@ -213,5 +214,8 @@ def test_fields_and_orders() -> None:
     assert torch.equal(local([16, 4, 3], child=0, parent=1, shape=(4, 4), width=3), up.T)
     assert (up.sum(0) > 0).float().mean() > 0.5  # the fields are spread over the image
     assert local([16, 4, 3], child=1, parent=2, shape=(4, 4)) is None
+    alone = partial(local, [16, 4, 3], shape=(4, 4), width=3, lateral_only=True)
+    assert torch.equal(alone(child=0, parent=0).view(4, 4, 4, 4), seen)
+    assert all(alone(child=c, parent=p) is None for c, p in ((0, 1), (1, 0), (1, 1), (1, 2)))
     turn = from_the_centre([9, 2], 0, (3, 3))
     assert turn is not None and turn[0] == 4 and set(turn[-4:].tolist()) == {0, 2, 6, 8}
