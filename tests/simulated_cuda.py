@@ -13,8 +13,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,7 +21,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-ROOT = Path(__file__).parent.parent
 CUDA = torch.device("cuda", 0)
 CPU_GENERATOR = torch.Generator
 
@@ -40,7 +38,7 @@ class Wait(NamedTuple):
     """Where the host waited for the device."""
 
     what: str  # the operation
-    place: str  # file:function of the package, the innermost first
+    place: str  # the function of nws that did
 
 
 class Device:
@@ -57,23 +55,12 @@ class Device:
 _DEVICE = Device()
 
 
-def _place(depth: int = 3) -> str:
-    """The innermost functions of nws, train.py or scripts/ that are at work."""
-    found: list[str] = []
-    frame = sys._getframe(1)
-    while frame is not None and len(found) < depth:  # type: ignore[redundant-expr]
-        if file := _own_file(frame.f_code.co_filename):
-            found.append(f"{file}:{frame.f_code.co_name}")
-        frame = frame.f_back  # type: ignore[assignment]
-    return " < ".join(found)
-
-
-@cache
-def _own_file(name: str) -> str:
-    """A file of nws or scripts/ as its path below the root; nothing for any other."""
-    path = Path(name)
-    own = path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in ("nws", "scripts")
-    return str(path.relative_to(ROOT)) if own else ""
+def _place() -> str:
+    """The innermost function of nws that is at work."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not str(frame.f_globals.get("__name__")).startswith("nws."):
+        frame = frame.f_back
+    return "" if frame is None else frame.f_code.co_name
 
 
 class SimulatedTensor(Tensor):

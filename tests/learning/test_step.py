@@ -12,13 +12,11 @@ from cases import (
     EACH_UNITS,
     EXACT,
     RULES,
-    STANDARD_ERRORS,
     Case,
     apart,
     assert_close,
     exponent_of,
     make_rule,
-    random_machine,
     seeded,
     weighting,
 )
@@ -215,26 +213,6 @@ def test_weights_taken_for_one_another_fail_the_same_comparison() -> None:
             assert_close(torch.cat(gradients(machine)), torch.cat(expected), 1e4 * EXACT)
 
 
-@each_units
-def test_the_generator_follows_the_log_likelihood_where_recognition_is_exact(units: str) -> None:
-    """With q(h|x) = p(h|x), Fisher's identity: E_q[grad log p(x, h)] = grad log p(x).
-
-    Here over K = 40,000 samples.
-    """
-    samples, machine = 40_000, random_machine((3, 1), units)
-    x = torch.tensor([[1.0, 0, 1]], dtype=torch.float64)
-    log_odds = reference.exact_posterior(machine, x[0]).logit()[1]  # h = 0 and 1, in this order
-    torch.nn.init.zeros_(machine.recognition.layers[0].weight)
-    torch.nn.init.constant_(machine.recognition.layers[0].bias, log_odds.item())
-    WakeSleep(machine, make_rule("rws", samples), seeded(SEED)).step(x)
-    p, states = reference.generator(machine), reference.every_hidden_state(machine, x[0])
-    theta = p.theta.clone().requires_grad_()
-    (expected,) = torch.autograd.grad(p.log_prob(states, theta).logsumexp(0), theta)
-    # each entry of grad log p(x, h) takes two values, at most 2 apart: its mean has a standard
-    # error below 1 / sqrt(K)
-    assert (gradients(machine)[0] + expected).abs().max() < STANDARD_ERRORS / samples**0.5
-
-
 # --- bidirectional machines: the gradient of log p~*(x) = 2 log sum_h sqrt(p(x, h) q(h | x)) ------
 
 
@@ -252,51 +230,6 @@ def test_bihm_follows_the_gradient_of_its_estimated_log_p_tilde(case: Case, base
         q_part = q_part - reference.recognition(machine).gradient(wake, uniform)
     for found, expected in zip(gradients(machine), (p_part, q_part), strict=True):
         assert_close(found, -expected, case.tolerance)
-
-
-@each_units
-def test_bihm_goes_to_the_exact_gradient_of_log_p_tilde(units: str) -> None:
-    """Against autograd over every h; the weights of rws give another direction."""
-    samples, machine = 40_000, random_machine((3, 2, 2), units)
-    x = torch.tensor([[1.0, 0, 1]], dtype=torch.float64)
-    p, q = reference.generator(machine), reference.recognition(machine)
-    states = reference.every_hidden_state(machine, x[0])
-    thetas = [network.theta.clone().requires_grad_() for network in (p, q)]
-    log_roots = (p.log_prob(states, thetas[0]) + q.log_prob(states, thetas[1])) / 2
-    expected = torch.cat(torch.autograd.grad(2 * log_roots.logsumexp(0), thetas))
-
-    def error(name: str) -> tuple[float, float]:
-        """Largest error of the direction, and the effective sample size of the weights."""
-        case = Case((3, 2, 2), samples, 1, units)  # type: ignore[arg-type]
-        rule = make_rule("bihm", samples, exponent=exponent_of(make_rule(name, 2)))
-        step(case, machine, rule, x)
-        wake, _ = traces_of_step(case, machine, rule, x)
-        weights = reference.importance_weights(machine, wake, samples, exponent_of(rule))
-        off = (torch.cat(gradients(machine)) + expected).abs().max()
-        return float(off), float(1 / weights.square().sum())
-
-    deviation, ess = error("bihm")
-    # an entry of grad log p or log q lies in [-1, 1]: its weighted mean has a standard error below
-    # 2 / sqrt(ess)
-    assert deviation < STANDARD_ERRORS * 2 / ess**0.5 < 0.1
-    assert error("rws")[0] > 0.15
-
-
-def test_bihms_baseline_changes_no_expectation_and_takes_noise_away() -> None:
-    case, repeats = Case((3, 2), 5, 1, "binary"), 500
-    machine, x, draws = case.machine(), case.data(), []
-    for baseline in (False, True):
-        rule = make_rule("bihm", case.samples, baseline=baseline)
-        learner, rows = WakeSleep(machine, rule, seeded(SEED + baseline)), []
-        for _ in range(repeats):
-            learner.step(x)
-            rows.append(torch.cat([layer.bias.grad for layer in machine.recognition.layers]))
-        draws.append(torch.stack(rows))
-    without, with_ = draws
-    error = ((without.var(0) + with_.var(0)) / repeats).sqrt()
-    assert ((without.mean(0) - with_.mean(0)).abs() < STANDARD_ERRORS * error).all()
-    assert (with_.var(0) < without.var(0) / 2).all()
-    assert (with_.mean(0).abs() > STANDARD_ERRORS * error).any()  # and the gradient is not just 0
 
 
 @each_units

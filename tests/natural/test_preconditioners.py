@@ -5,22 +5,11 @@ from typing import Any
 import pytest
 import torch
 from cases import EXACT, REALISTIC, SolverCase, assert_close, seeded
-from solving import (
-    apply,
-    basis_matrix,
-    covariance_of,
-    dense,
-    error,
-    factored,
-    mean_row,
-    pcg,
-    shared_inverses,
-    solve_dense,
-)
+from solving import apply, basis_matrix, covariance_of, error, mean_row, pcg, shared_inverses
 
 from nws.errors import UserError
 from nws.natural.operators import Rows, SharedCurvature, UnitFisher
-from nws.natural.preconditioners import SharedPreconditioner, Unpreconditioned
+from nws.natural.preconditioners import SharedPreconditioner
 from nws.natural.shared import KEEP, find_basis
 
 
@@ -129,23 +118,3 @@ def test_the_basis_is_refreshed_at_times_and_the_mean_always(rank: int, alpha: f
     assert torch.equal(vectors, REALISTIC.gradient())
     stale = shared_inverses(fisher, basis, alpha, mean_row(REALISTIC.fisher(3)))  # the control
     assert error(precondition(vectors), apply(stale, vectors)) > 1e-3
-
-
-@pytest.mark.parametrize("alpha", [0.2, 0.01])
-def test_the_mean_saves_iterations_and_the_basis_more_and_a_stale_one_less(alpha: float) -> None:
-    """None of them changes the solution."""
-    case = SolverCase(320, 101, 60, alpha)
-    expected = solve_dense(dense(case.fisher()), alpha, case.gradient())
-
-    def needed(*before: int, **settings: Any) -> int:
-        solver = pcg(1000, 1e-10, **settings)
-        for seed in (*before, 0):
-            factored(solver, case, seed)
-        assert error(solver.solve(case.gradient()), expected) < 1e-6
-        return solver.used_iterations
-
-    mean, small, large = (needed(rank=rank) for rank in (0, 4, 31))
-    none = needed(preconditioner=Unpreconditioned())
-    assert large <= small <= mean < none
-    assert large <= 0.75 * mean
-    assert needed(rank=31) < needed(3, rank=31)
