@@ -109,21 +109,16 @@ def in_plane(eta: Tensor) -> Tensor:
 @cache
 def facts() -> dict[str, float]:
     """The numbers of docs/worlds/online.md."""
-    found, end = errors(), {}
-    for c, values in zip(FACTORS, found["plain"], strict=True):
-        end[f"k times the error after 4,000, plain, c = {c:g}"] = float(values[-1])
+    natural, plain = errors()["natural"], errors()["plain"][:, -1]
+    ends = zip(FACTORS, plain.tolist(), strict=True)
     grid = torch.logspace(1.1, 2, 9001, dtype=torch.float64)
     return {
-        "Cramér-Rao bound, k times the error": 2,
-        "k times the error after 10, natural": float(found["natural"][9]),
-        "k times the error after 4,000, natural": float(found["natural"][-1]),
-        **end,
-        "plain, in the end, c = 21": float(limit(torch.tensor(21.0).double())),
-        "plain, in the end, best c": float(grid[limit(grid).argmin()]),
-        "plain, in the end, at the best c": float(limit(grid).min()),
-        "natural steps in theta and in eta, largest gap": float(
-            (natural_path("theta") - natural_path()).abs().max()
-        ),
+        "natural, k = 10": float(natural[9]),
+        f"natural, k = {STEPS:,}": float(natural[-1]),
+        **{f"plain, c = {c:g}, k = {STEPS:,}": value for c, value in ends},
+        "plain, c = 21, limit": float(limit(torch.tensor(21.0).double())),
+        "plain, best c": float(grid[limit(grid).argmin()]),
+        "plain, best c, limit": float(limit(grid).min()),
     }
 
 
