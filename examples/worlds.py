@@ -15,6 +15,8 @@ WORLDS = {
     "two_bits": "stochastic relaxation on two bits",
     "gaussian_relaxation": "stochastic relaxation by Gaussians",
     "rosenbrock": "Rosenbrock's function as least squares, and units of measure",
+    "divergences": "distances of functions, and Bregman divergences",
+    "online": "online maximum likelihood, and mirror descent",
     "unit_balls": "steepest descent in Mahalanobis metrics",
     "univariate_gaussian": "the geometry of the univariate Gaussian",
     "empirical_fisher": "true and empirical Fisher matrix",

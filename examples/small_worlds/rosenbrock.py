@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nws.geometry import descend, euclidean, flow, proximal_step, pullback
 from nws.geometry.descent import half_squared_distance
-from small_worlds import drawing, first
+from small_worlds import drawing, first, regression
 
 START = torch.tensor([-1.2, 1.0], dtype=torch.float64)
 
@@ -34,6 +34,11 @@ def half_rosenbrock(x: Tensor) -> Tensor:
 def output_distance(x: Tensor, y: Tensor) -> Tensor:
     """|r(x) - r(y)|^2 / 2."""
     return half_squared_distance(outputs(x), outputs(y))
+
+
+def dissimilarity(x: Tensor) -> Tensor:
+    """|r(x) - r(START)|^2 / 2 of points (..., 2), the outputs' distance seen in the parameters."""
+    return (outputs(x) - outputs(START)).square().sum(-1) / 2
 
 
 def proximal_path(
@@ -75,50 +80,29 @@ def steps_until(path: Tensor, bound: float = 1e-2) -> int:
     return first(half_rosenbrock(path) < bound)
 
 
-# --- the same regression in minutes and in seconds ------------------------------------------------
-
-TIMES = torch.tensor([0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0], dtype=torch.float64)  # minutes
-NOISE = torch.tensor([0.03, -0.02, 0.02, -0.04, 0.01, 0.03, -0.02], dtype=torch.float64)
-GROWN = 2 * (1 - torch.exp(-TIMES)) + NOISE
-RATE_START = torch.tensor([1.0, 0.3], dtype=torch.float64)  # a, and k per minute
+def second_order(x: Tensor) -> Tensor:
+    """d . J^T J d / 2 with d = x - START and J at START: what `output_distance` is nearby."""
+    matrix = pullback(outputs)(START)
+    return (((x - START) @ matrix) * (x - START)).sum(-1) / 2
 
 
-def predict(parameters: Tensor, times: Tensor) -> Tensor:
-    """a (1 - e^{-k t}), the unit of k being one over that of t."""
-    return parameters[0] * (1 - torch.exp(-parameters[1] * times))
-
-
-def regression_flow(metric: str, per_minute: float, times: Tensor) -> Tensor:
-    """The flow of least squares in a unit of time, told in minutes: (T, 2).
-
-    Args:
-        metric: "plain" or "pullback".
-        per_minute: Units of time in a minute, 1 or 60.
-        times: Of the flow, (T,).
-    """
-    units = torch.tensor([1.0, 1 / per_minute], dtype=torch.float64)
-
-    def model(parameters: Tensor) -> Tensor:
-        return predict(parameters, TIMES * per_minute)
-
-    def loss(parameters: Tensor) -> Tensor:
-        return half_squared_distance(model(parameters), GROWN)
-
-    space = pullback(model) if metric == "pullback" else euclidean
-    return flow(loss, space, (RATE_START * units)[None], times)[:, 0] / units
-
-
-def unit_gap(metric: str) -> float:
-    """The largest distance between the two flows at equal times up to 3, in (a, k per minute)."""
-    times = torch.linspace(0, 3, 61, dtype=torch.float64)
-    paths = [regression_flow(metric, per_minute, times) for per_minute in (1.0, 60.0)]
-    return float((paths[0] - paths[1]).norm(dim=-1).max())
+def single_steps(rates: Tensor) -> dict[str, Tensor]:
+    """The distance in the outputs that one step from START goes: its square / 2, by rates."""
+    natural = [pullback_path(rate, 1)[1] for rate in rates.tolist()]
+    proximal = [proximal_path(rate, 1, output_distance)[1] for rate in rates.tolist()]
+    steps = torch.stack(natural), torch.stack(proximal)
+    found = [dissimilarity(each) for each in steps]
+    return {
+        "natural": found[0],
+        "proximal": found[1],
+        "natural, to second order": second_order(steps[0]),
+    }
 
 
 @cache
 def facts() -> dict[str, float]:
     """The numbers of docs/worlds/rosenbrock.md."""
-    whole = pullback_path(1.0, 2)
+    whole, steps = pullback_path(1.0, 2), single_steps(torch.ones(1).double())
     return {
         "f at the start": float(half_rosenbrock(START)),
         "f after one pullback step of rate 1": float(half_rosenbrock(whole[1])),
@@ -128,10 +112,12 @@ def facts() -> dict[str, float]:
         "steps until f < 0.01, proximal in the outputs, rate 1": steps_until(
             proximal_path(1.0, 10, output_distance)
         ),
+        "dissimilarity, rate 1, natural": float(steps["natural"]),
+        "dissimilarity, rate 1, proximal": float(steps["proximal"]),
         "bend in the outputs, plain": bend(plain_path()),
         "bend in the outputs, pullback steps of rate 0.25": bend(pullback_path(0.25, 40)),
         "bend in the outputs, pullback steps of rate 0.05": bend(pullback_path(0.05, 200)),
-        "minutes against seconds, largest gap, plain": unit_gap("plain"),
+        "minutes against seconds, largest gap, plain": regression.unit_gap("plain"),
     }
 
 
@@ -139,62 +125,69 @@ def facts() -> dict[str, float]:
 
 
 LEVELS = (0.0, 0.05, 0.3, 1, 2.5, 6, 12.1, 25, 50, 100, 200, 400)
-REGRESSION_LEVELS = (0.0, 0.02, 0.08, 0.2, 0.4, 0.7, 1.1, 1.7, 2.5, 4)
+NEAR = np.linspace(0, 7, 8) ** 2 / 2
+
+
+PULLBACK = drawing.FOURTH | {"marker": ".", "markersize": 3.5}
+SECOND: drawing.Style = {"color": drawing.GREY, "linewidth": 0.9}
+IN_OUTPUTS = drawing.NATURAL | {"linestyle": "none", "marker": "s", "markersize": 3.4}
 
 
 def draw() -> Figure:
-    """The parameters, the outputs, and the regression."""
-    figure = drawing.new_figure(6.8, 2.8)
-    left, middle, right = figure.subplots(1, 3, subplot_kw={"box_aspect": 1})
-    squares = {"linestyle": "none", "marker": "s", "markersize": 3.4}
+    """The parameters, the outputs, the regression; below them the dissimilarity from the start."""
+    figure = drawing.new_figure(6.8, 5.2)
+    above, below = figure.subplots(2, 3, subplot_kw={"box_aspect": 1})
     paths: dict[str, tuple[Tensor, drawing.Style]] = {
         "plain": (plain_path(), drawing.PLAIN),
-        "pullback, steps of rate 0.25": (
-            pullback_path(0.25, 40), drawing.FOURTH | {"marker": ".", "markersize": 3.5},
-        ),
+        "pullback, steps of rate 0.25": (pullback_path(0.25, 40), PULLBACK),
         "pullback, exact flow": (pullback_flow(), drawing.NATURAL),
         "proximal, rate 1": (
             proximal_path(1.0, 30), drawing.THIRD | {"marker": "^", "markersize": 3},
         ),
-        "proximal in the outputs, rate 1": (
-            proximal_path(1.0, 9, output_distance), drawing.NATURAL | squares,
+        "proximal in the outputs, rate 1 (below 0.25)": (
+            proximal_path(1.0, 9, output_distance), IN_OUTPUTS,
         ),
     }  # fmt: skip
-    drawing.surface(left, half_rosenbrock, (-1.7, 1.4), (-1.1, 1.5), np.array(LEVELS))
-    levels = np.linspace(0, 11, 12) ** 2 / 2
-    drawing.surface(
-        middle, lambda r: r.square().sum(-1) / 2, (-9.5, 5.5), (-0.7, 2.7), levels
-    )  # fmt: skip
-    for points, style in paths.values():
-        drawing.line(left, points, style)
-        drawing.line(middle, outputs(points), style)
-    for axes, see in ((left, lambda x: x), (middle, outputs)):
-        drawing.dot(axes, see(START))
-        drawing.star(axes, see(torch.ones(2)))
-    left.set(xlabel="x", ylabel="y", title="parameters")
-    middle.set(xlabel="$r_1 = 10\\,(y - x^2)$", ylabel="$r_2 = 1 - x$", title="outputs")
-    _regression(right)
-    drawing.legend(figure, {name: style for name, (_, style) in paths.items()}, 3)
+    _paths(above[0], above[1], list(paths.values()))
+    regression.draw(above[2])
+    exact, approximate, single = below
+    _from_the_start(exact, dissimilarity, "dissimilarity from the start")
+    _from_the_start(approximate, second_order, "its second order")
+    _single_steps(single)
+    looks = {name: style for name, (_, style) in paths.items()}
+    drawing.legend(figure, looks | {"natural step, to second order": SECOND}, 3)
     return figure
 
 
-def _regression(axes: Axes) -> None:
-    times = torch.cat([torch.zeros(1), torch.logspace(-5, 1.7, 201)]).double()
+def _paths(left: Axes, right: Axes, paths: list[tuple[Tensor, drawing.Style]]) -> None:
+    drawing.surface(left, half_rosenbrock, (-1.7, 1.4), (-1.1, 1.5), np.array(LEVELS))
+    levels = np.linspace(0, 11, 12) ** 2 / 2
+    drawing.surface(right, lambda r: r.square().sum(-1) / 2, (-9.5, 5.5), (-0.7, 2.7), levels)
+    for points, style in paths:
+        drawing.line(left, points, style)
+        drawing.line(right, outputs(points), style)
+    for axes, see in ((left, lambda x: x), (right, outputs)):
+        drawing.dot(axes, see(START))
+        drawing.star(axes, see(torch.ones(2)))
+    left.set(xlabel="x", ylabel="y", title="parameters")
+    right.set(xlabel="$r_1 = 10\\,(y - x^2)$", ylabel="$r_2 = 1 - x$", title="outputs")
 
-    def loss(parameters: Tensor) -> Tensor:
-        a, k = parameters[..., :1], parameters[..., 1:]
-        return (a * (1 - torch.exp(-k * TIMES)) - GROWN).square().sum(-1) / 2
 
-    drawing.surface(axes, loss, (0.7, 2.9), (0.0, 3.4), np.array(REGRESSION_LEVELS))
-    minutes, seconds = (regression_flow("plain", unit, times) for unit in (1.0, 60.0))
-    drawing.line(axes, minutes, drawing.PLAIN, arrow=0.4)
-    drawing.line(axes, seconds, drawing.PLAIN | {"linestyle": ":"}, arrow=0.5)
-    minutes_too, seconds_too = (regression_flow("pullback", unit, times) for unit in (1.0, 60.0))
-    drawing.line(axes, minutes_too, drawing.NATURAL, linewidth=3.4, alpha=0.35)
-    drawing.line(axes, seconds_too, drawing.NATURAL, arrow=0.5)
-    drawing.note(axes, "plain,\nseconds", (1.06, 1.9))
-    drawing.note(axes, "plain,\nminutes", (1.62, 0.25))
-    drawing.note(axes, "pullback,\nboth", (1.28, 1.0))
-    drawing.dot(axes, RATE_START)
-    drawing.star(axes, minutes[-1])
-    axes.set(xlabel="a", ylabel="k per minute", title="regression $a\\,(1 - e^{-kt})$")
+def _from_the_start(axes: Axes, function: Callable[[Tensor], Tensor], title: str) -> None:
+    """Contours, and the natural and the proximal path at rate 0.25."""
+    drawing.surface(axes, function, (-1.7, 1.4), (-1.1, 1.9), NEAR)
+    drawing.line(axes, pullback_path(0.25, 40), PULLBACK)
+    drawing.line(axes, proximal_path(0.25, 30, output_distance), IN_OUTPUTS)
+    drawing.dot(axes, START)
+    drawing.star(axes, torch.ones(2))
+    axes.set(xlabel="x", ylabel="y", title=title)
+
+
+def _single_steps(axes: Axes) -> None:
+    rates = torch.logspace(-2, 1, 31, dtype=torch.float64)
+    styles = drawing.FOURTH, drawing.NATURAL, SECOND
+    for style, values in zip(styles, single_steps(rates).values(), strict=True):
+        axes.plot(rates, values, **style)
+    drawing.note(axes, "natural step", (0.9, 3e4), ha="right")
+    drawing.note(axes, "proximal step", (0.6, 0.3))
+    axes.set(xscale="log", yscale="log", xlabel="rate", ylabel="dissimilarity", title="one step")

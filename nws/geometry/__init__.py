@@ -1,7 +1,7 @@
 """Information geometry on any space of parameters: families, metrics, descent and geodesics.
 
 Exponential families with their dual coordinates, metrics on a space, steepest descent and exact
-flows in them, geodesics and curvature. `examples/worlds.py` shows it at work on seven small worlds.
+flows in them, geodesics and curvature. `examples/worlds.py` shows it at work on small worlds.
 """
 
 from torch.func import hessian  # of a convex function: the metric of mirror descent's flow

@@ -9,9 +9,12 @@ from cases import assert_close
 from conftest import ROOT, Command
 from small_worlds import (
     autoencoder,
+    divergences,
     drawing,
     empirical_fisher,
     gaussian_relaxation,
+    online,
+    regression,
     rosenbrock,
     two_bits,
 )
@@ -141,8 +144,60 @@ def test_the_proximal_step_in_the_outputs_is_exact_at_any_rate(rate: float) -> N
 
 
 def test_only_the_pullback_flow_knows_no_units() -> None:
-    assert rosenbrock.unit_gap("pullback") < 1e-8
-    assert rosenbrock.unit_gap("plain") > 2
+    assert regression.unit_gap("pullback") < 1e-8
+    assert regression.unit_gap("plain") > 2
+
+
+def test_the_pullback_metric_is_the_second_order_of_the_dissimilarity() -> None:
+    hessian = torch.func.hessian(rosenbrock.dissimilarity)(rosenbrock.START)
+    assert_close(hessian, torch.func.hessian(rosenbrock.second_order)(rosenbrock.START))
+    assert_close(hessian, pullback(rosenbrock.outputs)(rosenbrock.START))
+    natural, proximal, second = rosenbrock.single_steps(times(1e-4, 1e-3, 1.0)).values()
+    for each in (natural / second - 1, proximal / second - 1):  # of first order in the rate
+        assert each[1] / each[0] == pytest.approx(10, rel=0.05)
+        assert each[:2].abs().max() < 0.02 < each[2].abs()
+
+
+# --- divergences, and learning online -------------------------------------------------------------
+
+
+def test_bregman_divergences_are_those_of_the_table() -> None:
+    x, y = times(0.3, 1.0, 2.5), times(1.4, 0.2, 2.4)
+    table = {
+        "squared error": ((x - y) ** 2 / 2, y**0),
+        "KL": (x * (x / y).log() - x + y, 1 / y),
+        "Itakura-Saito": (x / y - (x / y).log() - 1, 1 / y**2),
+    }
+    assert list(table) == list(divergences.DIVERGENCES)
+    for name, (expected, metric) in table.items():
+        found = divergences.DIVERGENCES[name]
+        assert_close(found(x, y), expected)
+        curvature = [torch.func.hessian(lambda z, b=b, f=found: f(z, b))(b) for b in y]
+        assert_close(torch.stack(curvature), metric)
+        assert_close(found.metric(y), metric)
+        assert torch.allclose(found(60 * x, 60 * y), expected) == (name == "Itakura-Saito")
+
+
+def test_mirror_descent_is_the_natural_gradient_in_eta() -> None:
+    mirror = online.mirror_path()
+    assert_close(mirror, online.natural_path(), 1e-6)  # of Newton's method
+    share = (1 - online.RATE) ** torch.arange(online.COUNT + 1)[:, None]
+    assert_close(mirror, online.GOAL + share * (online.START - online.GOAL), 1e-6)
+    with pytest.raises(AssertionError):  # negative control: the same flow, other steps
+        assert_close(online.natural_path("theta"), mirror, 0.05)
+
+
+def test_the_natural_gradient_is_fisher_efficient_and_the_plain_one_is_not() -> None:
+    """Squares of two coordinates in units of the bound have the mean 2, and the error is made."""
+    p, k = online.TRUTH, times(10, 100, 1000, 4000)
+    kurtosis = 2 + (1 - 6 * p * (1 - p)) / (p * (1 - p)) / k[:, None]
+    error = (kurtosis.sum(-1) / online.RUNS).sqrt()
+    gaps = (online.errors()["natural"][k.long() - 1] - 2) / error
+    assert gaps.abs().max() < 5
+    plain = online.errors()["plain"][:, -1]
+    assert ((plain - 2) / error[-1] > 10).all()
+    limits = online.limit(torch.tensor(online.FACTORS).double())
+    assert limits[0] == torch.inf and plain[2:] == pytest.approx(limits[2:], rel=0.15)
 
 
 # --- the others -----------------------------------------------------------------------------------

@@ -161,6 +161,25 @@ def test_draws_have_the_expectations(case: Case) -> None:
 
 
 @families
+def test_online_natural_steps_are_the_running_moments(case: Case) -> None:
+    """Steps 1 / k of the natural gradient of log p in eta, from a mean of five examples."""
+    family = case.family
+    eta = plain = family.expectation(case.other)
+    total = 5 * eta
+
+    def slope(x: Tensor, eta: Tensor) -> Tensor:
+        return grad(lambda point: family.log_prob(x, family.natural(point)))(eta)
+
+    for k, x in enumerate(family.sample(case.theta, 20, seeded(2)), 6):
+        eta = eta + torch.linalg.solve(family.dual_fisher(eta), slope(x, eta)) / k
+        plain = plain + 1e-2 * slope(x, plain) / k
+        total = total + case.statistics(x)
+        assert_close(eta, total / k)
+    with pytest.raises(AssertionError):  # negative control
+        assert_close(plain, eta)
+
+
+@families
 def test_a_batch_of_points_is_its_points(case: Case) -> None:
     family, batch = case.family, torch.stack([case.theta, case.other])
     eta = family.expectation(batch)

@@ -8,8 +8,9 @@ from nws.natural.modules.families import (
     OutputFamily,
 )
 from nws.natural.modules.optimizer import NaturalGradient
+from nws.natural.modules.sampled import Sampled
 
 __all__ = [
     "BernoulliLogits", "CategoricalLogits", "GaussianMean", "Linearized", "ModelCurvature",
-    "NaturalGradient", "OutputFamily",
+    "NaturalGradient", "OutputFamily", "Sampled",
 ]  # fmt: skip

@@ -18,6 +18,8 @@ from nws.errors import UserError, number, one_of
 from nws.natural.damping import Damping
 from nws.natural.modules.curvature import Inputs, Linearized, ModelCurvature
 from nws.natural.modules.families import OutputFamily
+from nws.natural.modules.sampled import Sampled
+from nws.natural.operators import UnitFisher
 from nws.natural.preconditioners import Unpreconditioned
 from nws.natural.solvers import ConjugateGradient, Solver
 from nws.natural.solvers.solver import IterativeSolver
@@ -41,8 +43,9 @@ class NaturalGradient(torch.optim.Optimizer):
             of the model that require a gradient.
         lr: Step along the direction.
         damping: alpha: a number, a `Damping` with a schedule, or a `LevenbergMarquardt`.
-        metric: "fisher"; "empirical", the second moment of the examples' gradients; or
-            "covariance", the same less their mean (TONGA).
+        metric: "fisher"; "empirical", the second moment of the examples' gradients;
+            "covariance", the same less their mean (TONGA); or "sampled", an unbiased estimate of
+            the Fisher matrix, with options as `Sampled(...)`.
         solver: Any of nws.natural.solvers; by default conjugate gradient to a relative error of at
             most about 0.1 (in the norm of C + alpha I), measured by the residual in each step.
         kl: Nats, or None. With a number each step has half a squared length of lr^2 kl in the
@@ -64,8 +67,8 @@ class NaturalGradient(torch.optim.Optimizer):
 
     def __init__(
         self, model: nn.Module, family: OutputFamily, params: Iterable[Any] | None = None,
-        lr: float = 1.0, damping: float | Damping = 0.1, metric: str = "fisher",
-        solver: Solver | None = None, kl: float | None = None,
+        lr: float = 1.0, damping: float | Damping = 0.1,
+        metric: str | Sampled = "fisher", solver: Solver | None = None, kl: float | None = None,
     ) -> None:  # fmt: skip
         lr = number("lr", lr, "above 0", lambda value: value > 0)
         if kl is not None:
@@ -74,8 +77,9 @@ class NaturalGradient(torch.optim.Optimizer):
             params = (each for each in model.parameters() if each.requires_grad)
         super().__init__(params, {"lr": lr})
         self.model, self.family, self.kl = model, family, kl
-        one_of("metric", metric, ("fisher", "empirical", "covariance"))
-        self.metric = metric
+        if not isinstance(metric, Sampled):
+            one_of("metric", metric, ("fisher", "empirical", "covariance", "sampled"))
+        self.metric = Sampled() if metric == "sampled" else metric
         parameters = self._parameters()
         if not {id(each) for each in parameters} <= {id(each) for each in model.parameters()}:
             raise UserError("params must be parameters of the model: the metric is of its outputs")
@@ -120,11 +124,14 @@ class NaturalGradient(torch.optim.Optimizer):
         if metric_inputs is not None:
             linear = Linearized(self.model, own.parameters, metric_inputs)
             labels = metric_targets
-        curvature = ModelCurvature(linear, self.family, self.metric, labels)
+        curvature = (
+            self.metric.update(linear, self.family) if isinstance(self.metric, Sampled)
+            else ModelCurvature(linear, self.family, self.metric, labels)
+        )  # fmt: skip
         delta = self._delta(curvature, gradient)
         predicted = -(gradient * delta).sum()
         if measures:
-            predicted -= curvature.quadratic(delta) / 2
+            predicted -= curvature.quadratic(delta.view(curvature.shape)) / 2
         own.release()
         linear.release()
         self._move(delta)
@@ -149,13 +156,14 @@ class NaturalGradient(torch.optim.Optimizer):
             raise UserError("this damping measures the family's loss: step needs targets")
         return None, own.flatten(found)[None]
 
-    def _delta(self, curvature: ModelCurvature, gradient: Tensor) -> Tensor:
+    def _delta(self, curvature: ModelCurvature | UnitFisher, gradient: Tensor) -> Tensor:
         """The step (1, d)."""
         alpha = self.damping.alpha
         self.solver.factor(curvature, alpha)
-        direction = self.solver.solve(gradient) * (1 + alpha)
+        found = self.solver.solve(gradient.view(curvature.shape)) * (1 + alpha)
+        direction = found.view_as(gradient)
         if self.kl is not None:
-            length = curvature.quadratic(direction)
+            length = curvature.quadratic(found)
             direction *= (2 * self.kl / length.clamp_min(torch.finfo(length.dtype).tiny)).sqrt()
         groups = self.param_groups
         sizes = [sum(each.numel() for each in group["params"]) for group in groups]
@@ -182,6 +190,7 @@ class NaturalGradient(torch.optim.Optimizer):
             "step": self._step,
             "damping": self.damping.state_dict(),
             "solver": self.solver.state_dict(),
+            "metric": self.metric.state if isinstance(self.metric, Sampled) else {},
         }
         return state
 
@@ -198,6 +207,8 @@ class NaturalGradient(torch.optim.Optimizer):
         self._step = own["step"]
         self.damping.load_state_dict(own["damping"])
         self.solver.load_state_dict(own["solver"])
+        if isinstance(self.metric, Sampled):
+            self.metric.state = own["metric"]
 
 
 def _check_modes(model: nn.Module) -> None:

@@ -1,6 +1,7 @@
 """MINRES: the solution whose residual is smallest, all units of a layer at once.
 
-Source: Paige & Saunders 1975, section 6.1 (Lanczos vectors and plane rotations).
+Sources: Paige & Saunders 1975, section 6.1 (Lanczos vectors and plane rotations); Liu, Milzarek &
+Roosta 2023 (the shortest solution from the residual).
 """
 
 from collections.abc import Callable
@@ -14,13 +15,15 @@ from nws.natural.solvers.solver import IterativeSolver, check_system, damped, fr
 
 
 def minres(
-    matmul: Callable[[Tensor], Tensor], right: Tensor, iterations: int, tolerance: float
-) -> tuple[Tensor, int]:
+    matmul: Callable[[Tensor], Tensor], right: Tensor, iterations: int, tolerance: float,
+    shortest: bool = False,
+) -> tuple[Tensor, int]:  # fmt: skip
     """Minimise |b_j - A_j x_j| for m symmetric matrices at once, from zero.
 
     Where A_j is singular and b_j in its range, x_j comes to the shortest of all solutions, since it
-    stays in that range. Choi, Paige & Saunders 2011 (MINRES-QLP) have the shortest one outside of
-    the range too.
+    stays in that range. For another b_j the best x_j is not the shortest, and later iterations
+    leave it; x_j - (r_j . x_j / r_j . r_j) r_j is the shortest, r_j = b_j - A_j x_j. It is the
+    solution of MINRES-QLP (Choi, Paige & Saunders 2011).
 
     Args:
         matmul: V -> A_j v_j, (m, d) each.
@@ -28,6 +31,8 @@ def minres(
         iterations: At most so many.
         tolerance: Stop where every unit's residual is at most tolerance |b_j|; reads one number
             from the device in each iteration. 0 reads nothing, and makes all iterations.
+        shortest: Whether to end where |A_j r_j| <= sqrt(eps) |A_j| |r_j|, too, with the shortest
+            x_j. For systems without damping: small eigenvalues may be taken for zeros.
 
     Returns:
         x_j, (m, d), and the number of iterations.
@@ -37,7 +42,8 @@ def minres(
     v_new = right
     beta = start = right.norm(dim=1, keepdim=True)
     phi, cos, sin = start, -torch.ones_like(start), torch.zeros_like(start)
-    delta_bar, epsilon = torch.zeros_like(start), torch.zeros_like(start)
+    delta_bar, epsilon, norm = (torch.zeros_like(start) for _ in range(3))
+    least, live = torch.finfo(right.dtype).eps ** 0.5, torch.ones_like(start, dtype=torch.bool)
     for iteration in range(1, iterations + 1):
         v_old, v = v, v_new / beta.clamp_min(tiny)  # a unit that is solved goes on with zeros
         v_new = matmul(v).addcmul_(beta, v_old, value=-1)
@@ -49,10 +55,19 @@ def minres(
         gamma = torch.hypot(gamma_bar, beta).clamp_min(tiny)
         cos, sin = gamma_bar / gamma, beta / gamma
         w_old, w = w, (v - epsilon_old * w_old - delta * w) / gamma
+        if shortest:
+            norm = torch.maximum(norm, torch.hypot(alpha, beta))
+            live = live & (torch.hypot(gamma_bar, delta_bar) > least * norm)  # |A r| / |r|
+            w = torch.where(live, w, 0.0)
         x.addcmul_(cos * phi, w)
         phi = sin * phi
-        if tolerance and (phi <= tolerance * start).all():
-            return x, iteration
+        if tolerance and ((phi <= tolerance * start) | ~live).all():
+            iterations = iteration
+            break
+    if shortest:
+        r = right - matmul(x)
+        share = (r * x).sum(1, keepdim=True) / r.square().sum(1, keepdim=True)
+        x.addcmul_(share.where(r.norm(dim=1, keepdim=True) > least * start, 0.0), r, value=-1)
     return x, iterations
 
 

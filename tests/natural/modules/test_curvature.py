@@ -1,10 +1,13 @@
 """The curvature of modules against dense matrices, by autograd and the enumeration of targets."""
 
+import numpy as np
 import pytest
 import torch
-from dense import CASES, DENSE, FAMILIES, Case, make_case
+from cases import SolverCase, seeded
+from dense import CASES, DENSE, FAMILIES, Case, flat, make_case
+from torch.autograd.functional import hessian
 
-from nws.natural.modules import Linearized, ModelCurvature
+from nws.natural.modules import Linearized, ModelCurvature, OutputFamily
 from nws.natural.solvers.minres import minres
 
 EXACT = 1e-10  # float64; the references add some hundred products
@@ -53,3 +56,79 @@ def test_minres_without_damping_comes_to_the_shortest_solution() -> None:
     assert (found[0] - shortest).norm() < 1e-6 * shortest.norm()
     other = shortest + torch.linalg.eigh(matrix)[1][:, 0] * shortest.norm()
     assert (matrix @ other - right).norm() < EXACT and other.norm() > 1.01 * shortest.norm()
+
+
+def test_minres_comes_to_the_shortest_least_squares_solution_where_it_is_asked_to() -> None:
+    """Blocks of rank 10: 11 iterations, but for the second unit, whose system has a solution."""
+    blocks = SolverCase(10, 16, 3, 0.0).fisher().blocks()
+    right = torch.randn(3, 16, generator=seeded(3), dtype=torch.float64)
+    right[1] = blocks[1] @ right[1]
+    pinv = torch.from_numpy(np.linalg.pinv(blocks.numpy(), rcond=1e-11, hermitian=True))
+
+    def matmul(vectors: torch.Tensor) -> torch.Tensor:
+        return (blocks @ vectors[..., None])[..., 0]
+
+    best = (pinv @ right[..., None])[..., 0]
+    least = (right - matmul(best)).norm(dim=1)
+
+    def solved(iterations: int, shortest: bool) -> tuple[torch.Tensor, int]:
+        return minres(matmul, right, iterations, 1e-12, shortest)
+
+    found, used = solved(200, True)
+    assert used < 30 and ((found - best).norm(dim=1) < 1e-8 * best.norm(dim=1)).all()
+    plain = solved(11, False)[0]  # as good, and longer: but where there is a solution
+    for each in (found, plain):
+        assert (right - matmul(each)).norm(dim=1).sub(least).abs().max() < 1e-8
+    assert (plain.norm(dim=1) > 1.01 * best.norm(dim=1)).tolist() == [True, False, True]
+    assert (right - matmul(solved(200, False)[0])).norm() > 1e3 * least.norm()  # it does not stop
+
+
+# --- Gauss and Newton -----------------------------------------------------------------------------
+
+
+class Probit(OutputFamily):
+    """A bit of probability Phi(z): z is no natural parameter."""
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        signs = 2 * targets - 1
+        return -torch.special.log_ndtr(signs * outputs).flatten(1).sum(1)
+
+    def root(self, outputs: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+        p = torch.special.ndtr(outputs)
+        density = torch.exp(-outputs.square() / 2) / (2 * torch.pi) ** 0.5
+        return vectors * density / (p * (1 - p)).sqrt()
+
+
+def gauss_newton(case: Case, family: OutputFamily) -> torch.Tensor:
+    """J^T H J / n by autograd, with H the Hessian of the summed loss by all outputs: (d, d)."""
+    z = case.model(*case.inputs)
+    rows = [
+        torch.autograd.grad(each, case.parameters, retain_graph=True, allow_unused=True)
+        for each in z.flatten()
+    ]
+    jacobian = torch.stack([flat(row, case.parameters) for row in rows])
+    outer = hessian(lambda v: family.loss(v.view_as(z), case.targets).sum(), z.detach().flatten())
+    return jacobian.T @ outer @ jacobian / len(z)
+
+
+@pytest.mark.parametrize("name", ["categorical", "several", "tied", "two inputs"])
+def test_the_gauss_newton_matrix_is_the_fisher_matrix_of_the_matching_output(name: str) -> None:
+    """At any targets: the Hessian A''(z) of a loss A(z) - y . z does not know them."""
+    case = make_case(name)
+    fisher = products(curvature(case))
+    assert (gauss_newton(case, FAMILIES[case.family]) - fisher).abs().max() < EXACT
+
+
+def test_it_is_another_matrix_where_the_output_does_not_match() -> None:
+    """The control: of a probit the Hessian knows the target, and only its mean is the Fisher."""
+    case, family = make_case("tied"), Probit()
+    linear = Linearized(case.model, case.parameters, case.inputs)
+    fisher = products(ModelCurvature(linear, family))
+    assert (gauss_newton(case, family) - fisher).norm() > 0.1 * fisher.norm()
+    z = linear.outputs
+    zero, one = (
+        hessian(lambda v, y=y: family.loss(v, torch.full_like(z, y)).sum(), z).sum((2, 3))
+        for y in (0.0, 1.0)
+    )
+    mean = torch.lerp(zero, one, torch.special.ndtr(z))
+    assert (mean - family.root(z, torch.ones_like(z)).square()).abs().max() < EXACT
