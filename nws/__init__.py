@@ -19,25 +19,15 @@ __all__ = [
     "load_run", "log_likelihood", "named_rule", "natural_direction", "natural_metrics",
 ]  # fmt: skip
 
-# Imported when they are first used: torch takes a second, and `nws --help` needs none of it.
-_LATER = {
-    "nws.experiment.loading": (
-        "LoadedRun", "load_data", "load_run", "named_rule", "natural_metrics",
-    ),
-    "nws.learning": ("NaturalMetric", "RowOptions", "Rule", "WakeSleep"),
-    "nws.models": (
-        "BeliefNetwork", "HelmholtzMachine", "Layer", "Trace", "exact_log_likelihood",
-        "log_likelihood",
-    ),
-    "nws.natural": ("Damping", "UnitFisher", "natural_direction"),
-}  # fmt: skip
+# Imported when a name is first used: torch takes a second, and `nws --help` needs none of it.
+_MODULES = ("nws.natural", "nws.models", "nws.learning", "nws.experiment.loading")
 
 
 def __getattr__(name: str) -> Any:
     """Return what is imported late, as Python asks for an attribute that is not there yet."""
     if name in ("learning", "models", "natural"):
         return importlib.import_module(f"nws.{name}")
-    for module, names in _LATER.items():
-        if name in names:
-            return getattr(importlib.import_module(module), name)
+    if name in __all__:
+        modules = map(importlib.import_module, _MODULES)
+        return next(vars(each)[name] for each in modules if name in vars(each))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

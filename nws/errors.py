@@ -11,7 +11,7 @@ from numbers import Integral, Real
 class UserError(ValueError):
     """A mistake a user can mend: the message says what was expected, what came and what to do.
 
-    An option outside the range that its docstring names is one; docstrings do not say so again.
+    An argument that is not what its docstring names is one; docstrings do not say so again.
     """
 
 

@@ -34,9 +34,6 @@ def group_runs(runs: Sequence[Run], by: str = "auto") -> dict[str, list[Run]]:
         runs: The runs.
         by: Keys such as optimizer.lr or lr, with commas between them; `argument`: the path given;
             `run`: each run by itself; `auto`: all keys in which the runs differ but for the seed.
-
-    Raises:
-        UserError: No run has such a key.
     """
     if by == "run":
         keys, places = differing_keys(runs), folder_names(runs)

@@ -50,15 +50,12 @@ def draw(
     Args:
         groups: The runs of each group, from `with_column`.
         column: A column of metrics.csv.
-        log: Whether the y axis is logarithmic.
+        log: Whether the y axis is logarithmic, for values above 0.
         ymin: The lower end of the y axis; by default as the curves need.
         ymax: The upper one.
 
     Returns:
         The content of the files: {"png": ..., "svg": ...}, the same bytes each time.
-
-    Raises:
-        UserError: A logarithmic axis with values of at most 0.
     """
     runs = [run for group in groups.values() for run in group]
     if log and (low := min(run.metrics[column].min() for run in runs)) <= 0:

@@ -131,12 +131,11 @@ def _images(run: Run) -> dict[str, list[tuple[str, str]]]:
     found = {}
     for kind, files in kinds.items():
         places = np.linspace(0, len(files) - 1, min(IMAGES, len(files))).round().astype(int)
-        found[kind] = [(_data_uri(path), path.stem) for path in np.array(files)[places]]
+        contents = {files[n].stem: base64.b64encode(read_bytes(files[n])) for n in places}
+        found[kind] = [
+            (f"data:image/png;base64,{c.decode()}", name) for name, c in contents.items()
+        ]
     return found
-
-
-def _data_uri(path: Path) -> str:
-    return "data:image/png;base64," + base64.b64encode(read_bytes(path)).decode()
 
 
 # --- curves ---------------------------------------------------------------------------------------

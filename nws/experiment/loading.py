@@ -159,9 +159,6 @@ def named_rule(name: str, **options: Any) -> Rule:
         name: A file of conf/algorithm/: `ws`, `rws`, `nrws`, `bihm`, `vimco` and others.
         **options: Fields of `Rule` that are to differ.
 
-    Raises:
-        UserError: There is no such rule or field, or a value is out of range.
-
     Examples:
         >>> rule = named_rule("nrws", samples=5)
         >>> rule.samples, rule.recognition_wake, rule.recognition_dream
@@ -183,9 +180,6 @@ def natural_metrics(
         damping: alpha, above 0, constant.
         solver: A file of conf/solver/, for the metrics that take one.
         **options: Those of the `metric` group, for instance `rank=5` or `max_kl=0.01`.
-
-    Raises:
-        UserError: There is no such metric, solver or option, or a value is out of range.
 
     Examples:
         >>> machine = HelmholtzMachine([64, 32, 16])

@@ -27,10 +27,6 @@ class Rule:
         baseline: Whether 1/K is subtracted from the weights of recognition's wake gradient.
         bidirectional: Whether the model of the data is p*, the geometric mean of both networks.
         dreams: Dream rows for each data point; None for as many as samples.
-
-    Raises:
-        UserError: For less than one sample or dream, shares that are negative or not finite, or a
-            weighting that cannot be called.
     """
 
     name: str

@@ -15,10 +15,8 @@ def vimco(log_p: Tensor, log_q: Tensor) -> Weights:
         log sum_j w_j - log (sum_{j != k} w_j + v_k) - softmax_k(log w),
 
     with v_k the geometric mean of the other w_j (their eq. 9 and 10): a learning signal minus the
-    weight with which log q enters log w. These weights may be negative, and do not sum to 1.
-
-    Raises:
-        UserError: For one sample, which has no others.
+    weight with which log q enters log w. These weights may be negative, and do not sum to 1. One
+    sample has no others, so there must be two.
     """
     log_weights = log_p - log_q
     samples = log_weights.shape[1]

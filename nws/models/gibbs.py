@@ -30,12 +30,8 @@ class GibbsChain(Chain):
     layers next to it, so they take turns: a step takes sum_l n_l draws.
 
     Args:
-        machine: A machine of binary or bipolar units, whose layers see one other layer each.
-        *arguments: As for `Chain`.
-        **options: As for `Chain`.
-
-    Raises:
-        UserError: For another machine.
+        machine: Of binary or bipolar units, in layers that see one other layer each. The other
+            arguments are those of `Chain`.
     """
 
     def __init__(self, machine: HelmholtzMachine, *arguments: Any, **options: Any) -> None:

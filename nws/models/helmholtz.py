@@ -47,10 +47,6 @@ class HelmholtzMachine(nn.Module):
         shape: Of an image of the visible layer, for `mask` and `order`.
         rng: Generator of the draws.
 
-    Raises:
-        UserError: For sizes that are not positive, no hidden layer, unknown units, numbers that are
-            out of range, or a graph that cannot be.
-
     Examples:
         >>> machine = HelmholtzMachine([4, 3, 2], rng=torch.Generator().manual_seed(0))
         >>> machine.wake(torch.ones(5, 4), samples=2).values.shape

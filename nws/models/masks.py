@@ -35,9 +35,6 @@ def local(
         width: Pixels of a field's side, at least 1; odd, as a field has a pixel as its centre.
         lateral_only: Whether only pixels have fields, for the pixels that they see.
 
-    Raises:
-        UserError: Where data are no images.
-
     Examples:
         >>> local([16, 4], child=1, parent=0, shape=(4, 4), width=1).sum(1)
         tensor([1., 1., 1., 1.])
@@ -79,11 +76,7 @@ def from_the_centre(sizes: Sequence[int], layer: int, shape: Sequence[int]) -> T
 
 
 def lateral_layers(lateral: str | Sequence[bool], layers: int, upward: bool) -> set[int]:
-    """The layers that see themselves, of those that a network explains.
-
-    Raises:
-        UserError: For another word, a list of another length, or "visible" upward.
-    """
+    """The layers that see themselves, of those that a network explains."""
     option = f"model.{'recognition' if upward else 'generator'}.lateral"
     kinds = {"none": range(0), "visible": range(1), "hidden": range(1, layers)}
     if upward:
@@ -112,11 +105,7 @@ def check_functions(**options: object) -> None:
 def find_order(
     order: Order | None, sizes: Sequence[int], layer: int, shape: Sequence[int]
 ) -> Tensor | None:
-    """The order of a layer's units; None for 0 .. n_i - 1.
-
-    Raises:
-        UserError: For what is no permutation.
-    """
+    """The order of a layer's units; None for 0 .. n_i - 1."""
     turn = None if order is None else order(sizes, layer, shape)
     wanted = torch.arange(sizes[layer])
     if turn is not None and not torch.equal(torch.as_tensor(turn).sort()[0], wanted):
@@ -130,11 +119,7 @@ def find_mask(
     mask: Mask | None, sizes: Sequence[int], child: int, parents: Sequence[int],
     shape: Sequence[int], order: Tensor | None,
 ) -> Tensor | None:  # fmt: skip
-    """Which of its parents each unit of a layer sees, (n_child, parents); None for all.
-
-    Raises:
-        UserError: For a mask of another shape, or of other values than 0 and 1.
-    """
+    """Which of its parents each unit of a layer sees, (n_child, parents); None for all."""
     blocks, masked = [], False
     for parent in parents:
         expected = sizes[child], sizes[parent]

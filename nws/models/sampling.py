@@ -58,9 +58,6 @@ class Chain(ABC):
 
     Attributes:
         x: The pixels, (C, n_0); those that are observed stay as they were given.
-
-    Raises:
-        UserError: For `observed` that is not (n_0,) booleans.
     """
 
     def __init__(
@@ -94,9 +91,7 @@ class ResamplingChain(Chain):
     w_k = p(x, h_k) / q(h_k | x). The larger K, the closer the states follow p.
 
     Args:
-        *arguments: As for `Chain`.
-        **options: As for `Chain`.
-        samples: K.
+        samples: K. The other arguments are those of `Chain`.
 
     Attributes:
         ess: Effective sample size 1 / sum_k (w_k / sum w)^2 of the last step, from 1 to K, a mean
@@ -148,9 +143,6 @@ def walk(
 
     Returns:
         Expected pixels, (walks, steps, n_0).
-
-    Raises:
-        UserError: For a deepest layer that is not binary or bipolar, or counts below 1.
     """
     top, units = machine.generator.edges[0], machine.units[-1]
     if units.support != (0.0, 1.0):

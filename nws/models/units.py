@@ -179,11 +179,7 @@ NAMED: dict[str, Units] = {"binary": Binary(), "bipolar": Bipolar()}
 
 
 def find_units(units: str | Units, option: str = "model.units") -> Units:
-    """The family of a name, or the family itself.
-
-    Raises:
-        UserError: For an unknown name, or an object of another class.
-    """
+    """The family of a name, or the family itself."""
     if isinstance(units, str) and units in NAMED:
         return NAMED[units]
     if not isinstance(units, Units):

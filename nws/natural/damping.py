@@ -18,9 +18,6 @@ class Damping:
     Args:
         value: alpha before the schedule, above 0.
         schedule: A function of the step, counted from 0 (see nws/schedules.py).
-
-    Raises:
-        UserError: Unless alpha is above 0 at the first step.
     """
 
     def __init__(self, value: float = 0.2, schedule: Callable[[int], float] | None = None) -> None:
