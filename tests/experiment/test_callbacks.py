@@ -107,6 +107,20 @@ def test_patience_ends_a_run_and_more_goes_on(
     assert metrics(more) == metrics(endless.run) and len(metrics(more)) == 9
 
 
+def test_a_job_far_below_the_others_of_its_sweep_is_pruned(train: Command) -> None:
+    sweep = ("-m", "optimizer.lr=0.1,0.2,1e-6", "callbacks.pruning.runs=2", "trainer.epochs=6")
+    outcome = train(*sweep, "callbacks.pruning.evaluations=3", "hydra.sweep.dir=sweep")
+    (line,) = [each for each in outcome.warnings if "below the median of 2 other runs" in each]
+    assert outcome.code == 0 and "step 18" in line
+    assert [len(metrics(Path(f"sweep/{job}"))) for job in range(3)] == [6, 6, 3]
+    assert train("resume=sweep/2", "callbacks.pruning.evaluations=null").code == 0
+    assert len(metrics(Path("sweep/2"))) == 6
+    alone = train(
+        "callbacks.pruning.evaluations=1", "callbacks.pruning.runs=1", "optimizer.lr=1e-6"
+    )
+    assert alone.code == 0 and alone.warnings == []  # the control: no sweep
+
+
 def vector(machine: HelmholtzMachine) -> torch.Tensor:
     return torch.cat([each.detach().double().flatten() for each in machine.parameters()])
 

@@ -1,0 +1,49 @@
+"""The end of a run that falls behind the others of its sweep."""
+
+import csv
+from pathlib import Path
+from statistics import median
+
+from nws.errors import positive_int
+from nws.experiment.callbacks.callback import Callback, Row, Trainer
+from nws.files import read_text
+
+
+class Pruning(Callback):
+    """Ends a job of a sweep whose best valid/log_likelihood is below the median of the others'.
+
+    Each of the others counts with its best up to the same step, once it has come so far. This is
+    the median rule of Golovin et al. 2017 (Google Vizier, section 3.2.2).
+
+    Args:
+        evaluations: Those of a run before it may end; null for no such end.
+        runs: Others that have come as far, at least.
+    """
+
+    def __init__(self, evaluations: int | None = None, runs: int = 4) -> None:
+        name = "callbacks.pruning.evaluations"
+        self.evaluations = None if evaluations is None else positive_int(name, evaluations)
+        self.runs = positive_int("callbacks.pruning.runs", runs)
+
+    def after_row(self, trainer: Trainer, row: Row) -> None:
+        """Compare with the others' metrics.csv; of several processes the first one decides."""
+        waits = self.evaluations is None or len(trainer.rows) <= self.evaluations
+        if waits or not trainer.group or not trainer.run.writes:
+            return
+        files = set(trainer.run.path.parent.glob("*/metrics.csv")) - {trainer.run.metrics}
+        found = [best_until(path, trainer.step) for path in files]
+        others = [best for best in found if best is not None]
+        best = max(trainer.best, row["valid/log_likelihood"])
+        if len(others) >= self.runs and best < median(others):
+            self.ends = (
+                f"{best:.3f} nats are below the median of {len(others)} other runs of the sweep at"
+                f" step {trainer.step}, {median(others):.3f}; go on with"
+                " callbacks.pruning.evaluations=null"
+            )
+
+
+def best_until(path: Path, step: int) -> float | None:
+    """Return the best valid/log_likelihood of a run up to a step; None if it is not so far."""
+    rows = list(csv.DictReader(read_text(path).splitlines()))
+    seen = [float(row["valid/log_likelihood"]) for row in rows if 0 < int(row["step"]) <= step]
+    return max(seen) if seen and int(rows[-1]["step"]) >= step else None
