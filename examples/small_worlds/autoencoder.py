@@ -84,7 +84,6 @@ def steps_until(points: Tensor, bound: float = 1e-3) -> int:
 def facts() -> dict[str, float]:
     """The numbers of docs/worlds/autoencoder.md."""
     found = {"error at the start": float(error(START)), "least error": least()}
-    found["KL of the least error from the start"] = float(kl_from_start(path("natural", 0.5)[-1]))
     found["last error, Newton, rate 0.5"] = float(error(path("Newton", 0.5)[-1]))
     for kind in ("natural", "covariance"):
         found[f"KL of the first step, {kind}, rate 0.1"] = float(kl_from_start(path(kind, 0.1)[1]))
