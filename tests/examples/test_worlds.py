@@ -250,11 +250,9 @@ def test_only_the_natural_path_comes_to_the_minimum_at_every_rate() -> None:
         assert torch.func.grad(autoencoder.error)(newton).abs().max() < 1e-9
         low, high = torch.linalg.eigvalsh(torch.func.hessian(autoencoder.error)(newton))
         assert low < -0.1 < 0.1 < high  # a saddle
-        ends = {kind: autoencoder.path(kind, rate)[-20:] for kind in ("natural", "covariance")}
-        over = {
-            kind: autoencoder.error(end).max() - autoencoder.least() for kind, end in ends.items()
-        }
-        assert over["natural"] < 1e-9 < 1e-3 < over["covariance"]
+        ends = [autoencoder.path(kind, rate)[-20:] for kind in ("natural", "covariance")]
+        natural, covariance = (autoencoder.error(end).max() - autoencoder.least() for end in ends)
+        assert natural < 1e-9 < 1e-3 < covariance
     assert autoencoder.error(autoencoder.path("covariance", 1.0)[:40]).max() > 1_000
 
 
