@@ -47,18 +47,6 @@ def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
     return run
 
 
-def test_each_benchmark_lists_its_own_options(capsys: pytest.CaptureFixture[str]) -> None:
-    for name, own, foreign in (
-        ("step", "--precisions", "--visible"),
-        ("scale", "--visible", "--precisions"),
-        ("solvers", "--rank", "--visible"),
-    ):
-        with pytest.raises(SystemExit):
-            benchmark.make_parser().parse_args([name, "--help"])
-        shown = capsys.readouterr().out
-        assert own in shown and "--json" in shown and foreign not in shown
-
-
 def test_step(bench: Bench) -> None:
     rows = bench("step")
     assert [(row["algorithm"], row["metric"]) for row in rows] == [

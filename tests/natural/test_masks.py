@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from cases import EXACT, seeded
+from solving import error
 from torch import Tensor
 
 from nws.errors import UserError
@@ -18,12 +20,7 @@ from nws.natural.reference import natural_direction
 from nws.natural.shared import Basis, SharedInverse
 from nws.natural.solvers import Cholesky, ConjugateGradient, MinRes, ShermanMorrison, Woodbury
 
-EXACT = 1e-10  # float64, relative
 ALPHA = 0.1
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def system(n: int = 40, d: int = 9, m: int = 7) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -35,10 +32,6 @@ def system(n: int = 40, d: int = 9, m: int = 7) -> tuple[Tensor, Tensor, Tensor,
     mask = (torch.rand(m, d, generator=rng) < 0.5).double()
     mask[:, -1] = 1
     return inputs, curvature, mask, mask * torch.randn(m, d, generator=rng, dtype=torch.float64)
-
-
-def error(found: Tensor, expected: Tensor) -> float:
-    return float((found - expected).norm() / expected.norm())
 
 
 def direction(metric: Metric, rows: Rows, gradient: Tensor) -> Tensor:

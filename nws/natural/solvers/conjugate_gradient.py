@@ -67,11 +67,7 @@ class ConjugateGradient(IterativeSolver):
         self._age += 1
 
     def solve(self, gradient: Tensor) -> Tensor:
-        """About (C_j + alpha I)^{-1} g_j: (m, d).
-
-        Raises:
-            UserError: On the CPU, where alpha is too small for the dtype.
-        """
+        """About (C_j + alpha I)^{-1} g_j; on the CPU `UserError` for an alpha below the dtype."""
         system, damping = self._reduced, self._damping
         if system is None:
             operators = self._operator, self._operator.rounded()

@@ -55,10 +55,7 @@ class DirectSolver(Solver):
         return torch.cat([self._solve(units, factor, gradient[units]) for units, factor in pairs])
 
     def check(self) -> None:
-        """Raise `UserError` where a block was singular on a device since the start (synchronises).
-
-        On the CPU `factor` or `solve` has raised it.
-        """
+        """Of a block that was singular on a device; on the CPU `factor` or `solve` has said it."""
         if self._singular:
             raise unfactorable(self._fisher, self._damping, SINGULAR)
 
