@@ -52,7 +52,7 @@ BAD: list[tuple[Callable[..., Any], str, tuple[Any, ...], str]] = [
     (LevenbergMarquardt, "maximum", (0.1,), r"must lie in damping\.minimum \.\. maximum, got 0\.2"),
     (optimizer, "lr", (0.0, "fast"), "lr must be a number above 0, got"),
     (optimizer, "kl", (-1,), "kl must be a number above 0, got -1"),
-    (optimizer, "metric", ("hessian",), "metric must be one of fisher, empirical, covariance, got"),
+    (optimizer, "metric", ("hessian",), "metric must be one of fisher, .*, sampled, got .hessian"),
     (GaussianMean, "variance", (0,), "variance must be a number above 0, got 0"),
 ]  # fmt: skip
 
