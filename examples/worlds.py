@@ -14,11 +14,13 @@ from nws.files import check_folder, write_atomically
 WORLDS = {
     "two_bits": "stochastic relaxation on two bits",
     "gaussian_relaxation": "stochastic relaxation by Gaussians",
+    "relaxation": "stochastic relaxation with formulas and from samples",
     "rosenbrock": "Rosenbrock's function as least squares, and units of measure",
     "divergences": "distances of functions, and Bregman divergences",
     "online": "online maximum likelihood, and mirror descent",
     "unit_balls": "steepest descent in Mahalanobis metrics",
     "univariate_gaussian": "the geometry of the univariate Gaussian",
+    "riemannian": "steps along geodesics and straight lines",
     "empirical_fisher": "true and empirical Fisher matrix",
     "autoencoder": "an autoencoder of one hidden unit",
 }

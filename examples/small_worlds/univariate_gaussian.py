@@ -1,4 +1,4 @@
-"""The univariate Gaussians, a hyperbolic half-plane: see nws/geometry/geodesics.py."""
+"""The univariate Gaussians, a hyperbolic half-plane: see half_plane.py."""
 
 import math
 from functools import cache
@@ -10,16 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import Tensor
 
-from nws.geometry import (
-    Moments,
-    MultivariateGaussian,
-    fisher,
-    fisher_rao_distance,
-    fisher_rao_geodesic,
-    gaussian_curvature,
-)
+from nws.geometry import Moments, MultivariateGaussian, fisher, gaussian_curvature
 from nws.geometry.metrics import Metric
 from small_worlds import drawing
+from small_worlds.half_plane import fisher_rao_distance, fisher_rao_geodesic
 
 FAMILY = MultivariateGaussian(1)
 CENTRES = torch.tensor([[-1.1, 0.35], [-0.3, 1.0], [0.7, 2.0]], dtype=torch.float64)  # (mu, sigma)

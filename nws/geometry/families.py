@@ -12,15 +12,20 @@ one another. So the natural gradient in one system is the plain gradient in the 
 G(theta)^{-1} df/dtheta = df/deta (Amari 1998; Malagò, Matteucci & Pistone 2011).
 """
 
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch.func import jacfwd, vmap
 
-from nws.errors import positive_int
+from nws.errors import UserError, positive_int
 from nws.models.units import Units, find_units
+
+STEPS = 60  # of Newton's method
+ENUMERATED = 16  # spins, at most, of which every state is looked at
 
 
 def bregman(
@@ -46,6 +51,20 @@ def _jacobian(function: Callable[[Tensor], Tensor], points: Tensor) -> Tensor:
     return found.reshape(*points.shape, -1)
 
 
+def newton(family: "ExponentialFamily", eta: Tensor, start: Tensor) -> Tensor:
+    """theta of eta where there is no formula, (..., n); nan where it is not found.
+
+    Newton's steps, each shortened to a Fisher length below 1 / sqrt(2), within all Gaussians.
+    """
+    theta = start
+    for _ in range(STEPS):
+        gap = (eta - family.expectation(theta))[..., None]
+        step = torch.linalg.solve_ex(family.fisher(theta), gap)[0]
+        square = (gap * step).sum((-2, -1))[..., None]
+        theta = theta + step[..., 0] / (1 + 2 * square).sqrt()
+    return theta.where(square < 1e-12, torch.nan)
+
+
 class ExponentialFamily(ABC):
     """A family in minimal form; every method takes points (..., n) with any leading shape.
 
@@ -54,6 +73,10 @@ class ExponentialFamily(ABC):
     """
 
     dimension: int
+
+    @abstractmethod
+    def statistics(self, x: Tensor) -> Tensor:
+        """T(x) of data x, (..., d): (..., n)."""
 
     @abstractmethod
     def log_partition(self, theta: Tensor) -> Tensor:
@@ -67,13 +90,17 @@ class ExponentialFamily(ABC):
     def natural(self, eta: Tensor) -> Tensor:
         """theta = dA*/deta, (..., n), the inverse of `expectation`."""
 
-    @abstractmethod
     def log_prob(self, x: Tensor, theta: Tensor) -> Tensor:
         """log p(x; theta), in nats: (...); x is (..., d) and broadcasts against theta."""
+        return (self.statistics(x) * theta).sum(-1) - self.log_partition(theta)
 
     @abstractmethod
     def sample(self, theta: Tensor, count: int, rng: torch.Generator | None = None) -> Tensor:
         """Independent draws of one distribution, theta (n,): (count, d)."""
+
+    def contains(self, theta: Tensor) -> Tensor:
+        """Whether theta is of the family, (...)."""
+        return theta.isfinite().all(-1)
 
     def fisher(self, theta: Tensor) -> Tensor:
         """deta/dtheta, the Hessian of A and the covariance of T(x): (..., n, n); by autograd."""
@@ -81,7 +108,7 @@ class ExponentialFamily(ABC):
 
     def dual_fisher(self, eta: Tensor) -> Tensor:
         """The Fisher matrix in eta, dtheta/deta, the Hessian of A*: (..., n, n)."""
-        return _jacobian(self.natural, eta)
+        return torch.linalg.inv(self.fisher(self.natural(eta)))
 
     def dual(self, eta: Tensor) -> Tensor:
         """A*(eta) = theta . eta - A(theta), the Legendre dual of A, in nats: (...)."""
@@ -120,6 +147,9 @@ class IndependentUnits(ExponentialFamily):
         self.units = find_units(units, "units")
         self.dimension = positive_int("count", count)
 
+    def statistics(self, x: Tensor) -> Tensor:
+        return x
+
     def log_partition(self, theta: Tensor) -> Tensor:
         return self.units.log_partition(theta).sum(-1)
 
@@ -127,17 +157,12 @@ class IndependentUnits(ExponentialFamily):
         return self.units.mean(theta)
 
     def natural(self, eta: Tensor) -> Tensor:
-        """The logits with these means."""
         return self.units.link(eta)
 
     def fisher(self, theta: Tensor) -> Tensor:
         return torch.diag_embed(self.units.curvature(self.units.mean(theta)))
 
-    def dual_fisher(self, eta: Tensor) -> Tensor:
-        return torch.diag_embed(1 / self.units.curvature(eta))
-
     def log_prob(self, x: Tensor, theta: Tensor) -> Tensor:
-        """sum_i log p(x_i; theta_i) of values x, (..., n)."""
         x, theta = torch.broadcast_tensors(x, theta)
         return self.units.log_prob(x, theta, self.units.mean(theta)).sum(-1)
 
@@ -165,35 +190,76 @@ class Categorical(ExponentialFamily):
     def _logits(self, theta: Tensor) -> Tensor:
         return torch.cat([torch.zeros_like(theta[..., :1]), theta], dim=-1)
 
+    def statistics(self, x: Tensor) -> Tensor:
+        return (x == torch.arange(1, self.states)).to(x)
+
     def log_partition(self, theta: Tensor) -> Tensor:
-        """log(1 + sum_i e^{theta_i})."""
         return self._logits(theta).logsumexp(-1)
 
     def expectation(self, theta: Tensor) -> Tensor:
-        """p_i, without p_0."""
         return self._logits(theta).softmax(-1)[..., 1:]
 
     def natural(self, eta: Tensor) -> Tensor:
-        """log p_i - log p_0."""
         return eta.log() - (1 - eta.sum(-1, keepdim=True)).log()
-
-    def fisher(self, theta: Tensor) -> Tensor:
-        """diag(p) - p p^T."""
-        p = self.expectation(theta)
-        return torch.diag_embed(p) - p[..., :, None] * p[..., None, :]
-
-    def dual_fisher(self, eta: Tensor) -> Tensor:
-        """diag(1 / p) + 1 / p_0."""
-        return torch.diag_embed(1 / eta) + 1 / (1 - eta.sum(-1))[..., None, None]
-
-    def log_prob(self, x: Tensor, theta: Tensor) -> Tensor:
-        """log p_x."""
-        log_probs = self._logits(theta).log_softmax(-1)
-        shape = torch.broadcast_shapes(x.shape[:-1], theta.shape[:-1])
-        state = x.long().expand(*shape, 1)
-        return log_probs.expand(*shape, self.states).gather(-1, state).squeeze(-1)
 
     def sample(self, theta: Tensor, count: int, rng: torch.Generator | None = None) -> Tensor:
         """States, (count, 1)."""
         p = self._logits(theta).softmax(-1)
         return torch.multinomial(p, count, replacement=True, generator=rng)[:, None].to(theta)
+
+
+class Interactions(ExponentialFamily):
+    r"""Spins x_i in {-1, +1} with T_g(x) = \prod_{i in g} x_i for each group g of a list.
+
+    Up to 16 spins all is exact, over every state. With more, Gibbs sampling alone works.
+
+    Args:
+        size: d, the number of spins.
+        groups: Of spins, counted from 0; each group once.
+        sweeps: Of Gibbs sampling over all spins, from random ones.
+
+    Raises:
+        UserError: For a group that is empty or comes twice, or a spin that is not there.
+    """
+
+    def __init__(self, size: int, groups: Sequence[Sequence[int]], sweeps: int = 100) -> None:
+        self.size, self.sweeps = positive_int("size", size), positive_int("sweeps", sweeps)
+        self.dimension, width = len(groups), max(map(len, groups), default=0)
+        sets = {frozenset(group) for group in groups if group and {*group} <= {*range(size)}}
+        if len(sets) < len(groups) or not groups:
+            raise UserError(f"groups must be distinct sets of spins below {size}, got {[*groups]}")
+        self.where = torch.tensor([[*group, *[size] * (width - len(group))] for group in groups])
+
+    @cached_property
+    def states(self) -> Tensor:
+        """Every state, (2^d, d); `UserError` above 16 spins."""
+        positive_int("size, for exact sums,", self.size, 1, ENUMERATED)
+        return torch.tensor([*itertools.product((-1.0, 1.0), repeat=self.size)]).double()
+
+    def statistics(self, x: Tensor) -> Tensor:
+        return torch.cat([x, torch.ones_like(x[..., :1])], dim=-1)[..., self.where].prod(-1)
+
+    def log_partition(self, theta: Tensor) -> Tensor:
+        return (theta @ self.statistics(self.states).mT).logsumexp(-1)
+
+    def expectation(self, theta: Tensor) -> Tensor:
+        t = self.statistics(self.states)
+        return (theta @ t.mT).softmax(-1) @ t
+
+    def natural(self, eta: Tensor) -> Tensor:
+        return newton(self, eta, torch.zeros_like(eta))
+
+    def sample(self, theta: Tensor, count: int, rng: torch.Generator | None = None) -> Tensor:
+        """Spins, (count, d); above 16 spins the ends of as many chains."""
+        if self.size <= ENUMERATED:
+            p = (self.statistics(self.states) @ theta).softmax(-1)
+            return self.states[torch.multinomial(p, count, replacement=True, generator=rng)]
+        x = torch.randint(2, (self.size, count), generator=rng).to(theta) * 2 - 1
+        t, its = self.statistics(x.mT).mT, [(self.where == i).any(-1) for i in range(self.size)]
+        for i in [*range(self.size)] * self.sweeps:
+            field = theta[its[i]] @ t[its[i]] * x[i]  # of its neighbours
+            draws = torch.rand(count, dtype=x.dtype, generator=rng)
+            turned = torch.where(draws < (2 * field).sigmoid(), x[i], -x[i])
+            t[its[i]] *= turned
+            x[i] *= turned
+        return x.mT

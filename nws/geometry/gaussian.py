@@ -10,13 +10,14 @@ optimization*, FOGA.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from nws.errors import positive_int
-from nws.geometry.families import ExponentialFamily
+from nws.errors import UserError, positive_int
+from nws.geometry.families import ExponentialFamily, newton
 
 
 class Moments(NamedTuple):
@@ -36,6 +37,11 @@ class MultivariateGaussian(ExponentialFamily):
 
     Args:
         size: d, the dimension of x.
+        pairs: Those (i, j), i < j, whose P_ij may differ from 0; by default all. Others have no
+            theta and no eta: x_i and x_j are independent given the rest.
+
+    Raises:
+        UserError: For a pair that is not there.
 
     Examples:
         >>> family = MultivariateGaussian(1)
@@ -44,26 +50,36 @@ class MultivariateGaussian(ExponentialFamily):
         tensor([ 0.0000, -0.5000])
     """
 
-    def __init__(self, size: int = 1) -> None:
+    def __init__(self, size: int = 1, pairs: Sequence[tuple[int, int]] | None = None) -> None:
         self.size = positive_int("size", size)
-        self.rows, self.columns = torch.triu_indices(self.size, self.size)
-        self.dimension = self.size + len(self.rows)
-        pairs = torch.arange(len(self.rows))
-        where = torch.zeros(self.size, self.size, dtype=torch.long)
-        where[self.rows, self.columns] = where[self.columns, self.rows] = pairs
-        self.where = where  # the number of the pair (i, j) in the upper triangle
+        kept = torch.ones(self.size, self.size) if pairs is None else torch.eye(self.size)
+        for i, j in pairs or ():
+            if not 0 <= i < j < self.size:
+                raise UserError(f"pairs must be (i, j), 0 <= i < j < {size}, got {(i, j)}")
+            kept[i, j] = 1
+        self.rows, self.columns = kept.triu().nonzero().mT
+        self.dimension, count = self.size + len(self.rows), len(self.rows)
+        where = torch.full((self.size, self.size), count)  # the number of the pair (i, j), if kept
+        where[self.rows, self.columns] = where[self.columns, self.rows] = torch.arange(count)
+        self.where, self.sparse = where, count < self.size * (self.size + 1) // 2
 
     def _split(self, point: Tensor) -> tuple[Tensor, Tensor]:
-        """A vector of d, and a symmetric matrix from its upper triangle."""
-        return point[..., : self.size], point[..., self.size :][..., self.where]
+        """A vector of d, and a symmetric matrix from its upper triangle; 0 for other pairs."""
+        padded = torch.cat([point, torch.zeros_like(point[..., :1])], dim=-1)
+        return point[..., : self.size], padded[..., self.size :][..., self.where]
 
     def _join(self, vector: Tensor, matrix: Tensor) -> Tensor:
         return torch.cat([vector, matrix[..., self.rows, self.columns]], dim=-1)
 
+    def _information(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """P mu and P."""
+        vector, matrix = self._split(theta)  # P_ii is -2 theta_ii, and P_ij is -theta_ij
+        return vector, -matrix - _diagonal(matrix)
+
     def moments(self, theta: Tensor) -> Moments:
         """mu and Sigma of natural parameters."""
-        vector, matrix = self._split(theta)  # P_ii is -2 theta_ii, and P_ij is -theta_ij
-        covariance = torch.linalg.inv(-matrix - _diagonal(matrix))
+        vector, precision = self._information(theta)
+        covariance = torch.linalg.inv(precision)
         return Moments((covariance @ vector[..., None]).squeeze(-1), covariance)
 
     def from_moments(self, moments: Moments) -> Tensor:
@@ -77,14 +93,22 @@ class MultivariateGaussian(ExponentialFamily):
         mean, second = self._split(eta)
         return Moments(mean, second - mean[..., :, None] * mean[..., None, :])
 
+    def statistics(self, x: Tensor) -> Tensor:
+        return torch.cat([x, x[..., self.rows] * x[..., self.columns]], dim=-1)
+
+    def contains(self, theta: Tensor) -> Tensor:
+        failed = torch.linalg.cholesky_ex(self._information(theta)[1])[1]
+        return super().contains(theta) & (failed == 0)
+
     def expectation(self, theta: Tensor) -> Tensor:
-        """(mu, Sigma + mu mu^T)."""
         mean, covariance = self.moments(theta)
         return self._join(mean, covariance + mean[..., :, None] * mean[..., None, :])
 
     def natural(self, eta: Tensor) -> Tensor:
-        """theta of (mu, Sigma + mu mu^T)."""
-        return self.from_moments(self.expected_moments(eta))
+        mean, covariance = self.expected_moments(eta)
+        if not self.sparse:
+            return self.from_moments(Moments(mean, covariance))
+        return newton(self, eta, self.from_moments(Moments(mean, _diagonal(covariance))))
 
     def log_partition(self, theta: Tensor) -> Tensor:
         """(mu^T P mu + log det Sigma) / 2, and d log(2 pi) / 2."""
@@ -92,15 +116,10 @@ class MultivariateGaussian(ExponentialFamily):
         normal = self.size * math.log(2 * math.pi) + torch.linalg.slogdet(covariance)[1]
         return ((theta[..., : self.size] * mean).sum(-1) + normal) / 2
 
-    def log_prob(self, x: Tensor, theta: Tensor) -> Tensor:
-        """theta . T(x) - A(theta), the log-density of x, (..., d)."""
-        pairs = x[..., self.rows] * x[..., self.columns]
-        statistics = torch.cat([x, pairs], dim=-1)
-        return (statistics * theta).sum(-1) - self.log_partition(theta)
-
     def sample(self, theta: Tensor, count: int, rng: torch.Generator | None = None) -> Tensor:
         """Points, (count, d); torch's `LinAlgError` where theta belongs to no Gaussian."""
-        mean, covariance = self.moments(theta)
-        root = torch.linalg.cholesky(covariance)
-        noise = torch.randn(count, self.size, dtype=theta.dtype, generator=rng)
-        return mean + noise @ root.mT
+        vector, precision = self._information(theta)
+        root = torch.linalg.cholesky(precision)
+        whitened = torch.randn(self.size, count, dtype=theta.dtype, generator=rng)
+        whitened += torch.linalg.solve_triangular(root, vector[:, None], upper=False)
+        return torch.linalg.solve_triangular(root.mT, whitened, upper=True).mT

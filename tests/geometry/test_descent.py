@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from cases import EXACT, assert_close, seeded
+from small_worlds.half_plane import exponential, fisher_rao_distance, fisher_rao_geodesic
 from torch import Tensor
 
 from nws.errors import UserError
@@ -16,8 +17,6 @@ from nws.geometry import (
     descend,
     euclidean,
     fisher,
-    fisher_rao_distance,
-    fisher_rao_geodesic,
     flow,
     gaussian_curvature,
     geodesics,
@@ -152,6 +151,19 @@ def test_the_geodesic_of_the_equation_is_the_half_circle() -> None:
     assert_close(torch.stack([path[:, 0], path[:, 1].exp()], dim=-1), circle, FLOW)
     with pytest.raises(AssertionError):  # negative control: a straight line in these coordinates
         assert_close(torch.lerp(log[0], path[-1], times[:, None])[:, 0], circle[:, 0], 0.1)
+
+
+def test_the_exponential_map_follows_the_geodesic() -> None:
+    p = torch.tensor([[-2.0, 0.5], [1.0, 0.8], [0.3, 1.0]]).double()
+    velocity = torch.tensor([[1.2, 0.4], [-0.3, -0.7], [0.0, 0.6]]).double()
+    in_log = torch.stack([velocity[:, 0], velocity[:, 1] / p[:, 1]], dim=-1)
+    start = torch.stack([p[:, 0], p[:, 1].log()], dim=-1)
+    end = geodesics(fisher(LINE, theta), start, in_log, torch.tensor([0.0, 1]).double())[-1]
+    found = exponential(p, velocity)
+    assert_close(torch.stack([found[:, 0], found[:, 1].log()], dim=-1), end, FLOW)
+    length = ((velocity[:, 0].square() + 2 * velocity[:, 1].square()) / p[:, 1].square()).sqrt()
+    assert_close(fisher_rao_distance(p, found), length)
+    assert (found - p - velocity).norm(dim=-1).min() > 0.01  # negative control: a straight line
 
 
 def test_kl_is_half_the_squared_distance_nearby() -> None:

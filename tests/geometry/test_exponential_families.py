@@ -17,9 +17,11 @@ from nws.geometry import (
     Categorical,
     ExponentialFamily,
     IndependentUnits,
+    Interactions,
     Moments,
     MultivariateGaussian,
 )
+from nws.geometry import families as families_module
 from nws.models.gaussian import Gaussian
 from nws.models.poisson import Poisson
 
@@ -58,14 +60,20 @@ def interval(end: float, count: int, size: int) -> tuple[Tensor, Tensor]:
     return table, weights * (2 * end / (count - 1)) ** size
 
 
-def gaussian(size: int) -> Case:
-    family = MultivariateGaussian(size)
+def gaussian(size: int, pairs: list[tuple[int, int]] | None = None) -> Case:
+    family = MultivariateGaussian(size, pairs)
     root = points(2, size, size) / 2
     moments = Moments(points(2, size), root @ root.mT + 0.6 * torch.eye(size).double())
-    theta, other = family.from_moments(moments)
+    whole = MultivariateGaussian(size)
+    places = [*itertools.combinations_with_replacement(range(size), 2)]
+    kept = [i == j or pairs is None or (i, j) in pairs for i, j in places]
+    theta, other = whole.from_moments(moments)[:, [True] * size + kept]
 
     def statistics(x: Tensor) -> Tensor:
-        return torch.cat([x, x[..., family.rows] * x[..., family.columns]], dim=-1)
+        products = [
+            x[..., i] * x[..., j] for (i, j), here in zip(places, kept, strict=True) if here
+        ]
+        return torch.cat([x, torch.stack(products, dim=-1)], dim=-1)
 
     nodes = {1: interval(16, 801, 1), 2: interval(13, 161, 2)}.get(size)
     return Case(family, theta, other, nodes, statistics)
@@ -76,7 +84,7 @@ def units(family: IndependentUnits, nodes: tuple[Tensor, Tensor]) -> Case:
 
 
 BITS, COUNTS = torch.tensor([0.0, 1.0]).double(), torch.arange(40).double()
-STATES = every(torch.arange(4).double(), 1)
+STATES, SPINS = every(torch.arange(4).double(), 1), torch.tensor([-1.0, 1.0]).double()
 CASES = {
     "Bernoulli": units(IndependentUnits("binary"), every(BITS, 1)),
     "three bits": units(IndependentUnits("bipolar", 3), every(BITS, 3)),
@@ -89,6 +97,14 @@ CASES = {
     "Gaussian": gaussian(1),
     "Gaussian in two dimensions": gaussian(2),
     "Gaussian in three dimensions": gaussian(3),
+    "Gaussian without the pair (0, 1)": gaussian(2, []),
+    "Gaussian chain": gaussian(3, [(0, 1), (1, 2)]),
+    "interactions": Case(
+        Interactions(3, [(0,), (2,), (0, 1), (2, 1, 0)]), *points(2, 4), every(SPINS, 3),
+        lambda x: torch.stack(
+            [x[..., 0], x[..., 2], x[..., 0] * x[..., 1], x.prod(-1)], dim=-1
+        ),
+    ),
 }  # fmt: skip
 families = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
@@ -140,6 +156,7 @@ def test_probabilities_moments_and_kl_by_sums_and_integrals(name: str) -> None:
     p = weights * log_p.exp()
     assert_close(p.sum(), torch.tensor(1.0))
     eta, t = family.expectation(theta), statistics(x)
+    assert_close(family.statistics(x), t)
     assert_close(p @ t, eta)
     assert_close((t - eta).mT @ (p[:, None] * (t - eta)), family.fisher(theta))
     kl = (p * (log_p - log_q)).sum()
@@ -190,7 +207,41 @@ def test_a_batch_of_points_is_its_points(case: Case) -> None:
         assert_close(family.dual(eta)[k], family.dual(eta[k]))
 
 
+def test_gibbs_sampling_has_the_exact_expectations(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = CASES["interactions"]
+    exact, error = case.family.expectation(case.theta), (case.family.fisher(case.theta)).diagonal()
+    monkeypatch.setattr(families_module, "ENUMERATED", 0)  # no sum over states
+    gaps = []
+    for sweeps in (30, 1):
+        family = Interactions(3, [(0,), (2,), (0, 1), (2, 1, 0)], sweeps)
+        t = case.statistics(family.sample(case.theta, DRAWS, seeded(2)))
+        gaps.append(((t.mean(0) - exact) / (error / DRAWS).sqrt()).abs().max())
+    assert gaps[0] < STANDARD_ERRORS < gaps[1]  # negative control: too few sweeps
+    with pytest.raises(UserError, match="size, for exact sums, must be .* at most 0, got 3"):
+        family.log_partition(case.theta)
+
+
+def test_a_chain_of_gaussians_has_no_precision_between_its_ends() -> None:
+    family, chain = MultivariateGaussian(3), CASES["Gaussian chain"]
+    mean, covariance = chain.family.moments(chain.theta)  # type: ignore[attr-defined]
+    precision = torch.linalg.inv(covariance)
+    assert abs(precision[0, 2]) < 1e-12 < 0.01 < abs(precision[0, 1])
+    whole = family.from_moments(Moments(mean, covariance))
+    assert_close(family.log_partition(whole), chain.family.log_partition(chain.theta))
+    assert family.contains(whole) and not family.contains(-whole)
+
+
+def test_what_newton_does_not_reach_is_no_number() -> None:
+    family = Interactions(2, [(0,), (1,), (0, 1)])
+    assert family.natural(torch.tensor([0.9, 0.9, -0.9]).double()).isnan().all()  # p < 0
+
+
 def test_mistakes_have_messages() -> None:
+    with pytest.raises(UserError, match="pairs must be .i, j., 0 <= i < j < 3, got .1, 0."):
+        MultivariateGaussian(3, [(1, 0)])
+    for groups in ([], [()], [(0,), (0,)], [(0, 1), (1, 0)], [(3,)]):
+        with pytest.raises(UserError, match="groups must be distinct sets of spins below 3"):
+            Interactions(3, groups)
     with pytest.raises(UserError, match="states must be a whole number of at least 2, got 1"):
         Categorical(1)
     with pytest.raises(UserError, match="count must be"):
