@@ -162,14 +162,13 @@ def facts() -> dict[str, float]:
     ends = torch.tensor([0.0, 60.0], dtype=torch.float64)
     at_quarter = polarisation(polarised("natural", ends, populations())[-1]) > 0.249
     return {
-        **{f"quadratic, gap at time 1, {kind}": float(gap) for kind, gap in left.items()},
+        **{f"quadratic, {kind}": float(gap) for kind, gap in left.items()},
         "two bits, minimum, with x1 x2": float(spanned.double().mean()),
         "polarisation, starts at 1/4": float(at_quarter.double().mean()),
         **{f"polarisation, time, {kind}": time_to_polarise(kind, end)
            for kind, end in {"natural": 40.0, "plain in theta": 4000.0}.items()},
-        **{f"error, N = {count}, {name}": error(name, count)
-           for name in ("in η", "in θ, f not spanned") for count in (100, 10000)},
-        "error, N = 100, in θ, f spanned by T": error("in θ, f spanned by T", 100),
+        **{f"error, N = {count}": error("in θ, f not spanned", count) for count in (100, 10000)},
+        "error, N = 100, spanned": error("in θ, f spanned by T", 100),
     }  # fmt: skip
 
 

@@ -107,12 +107,12 @@ def draw() -> Figure:
     left, middle, right = figure.subplots(1, 3, subplot_kw={"box_aspect": 1})
     for axes in (left, middle):
         _surface(axes)
-    rates = torch.linspace(0, 1.5, 151, dtype=torch.float64)
+    rates, speed = torch.linspace(0, 1.5, 61, dtype=torch.float64), velocity(START)
     for line, style in LINES.items():
-        ends = torch.stack([STEPS[line](START, rate * velocity(START)) for rate in rates])
+        ends = torch.stack([STEPS[line](START, rate * speed) for rate in rates])
         drawing.line(left, ends, style)
         for rate in RATES:
-            drawing.dot(left, ends[int(rate * 100)], color=style["color"], markersize=3.5)
+            drawing.dot(left, ends[int(rate * 40)], color=style["color"], markersize=3.5)
         path = descent(line, 0.5, 10)
         drawing.line(middle, path, style, marker=".", markersize=4)
         right.semilogy(kl(path, TARGET), **style)

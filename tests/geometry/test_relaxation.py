@@ -113,9 +113,9 @@ def test_a_quadratic_function_ends_at_its_minimum(coordinates: str) -> None:
         return (gaps.square() * torch.tensor([1.0, 9, 4])).sum(-1) + gaps[:, 0] * gaps[:, 1]
 
     start = chain.from_moments(Moments(torch.zeros(3).double(), torch.eye(3).double()))
-    steps = relax(f, chain, start, 0.2, 60, 0.0, coordinates, ranked, seeded(0))
-    *_, (_, values, theta) = itertools.islice(steps, 60)
-    assert values.min() < 1e-4 and (chain.moments(theta).mean - place).norm() < 0.05
+    steps = relax(f, chain, start, 0.3, 60, 0.0, coordinates, ranked, seeded(0))
+    *_, (_, values, theta) = itertools.islice(steps, 40)
+    assert values.min() < 1e-3 and (chain.moments(theta).mean - place).norm() < 0.05
     assert f(torch.zeros(1, 3).double()) > 1  # where it began
 
 
