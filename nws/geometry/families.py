@@ -162,12 +162,14 @@ class IndependentUnits(ExponentialFamily):
     def fisher(self, theta: Tensor) -> Tensor:
         return torch.diag_embed(self.units.curvature(self.units.mean(theta)))
 
+    def dual_fisher(self, eta: Tensor) -> Tensor:
+        return torch.diag_embed(1 / self.units.curvature(eta))
+
     def log_prob(self, x: Tensor, theta: Tensor) -> Tensor:
         x, theta = torch.broadcast_tensors(x, theta)
         return self.units.log_prob(x, theta, self.units.mean(theta)).sum(-1)
 
     def sample(self, theta: Tensor, count: int, rng: torch.Generator | None = None) -> Tensor:
-        """Values of the units, (count, n)."""
         noise = torch.empty(count, self.dimension, dtype=theta.dtype, device=theta.device)
         self.units.fill_noise(noise, rng)
         return self.units.sample_(noise, self.units.mean(theta).expand_as(noise))
@@ -203,7 +205,6 @@ class Categorical(ExponentialFamily):
         return eta.log() - (1 - eta.sum(-1, keepdim=True)).log()
 
     def sample(self, theta: Tensor, count: int, rng: torch.Generator | None = None) -> Tensor:
-        """States, (count, 1)."""
         p = self._logits(theta).softmax(-1)
         return torch.multinomial(p, count, replacement=True, generator=rng)[:, None].to(theta)
 

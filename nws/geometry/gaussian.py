@@ -111,7 +111,6 @@ class MultivariateGaussian(ExponentialFamily):
         return newton(self, eta, self.from_moments(Moments(mean, _diagonal(covariance))))
 
     def log_partition(self, theta: Tensor) -> Tensor:
-        """(mu^T P mu + log det Sigma) / 2, and d log(2 pi) / 2."""
         mean, covariance = self.moments(theta)
         normal = self.size * math.log(2 * math.pi) + torch.linalg.slogdet(covariance)[1]
         return ((theta[..., : self.size] * mean).sum(-1) + normal) / 2
