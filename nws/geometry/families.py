@@ -134,9 +134,6 @@ class IndependentUnits(ExponentialFamily):
         units: The one-parameter family, or its name: binary, bipolar (nws/models/units.py).
         count: n, the number of units.
 
-    Raises:
-        UserError: For units that do not exist, or a count below 1.
-
     Examples:
         >>> bits = IndependentUnits("binary", 2)
         >>> bits.expectation(torch.zeros(2))
@@ -218,9 +215,6 @@ class Interactions(ExponentialFamily):
         size: d, the number of spins.
         groups: Of spins, counted from 0; each group once.
         sweeps: Of Gibbs sampling over all spins, from random ones.
-
-    Raises:
-        UserError: For a group that is empty or comes twice, or a spin that is not there.
     """
 
     def __init__(self, size: int, groups: Sequence[Sequence[int]], sweeps: int = 100) -> None:

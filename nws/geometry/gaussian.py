@@ -40,9 +40,6 @@ class MultivariateGaussian(ExponentialFamily):
         pairs: Those (i, j), i < j, whose P_ij may differ from 0; by default all. Others have no
             theta and no eta: x_i and x_j are independent given the rest.
 
-    Raises:
-        UserError: For a pair that is not there.
-
     Examples:
         >>> family = MultivariateGaussian(1)
         >>> standard = Moments(torch.zeros(1), torch.eye(1))

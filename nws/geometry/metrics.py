@@ -27,9 +27,6 @@ def mahalanobis(matrix: Tensor) -> Metric:
 
     Args:
         matrix: M, symmetric and positive definite, (n, n).
-
-    Raises:
-        UserError: For any other matrix.
     """
     symmetric = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]
     symmetric = symmetric and torch.allclose(matrix, matrix.mT)

@@ -137,9 +137,6 @@ class HelmholtzMachine(nn.Module):
 
         Returns:
             The trace of n = B K rows.
-
-        Raises:
-            UserError: Where x does not have the machine's visible units, or has no row.
         """
         empty = len(x) == 0 and not isinstance(rng, Share)
         if x.ndim != 2 or x.shape[1] != self.sizes[0] or empty:

@@ -29,11 +29,7 @@ The groups and their choices; --help GROUP prints the options of one:
 
 
 def help_text(asked: list[str]) -> str:
-    """Return what `--help` prints: usage and choices, or the files of the groups asked for.
-
-    Raises:
-        UserError: For a word that is no group.
-    """
+    """Return what `--help` prints: usage and choices, or the files of the groups asked for."""
     files = {path: path.parent.relative_to(CONF) for path in sorted(CONF.rglob("*.yaml"))}
     groups = {str(group): [p for p in files if files[p] == group] for group in files.values()}
     del groups["."]

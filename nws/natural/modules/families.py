@@ -20,11 +20,7 @@ class OutputFamily(ABC):
 
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """-log p(y | z) of each example in nats: (n,).
-
-        Raises:
-            UserError: For targets that do not fit the outputs.
-        """
+        """-log p(y | z) of each example in nats: (n,)."""
 
     @abstractmethod
     def root(self, outputs: Tensor, vectors: Tensor) -> Tensor:
@@ -102,9 +98,6 @@ class GaussianMean(OutputFamily):
 
     Args:
         variance: Of each output, above 0.
-
-    Raises:
-        UserError: For another variance.
 
     Examples:
         >>> GaussianMean().errors(torch.zeros(1, 2), torch.ones(1, 2))

@@ -51,9 +51,6 @@ class NaturalGradient(torch.optim.Optimizer):
         kl: Nats, or None. With a number each step has half a squared length of lr^2 kl in the
             metric, which is its Kullback-Leibler divergence to second order.
 
-    Raises:
-        UserError: For options that are out of range, or parameters that are not the model's.
-
     Examples:
         >>> from nws.natural import CategoricalLogits, NaturalGradient
         >>> rng = torch.manual_seed(0)
@@ -195,11 +192,7 @@ class NaturalGradient(torch.optim.Optimizer):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a state.
-
-        Raises:
-            UserError: For a state of another optimizer.
-        """
+        """Go on from a state."""
         if "natural" not in state_dict:
             raise UserError("this state is of another optimizer than NaturalGradient")
         super().load_state_dict(state_dict)

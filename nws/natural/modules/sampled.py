@@ -22,9 +22,6 @@ class Sampled:
             a_s, and C ~ sum_s a_s a_s^T / S.
         memory: Steps. The rows of so many are kept, or a running mean of the diagonal.
         diagonal: Whether the diagonal of C is enough: d numbers in place of S memory d.
-
-    Raises:
-        UserError: For numbers below 1.
     """
 
     def __init__(self, samples: int = 32, memory: int = 1, diagonal: bool = False) -> None:

@@ -85,9 +85,6 @@ class MinRes(IterativeSolver):
 
     Attributes:
         used_iterations: Of the last solve.
-
-    Raises:
-        UserError: For options that are out of range.
     """
 
     def __init__(self, iterations: int = 50, tolerance: float = 1e-3, scaled: bool = True) -> None:
