@@ -154,12 +154,6 @@ def train(command: Command) -> Command:
 
 
 @pytest.fixture
-def sweep(train: Command) -> Command:
-    """sweep("seed=0,1", ...): train.py -m on the digits with the SMALL settings."""
-    return lambda *arguments: train("-m", *arguments)
-
-
-@pytest.fixture
 def finished(command: Command, home: Path, tmp_path: Path) -> Path:
     """A finished run of 12 steps of a natural rule with Adam and an average: run, a copy."""
     if not (home / "run").is_dir():

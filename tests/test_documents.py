@@ -7,7 +7,7 @@ import runpy
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -81,17 +81,11 @@ def compose_overrides(words: list[str]) -> None:
     for override in OverridesParser.create().parse_overrides(words):
         text = str(override.input_line)
         if override.is_sweep_override() and not override.is_hydra_override():
-            text = f"{override.get_key_element()}={next(iter(first_values(override)))}"
+            several = override.is_discrete_sweep()  # or an interval
+            first = next(override.sweep_string_iterator()) if several else override.value().start
+            text = f"{override.get_key_element()}={first}"
         given.append(text)
     composed(*given)
-
-
-def first_values(override: Any) -> Iterator[str]:
-    """Yield the values that a sweep has for a key; of an interval its start."""
-    if override.is_discrete_sweep():
-        yield from override.sweep_string_iterator()
-    else:
-        yield str(override.value().start)
 
 
 def read_command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

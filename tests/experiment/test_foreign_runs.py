@@ -141,18 +141,18 @@ def test_a_saved_run_reaches_neither_the_command_line_nor_the_environment(
 
 
 def test_a_sweep_and_a_machine_that_comes_with_nws_run_nothing(
-    command: Command, sweep: Command, tmp_path: Path
+    command: Command, train: Command, tmp_path: Path
 ) -> None:
     (tmp_path / "evil.py").write_text(EVIL)
     assert command("scripts/sample.py", "pretrained/digits").code == 0
     altered("model._target_", "evil.call")(tmp_path / "pretrained/digits/checkpoints/best.pt")
     message = command("scripts/sample.py", "pretrained/digits").message()
     assert "wants to call evil.call" in message
-    options = ("seed=0,1", "hydra.sweep.dir=swept", "trainer.epochs=1")
-    assert sweep(*options).code == 0
+    options = ("-m", "seed=0,1", "hydra.sweep.dir=swept", "trainer.epochs=1")
+    assert train(*options).code == 0
     record = tmp_path / "swept" / "sweep.yaml"
     record.write_text(record.read_text().replace("seed=0,1", "data._target_=evil.call"))
-    assert sweep(*options, "resume=auto").code == 1
+    assert train(*options, "resume=auto").code == 1
     assert "evil" not in sys.modules and not Path("evil_was_here").exists()
 
 

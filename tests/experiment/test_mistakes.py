@@ -105,8 +105,8 @@ def test_a_wrong_environment(train: Command, monkeypatch: pytest.MonkeyPatch, va
     assert f"WORLD_SIZE={value} processes were to meet" in message and "torchrun" in message
 
 
-def test_a_missing_plugin_says_how_to_get_it(sweep: Command, tmp_path: Path) -> None:
-    message = sweep("seed=0,1", "hydra/launcher=ray").message()
+def test_a_missing_plugin_says_how_to_get_it(train: Command, tmp_path: Path) -> None:
+    message = train("-m", "seed=0,1", "hydra/launcher=ray").message()
     assert "hydra/launcher" in message and list(tmp_path.iterdir()) == []
 
 

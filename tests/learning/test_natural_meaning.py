@@ -91,25 +91,6 @@ def test_the_direction_of_every_state_is_that_of_the_joint_matrix(units: str, wh
             assert relative_error(found, expected) > 0.01
 
 
-@each_network
-@each_units
-def test_the_empirical_fisher_is_the_true_one_on_own_rows_alone(units: str, which: int) -> None:
-    """Negative control: weights (y - p)^2 instead of p (1 - p).
-
-    They pass where the network itself draws the targets.
-    They fail where the other network draws them: the generator on wake rows, recognition on dreams.
-    """
-    machine = random_machine((3, 2, 2), units)
-    for source in BOTH:
-        for rows in layer_rows(machine.networks[which], [every_row(machine, source)]):
-            curvatures = (rows.curvature, rows.squared_errors())
-            true, empirical = (UnitFisher(rows.inputs, each).blocks() for each in curvatures)
-            if source == which:
-                assert_close(empirical, true)
-            else:
-                assert (empirical - true).norm() > 0.05 * true.norm()
-
-
 # --- invariance -----------------------------------------------------------------------------------
 
 # The damping is all that depends on the encoding: its share is alpha over the smallest eigenvalue

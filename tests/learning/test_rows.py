@@ -1,19 +1,17 @@
 """Rows that a metric takes in, against slow loops over layers, units and samples."""
 
-import itertools
 import math
 from typing import Any
 
 import pytest
 import reference
 import torch
-from cases import CASES, Case, assert_close, random_machine, row_weights, seeded
+from cases import CASES, Case, assert_close, row_weights, seeded
 from families import Counts, Gauss, Pair, small_machine
 from torch import Tensor
 
 from nws.learning.rows import layer_rows
-from nws.models import BeliefNetwork
-from nws.natural import Rows, UnitFisher
+from nws.natural import Rows
 
 CASE = Case((3, 4, 2, 3), 3, 4, "bipolar")  # B = 4, K = 3
 Slow = list[tuple[Tensor, Tensor, Tensor]]
@@ -134,8 +132,12 @@ def test_rows_of_any_family_hold_its_curvature_and_leave_the_trace_alone(units: 
             (curvature,) = torch.autograd.grad(slope.sum(), a)
             expected = weights[:, None] * curvature
             errors = weights[:, None] * (trace.value_blocks[edge.child] - slope.detach()).square()
+            seen = [trace.state_blocks[parent] for parent in edge.parents]
+            inputs = torch.cat([*seen, torch.ones(7, 1).double()], dim=1)
             if not edge.parents:
                 expected, errors = expected.sum(0, keepdim=True), errors.sum(0, keepdim=True)
+                inputs = inputs[:1]
+            assert_close(rows.inputs, inputs)
             assert_close(rows.curvature, expected)
             assert_close(rows.squared_errors(), errors)
     assert all(map(torch.equal, before, tensors))
@@ -150,44 +152,3 @@ def test_kept_rows_without_weight_count_as_none() -> None:
         mean, scale = rows.means
         assert all(bool((part == 0).all()) for part in (scale, rows.curvature, rows.weights))
         assert mean.isfinite().all()
-
-
-# --- Fisher blocks of these rows, by enumeration --------------------------------------------------
-
-
-def autograd_rows(network: BeliefNetwork, states: list[Tensor]) -> Tensor:
-    """The gradient of each row's log-probability by all parameters, by autograd: (n, P)."""
-    rows = []
-    for row in zip(*states, strict=True):
-        log_prob = network.log_prob([state[None] for state in row]).sum()
-        gradients = torch.autograd.grad(log_prob, list(network.parameters()))
-        pairs = zip(gradients[::2], gradients[1::2], strict=True)  # weight, bias
-        layers = [torch.cat([weight, bias[:, None]], dim=1).flatten() for weight, bias in pairs]
-        rows.append(torch.cat(layers))
-    return torch.stack(rows)
-
-
-@pytest.mark.parametrize("which", [0, 1], ids=["generator", "recognition"])
-def test_blocks_of_pairs_are_the_joint_fisher_matrix_by_enumeration(which: int) -> None:
-    """E[grad log p grad log p^T] by autograd over all 3^4 states has these blocks and no others."""
-    machine = random_machine((2, 1, 1), Pair())
-    network = machine.networks[which]
-    table = torch.tensor(list(itertools.product([-1.0, 0.0, 1.0], repeat=4))).double()
-    states = list(table.split((2, 1, 1), dim=1))
-    probabilities = network.log_prob(states).exp().detach()
-    if which:  # of x, which recognition does not explain: any
-        probabilities = probabilities * (1 + table[:, :2].sum(1) / 4) / 9
-    assert_close(probabilities.sum(), torch.tensor(1.0))
-    gradients = autograd_rows(network, states)
-    joint = torch.einsum("n,np,nr->pr", probabilities, gradients, gradients)
-    trace = machine.evaluate(states)
-    blocks = [
-        block
-        for rows in layer_rows(network, [(trace, probabilities)])
-        for block in UnitFisher(rows.inputs, rows.curvature).blocks()
-    ]
-    assert_close(joint, torch.block_diag(*blocks))
-    # negative control: other states' weights leave entries between units
-    uniform = torch.full_like(probabilities, 1 / len(probabilities))
-    other = torch.einsum("n,np,nr->pr", uniform, gradients, gradients)
-    assert (other - torch.block_diag(*blocks)).abs().max() > 1e-2

@@ -25,14 +25,6 @@ def test_exact_log_likelihood_is_brute_force_enumeration(case: Case, soft: bool)
     )
 
 
-@pytest.mark.parametrize("units", EACH_UNITS)
-@pytest.mark.parametrize("sizes", [(4, 3), (3, 1, 4), (5, 2, 3, 2)])
-def test_exact_probabilities_of_all_images_sum_to_one(sizes: tuple[int, ...], units: str) -> None:
-    machine = random_machine(sizes, units)
-    x = all_values(NAMED["binary"], sizes[0]).double()
-    assert_close(exact_log_likelihood(machine, x).exp().sum(), torch.tensor(1.0))
-
-
 def test_enumeration_of_units_with_three_values_or_endless_ones() -> None:
     """Probabilities of all images sum to 1, and tables count 3^n states."""
     machine = random_machine((3, 2, 2), Pair(), visible="binary")

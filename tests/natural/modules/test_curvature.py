@@ -45,19 +45,6 @@ def test_the_three_matrices_differ() -> None:
     assert (covariance - empirical).norm() > 0.1 * empirical.norm()
 
 
-def test_minres_without_damping_comes_to_the_shortest_solution() -> None:
-    """The matrix is singular; a gradient of the same rows is in its range."""
-    case = make_case("categorical")
-    operator, matrix = curvature(case), DENSE["fisher"](case)
-    assert torch.linalg.matrix_rank(matrix, hermitian=True) < len(matrix)
-    right = matrix @ torch.randn(len(matrix), dtype=torch.float64)
-    found, _ = minres(operator.matmul, right[None], 60, 1e-13)
-    shortest = torch.linalg.pinv(matrix, hermitian=True, rtol=1e-10) @ right
-    assert (found[0] - shortest).norm() < 1e-6 * shortest.norm()
-    other = shortest + torch.linalg.eigh(matrix)[1][:, 0] * shortest.norm()
-    assert (matrix @ other - right).norm() < EXACT and other.norm() > 1.01 * shortest.norm()
-
-
 def test_minres_comes_to_the_shortest_least_squares_solution_where_it_is_asked_to() -> None:
     """Blocks of rank 10: 11 iterations, but for the second unit, whose system has a solution."""
     blocks = SolverCase(10, 16, 3, 0.0).fisher().blocks()
