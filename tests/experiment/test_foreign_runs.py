@@ -216,14 +216,10 @@ def flipped(file: Path) -> None:
     file.write_bytes(content)
 
 
-class Thing:
-    """An object that a checkpoint may not have."""
-
-
 WORSE: dict[str, tuple[Callable[[Path], object], str]] = {
     "emptied": (lambda file: file.write_bytes(b""), "is damaged"),
     "a bit flipped": (flipped, "is damaged"),
-    "an object": (lambda file: torch.save({"version": 2, "x": Thing()}, file), "never loads"),
+    "an object": (lambda file: torch.save({"version": 2, "x": Path("x")}, file), "never loads"),
     "of another version": (resaved(lambda s: s.update(version=99)), "its format is 99, this nws"),
     "without optimizer": (resaved(lambda s: s.update(optimizer={})), "is damaged"),
     "with no step": (resaved(lambda s: s.update(step=-3)), "is damaged"),

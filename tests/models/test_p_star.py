@@ -23,13 +23,9 @@ from nws.models.likelihood import (
 
 
 def log_p_star(
-    machine: HelmholtzMachine,
-    x: Tensor,
-    samples: int,
-    rng: torch.Generator,
-    dreams: int,
+    machine: HelmholtzMachine, x: Tensor, samples: int, rng: torch.Generator, dreams: int,
     max_rows: int = 10**6,
-) -> LogPStar:
+) -> LogPStar:  # fmt: skip
     """The pieces put together as an evaluation does: chunks of data points, then of dreams."""
     parts = x.split(max(1, max_rows // samples))
     roots = [log_sums(machine, part, samples, rng, (0.5,), max_rows)[0] for part in parts]
