@@ -9,23 +9,12 @@ from small_worlds.half_plane import exponential, fisher_rao_distance, fisher_rao
 from torch import Tensor
 
 from nws.errors import UserError
-from nws.geometry import (
-    IndependentUnits,
-    Moments,
-    MultivariateGaussian,
-    christoffel,
-    descend,
-    euclidean,
-    fisher,
-    flow,
-    gaussian_curvature,
-    geodesics,
-    gradient_in,
-    hessian,
-    mahalanobis,
-    proximal_step,
-    pullback,
-)
+from nws.geometry import hessian
+from nws.geometry.descent import descend, flow, gradient_in, proximal_step
+from nws.geometry.families import IndependentUnits
+from nws.geometry.gaussian import Moments, MultivariateGaussian
+from nws.geometry.geodesics import christoffel, gaussian_curvature, geodesics
+from nws.geometry.metrics import euclidean, fisher, mahalanobis, pullback
 
 FLOW = 1e-7  # the solver's local errors of 1e-10, over some hundred steps
 A = torch.tensor([[3.0, 1.0], [1.0, 2.0]], dtype=torch.float64)

@@ -10,15 +10,10 @@ from cases import STANDARD_ERRORS, assert_close, seeded
 from torch import Tensor
 
 from nws.errors import UserError
-from nws.geometry import (
-    Interactions,
-    Moments,
-    MultivariateGaussian,
-    descend,
-    ranked,
-    relax,
-    sampled_gradient,
-)
+from nws.geometry.descent import descend
+from nws.geometry.families import Interactions
+from nws.geometry.gaussian import Moments, MultivariateGaussian
+from nws.geometry.relaxation import ranked, relax, sampled_gradient
 
 RING = Interactions(3, [(0,), (1,), (2,), (0, 1), (1, 2)])
 THETA = torch.tensor([0.3, -0.5, 0.2, 0.6, -0.4], dtype=torch.float64)
