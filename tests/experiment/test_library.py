@@ -52,7 +52,7 @@ MISTAKES = {
     "weights=average": "has no averaged weights; a run has them with average=exponential",
     "device=gpu": "device must be one of auto, cpu, cuda",
     "path=nowhere": "nowhere does not exist",
-    "path=pretrained/nowhere": "the machines that come with nws are pretrained/digits",
+    "path=pretrained/nowhere": "the machines that come with nws are pretrained/binarized_mnist",
     "path=.": "is not a run directory",
 }
 

@@ -83,7 +83,7 @@ WRONG = {
     ),
     # ways to go on
     "resume=nowhere": "nowhere does not exist; a run prints its directory",
-    "resume=pretrained/nosuch": "the machines that come with nws are pretrained/digits",
+    "resume=pretrained/nosuch": "the machines that come with nws are pretrained/binarized_mnist",
     "hydra.run.dir=/proc/x": "/proc/x",
     "-m seed=0,1 hydra/launcher=ray": "hydra/launcher",  # whose plugin is missing
 }  # fmt: skip
