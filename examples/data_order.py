@@ -6,7 +6,6 @@ decides (Pascanu & Bengio 2014, section 6).
 """
 
 import argparse
-import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from matplotlib.figure import Figure
 from small_worlds.drawing import NATURAL, PLAIN, as_png, new_figure, styled
 from supervised.methods import METHODS, Settings, updates
 from supervised.report import markdown
-from supervised.tasks import Part, Task, fashion
+from supervised.tasks import Part, Task, add_folders, fashion
 from torch import Tensor
 from torchvision.transforms.v2 import RandomAffine
 
@@ -179,14 +178,7 @@ def main() -> None:
     add = parser.add_argument
     add("--seeds", type=int, default=2, help="of the networks, from 0 (default 2)")
     add("--quick", action="store_true", help="little data, one seed: does everything run?")
-    add(
-        "--root", type=Path, default=Path(os.environ.get("NWS_DATA_ROOT", "data")),
-        help="folder of the data sets (default: NWS_DATA_ROOT, or data)",
-    )  # fmt: skip
-    add(
-        "--output", type=Path, default=Path("data_order"), metavar="DIR",
-        help="folder of the results (default: data_order)",
-    )  # fmt: skip
+    add_folders(parser, "data_order")
     arguments = parser.parse_args()
     seeds = 1 if arguments.quick else positive_int("--seeds", arguments.seeds)
     check_folder(arguments.output)

@@ -5,7 +5,6 @@ are kept in files, so that the same command goes on where it was stopped.
 """
 
 import argparse
-import os
 import sys
 from dataclasses import replace
 from functools import partial
@@ -14,8 +13,8 @@ from pathlib import Path
 import torch
 from supervised.methods import METHODS
 from supervised.report import epochs_of, figure, markdown, scores_of, table
-from supervised.search import compare, search
-from supervised.tasks import TASKS
+from supervised.search import SEARCH_SEEDS, compare, search
+from supervised.tasks import TASKS, add_folders
 
 from nws.errors import UserError, positive_int
 from nws.experiment.boundary import errors_for_people
@@ -39,14 +38,7 @@ def read_arguments() -> argparse.Namespace:
         help="of the searches of natural methods (default: 0.5 0.03)",
     )  # fmt: skip
     add("--quick", action="store_true", help="little data, one seed: does everything run?")
-    add(
-        "--root", type=Path, default=Path(os.environ.get("NWS_DATA_ROOT", "data")),
-        help="folder of the data sets (default: NWS_DATA_ROOT, or data)",
-    )  # fmt: skip
-    add(
-        "--output", type=Path, default=Path("natural_gradient"),
-        help="folder of the runs and results (default: natural_gradient)",
-    )  # fmt: skip
+    add_folders(parser, "natural_gradient")
     return parser.parse_args()
 
 
@@ -66,7 +58,7 @@ def main() -> None:
     if arguments.epochs is not None:
         task = replace(task, epochs=positive_int("--epochs", arguments.epochs))
     folder: Path = arguments.output / task.name
-    tries = positive_int("--search-seeds", arguments.search_seeds)
+    tries = positive_int("--search-seeds", arguments.search_seeds, maximum=len(SEARCH_SEEDS))
     look = partial(search, limit=limit, seeds=tries, start=arguments.start)
     results, searches = compare(task, folder / "runs", methods, seeds, look)
     found = table(task, results)

@@ -17,8 +17,8 @@ START = torch.tensor([1.0, 0.3], dtype=torch.float64)  # a, and k per minute
 
 
 def predict(parameters: Tensor, times: Tensor) -> Tensor:
-    """a (1 - e^{-k t}), the unit of k being one over that of t."""
-    return parameters[0] * (1 - torch.exp(-parameters[1] * times))
+    """a (1 - e^{-k t}) of (..., 2), the unit of k being one over that of t: (..., T)."""
+    return parameters[..., :1] * (1 - torch.exp(-parameters[..., 1:] * times))
 
 
 def regression_flow(metric: str, per_minute: float, times: Tensor) -> Tensor:
@@ -53,8 +53,7 @@ def draw(axes: Axes) -> None:
     times = torch.cat([torch.zeros(1), torch.logspace(-5, 1.7, 201)]).double()
 
     def loss(parameters: Tensor) -> Tensor:
-        a, k = parameters[..., :1], parameters[..., 1:]
-        return (a * (1 - torch.exp(-k * TIMES)) - GROWN).square().sum(-1) / 2
+        return (predict(parameters, TIMES) - GROWN).square().sum(-1) / 2
 
     drawing.surface(axes, loss, (0.7, 2.9), (0.0, 3.4), np.array(LEVELS))
     minutes, seconds = (regression_flow("plain", unit, times) for unit in (1.0, 60.0))

@@ -1,5 +1,7 @@
 """The tasks: data in four parts, a network, and the family of its outputs."""
 
+import os
+from argparse import ArgumentParser
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -164,6 +166,18 @@ def _fashion_mnist(root: Path) -> tuple[Part, Part]:
     train = torch.cat([images.train, images.valid]).float() / 255
     labels = torch.cat([images.labels["train"], images.labels["valid"]])
     return (train, labels), (images.test.float() / 255, images.labels["test"])
+
+
+def add_folders(parser: ArgumentParser, output: str) -> None:
+    """Give a program the options `--root` of the data sets and `--output` of its results."""
+    parser.add_argument(
+        "--root", type=Path, default=Path(os.environ.get("NWS_DATA_ROOT", "data")),
+        help="folder of the data sets (default: NWS_DATA_ROOT, or data)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--output", type=Path, default=Path(output), metavar="DIR",
+        help=f"folder of the results (default: {output})",
+    )  # fmt: skip
 
 
 TASKS = {task.__name__: task for task in (digits, fashion, autoencoder, convolutional, faces)}

@@ -64,6 +64,9 @@ def load_arrays(
         test: The images to report, likewise; None to split `train`.
         shape: (H, W) of an image; None: as the arrays say, else a square, else one row.
 
+    Raises:
+        UserError: One part is missing, or they are not images of one size and kind.
+
     Examples:
         >>> from nws.data import load_dataset
         >>> data = load_dataset(load_arrays, name="mine", train=np.eye(20, 9))

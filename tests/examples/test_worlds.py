@@ -4,6 +4,7 @@ import re
 
 import black_box
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from cases import assert_close
@@ -156,6 +157,17 @@ def test_the_lowest_energy_of_the_glass_and_runs_of_each_kind() -> None:
     assert relaxation.error("in θ, f spanned by T", 300) < 1e-12  # the other errors: its page
     found = black_box.spins("interactions, values", 0)
     assert found is not None and found <= 5000 and black_box.spins("bits, ranks", 0) is None
+
+
+def test_the_page_of_black_boxes_has_the_medians_of_its_runs() -> None:
+    pages = ROOT / "docs" / "worlds"
+    found = black_box.summary(pd.read_csv(pages / "black_box.csv"))
+    for name, of in found[found["size"] == 20].groupby("function"):
+        cells = [
+            f"{m:,.0f}" + f" ({n})" * (n < 10) if n else "none"
+            for m, n in zip(of["median"], of["reached"], strict=True)
+        ]
+        assert f"| {' | '.join([str(name), *cells])} |" in (pages / "black_box.md").read_text()
 
 
 # --- Rosenbrock -----------------------------------------------------------------------------------
