@@ -2,8 +2,7 @@
 Or count the launches of a step.
 
 Every figure is a median over repeats in one process. What is compared takes turns: a busy machine
-slows all of it alike, so the ratios are what to read. Needs only torch, pandas, rich and nws;
-`peers` times Pyro too where it is installed.
+slows all of it alike, so the ratios are what to read. `peers` times Pyro too where it is installed.
 """
 
 import argparse
@@ -29,6 +28,7 @@ from nws.analysis.tables import show
 from nws.errors import UserError, number, positive_int
 from nws.experiment.boundary import errors_for_people
 from nws.experiment.hardware import device_name
+from nws.files import CONF
 
 BENCHMARKS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
     "step": benchmark_step, "peers": benchmark_peers, "solvers": benchmark_solvers,
@@ -65,7 +65,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "layers that see themselves (default none)",
     },
     "max-rows": {"type": int, "help": "that a metric takes in, a layer (default: all)"},
-    "optimizer": {"default": "sgd", "choices": ["sgd", "adam"], "help": "default sgd"},
+    "optimizers": {"type": words, "default": ["sgd"], "help": "of plain rules (default sgd)"},
     "damping": {"type": float, "default": 0.2, "help": "of the natural rules (default 0.2)"},
     "solver": {"default": "pcg", "choices": list(SOLVERS), "help": "of natural rules (pcg)"},
     "iterations": {"type": int, "help": "of pcg (default: its own)"},
@@ -83,12 +83,12 @@ STEPS = ["dtype", "layers", "batch", "steps-before"]
 NATURAL = ["algorithms", "metrics", "max-rows", "damping", "solver", "iterations", "accuracy",
            "rank"]  # fmt: skip
 TAKES = {
-    "step": [*STEPS, *NATURAL, "precisions", "optimizer", "lateral"],
+    "step": [*STEPS, *NATURAL, "precisions", "optimizers", "lateral"],
     "peers": [*STEPS, "precisions"],
     "solvers": ["dtype", "rank"],
     "scale": ["visible", "hidden", "most-bytes", "dtype", "batch", "steps-before", *NATURAL],
     "launches": [*STEPS, *NATURAL],
-    "processes": [*STEPS, *NATURAL[2:], "optimizer", "predict"],
+    "processes": [*STEPS, *NATURAL[2:], "predict"],
 }
 
 
@@ -134,6 +134,7 @@ def check(arguments: argparse.Namespace) -> None:
     number("--damping", damping, "above 0 and at most 1e+07", lambda value: 0 < value <= 1e7)
     number("--accuracy", accuracy, "above 0 and at most 1", lambda value: 0 < value <= 1)
     known = {"algorithms": [*RULES, *(f"n{name}" for name in RULES)], "metrics": [*METRICS]}
+    known["optimizers"] = sorted(path.stem for path in (CONF / "optimizer").glob("*.yaml"))
     for option, names in known.items():
         unknown = [name for name in getattr(arguments, option) if name not in names]
         if unknown:

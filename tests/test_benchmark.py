@@ -64,10 +64,12 @@ def test_step(bench: Bench) -> None:
 def test_a_step_of_each_metric(bench: Bench) -> None:
     metrics = [*steps.METRICS]
     wanted = ("--algorithms", "rws,bihm,nrws,nbihm", "--metrics", ",".join(metrics))
-    rows = bench("step", *wanted, "--optimizer", "adam")
-    natural = [(name, metric) for name in ("nrws", "nbihm") for metric in metrics]
-    expected = [("rws", None), ("bihm", None), *natural]
-    assert [(row["algorithm"], row["metric"]) for row in rows] == expected
+    others = ["adam", "muon", "schedule_free", "soap"]
+    rows = bench("step", *wanted, "--optimizers", ",".join(others))
+    found = [tuple(row[name] for name in ("algorithm", "metric", "optimizer")) for row in rows]
+    plain = [(name, None, each) for name in ("rws", "bihm") for each in others]
+    natural = [(name, metric, "sgd") for name in ("nrws", "nbihm") for metric in metrics]
+    assert found == plain + natural
     with pytest.raises(UserError, match="--metrics takes .*, got nope"):
         bench("step", "--metrics", "nope")
 

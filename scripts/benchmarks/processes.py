@@ -152,7 +152,7 @@ def link(device: torch.device) -> tuple[float, float]:
 def measure(arguments: argparse.Namespace, case: tuple[str, str | None]) -> Row:
     """Medians of some steps, and what they sent."""
     learner, x = make_learner(arguments, *case)
-    run, times = full_step(learner, x, arguments.optimizer), []
+    run, times = full_step(learner, x, "sgd"), []
     for _ in range(REFRESH):
         run()
     count = -(-arguments.repeats // REFRESH) * REFRESH  # whole periods of refreshes

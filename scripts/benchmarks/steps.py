@@ -7,11 +7,14 @@ from functools import partial
 from typing import Any
 
 import torch
+from omegaconf import OmegaConf
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.solvers import SOLVERS, Row, interleaved, reference
+from nws.experiment.build import build_optimizer
+from nws.files import CONF
 from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep, tempered, uniform
 from nws.learning.vimco import vimco
 from nws.models import HelmholtzMachine
@@ -81,11 +84,14 @@ def make_learner(
 
 
 def make_optimizer(name: str, machine: HelmholtzMachine, rate: float = RATE) -> Optimizer:
-    """An optimizer as in conf/optimizer/."""
-    parameters = [parameter for parameter in machine.parameters() if parameter.numel()]
-    if name == "adam":
-        return torch.optim.Adam(parameters, lr=rate, fused=True)
-    return torch.optim.SGD(parameters, lr=rate)
+    """An optimizer of conf/optimizer/, where it takes steps."""
+    options = OmegaConf.load(CONF / "optimizer" / f"{name}.yaml")
+    config = OmegaConf.create({"optimizer": options})
+    config.optimizer.lr = rate
+    optimizer = build_optimizer(config, machine)
+    if hasattr(optimizer, "train"):
+        optimizer.train()  # without a schedule
+    return optimizer
 
 
 def full_step(learner: WakeSleep, x: Tensor, optimizer: str) -> Callable[[], None]:
@@ -163,24 +169,33 @@ def _compare(metric: Any, squares: dict[str, float]) -> None:
 
 
 def benchmark_step(arguments: argparse.Namespace) -> list[Row]:
-    """Medians of whole steps, of their products alone, and the error of the exact direction."""
-    pairs = [(*case, each) for case in cases(arguments) for each in arguments.precisions]
-    learners = {case: make_learner(arguments, *case) for case in pairs}
+    """Medians of whole steps, of their products alone, and the error of the exact direction.
+
+    Plain rules come with each optimizer, natural ones with SGD.
+    """
+    every = [
+        (name, metric, optimizer, precision)
+        for name, metric in cases(arguments)
+        for optimizer in (arguments.optimizers if metric is None else ["sgd"])
+        for precision in arguments.precisions
+    ]
+    learners = {case: make_learner(arguments, case[0], case[1], case[3]) for case in every}
     tasks: dict[tuple[str | None, ...], Callable[[], object]] = {}
     for case, (learner, x) in learners.items():
-        tasks["step", *case] = full_step(learner, x, arguments.optimizer)
+        tasks["step", *case] = full_step(learner, x, case[2])
         tasks["products", *case] = torch.no_grad()(products(learner, arguments.batch))
     times = interleaved(tasks, arguments.repeats, torch.device(arguments.device))
     median = {name: statistics.median(values) for name, values in times.items()}
     rows = []
     for case, (learner, x) in learners.items():
         ms, matmul_ms = median["step", *case], median["products", *case]
-        plain = median.get(("step", "rws", None, case[2]))
-        full = median.get(("step", *case[:2], "float32"))
+        plain = median.get(("step", "rws", None, "sgd", case[3]))
+        full = median.get(("step", *case[:3], "float32"))
         rows.append({
             "algorithm": case[0],
             "metric": case[1],
-            "precision": case[2],
+            "optimizer": case[2],
+            "precision": case[3],
             "lateral": arguments.lateral,
             "ms": ms,
             "ms_quartiles": statistics.quantiles(times["step", *case], n=4)[::2],

@@ -1,0 +1,231 @@
+"""Natural metrics beside the optimizers of today: `python examples/rivals.py digits`.
+
+Every method has the same search with seed 0: seven rates, each 1.5 times the last, and more until
+both neighbours of the best are worse; then the same for one other choice of its betas or damping,
+from its best rate on. Three seeds of the better choice follow, and last of all the test images.
+It is a loop over the programs. Interrupted, the same command goes on.
+"""
+
+import argparse
+import math
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from nws.analysis.evaluation import read_rows
+from nws.analysis.runs import LOG_LIKELIHOOD, Run, read_runs
+from nws.analysis.tables import show
+from nws.errors import UserError
+from nws.experiment.boundary import errors_for_people
+
+RATIO = 1.5  # of neighbouring rates
+MOMENTS = (0.1, 0.2, 0.5, 1)  # shares of a run that the table shows
+AVERAGE = "average/log_likelihood"
+
+
+@dataclass(frozen=True)
+class Method:
+    """What is compared, as options of train.py."""
+
+    options: str
+    rate: float  # a guess, of one epoch of Fashion-MNIST at batch 32
+    other: str  # another choice of what it has beside its rate
+    factor: float = 1.0  # on the rate of the other choice
+
+
+NATURAL = "algorithm=nrws algorithm.dreams=3 natural_metric="
+DAMPING = "damping.value={damping}"
+PLAIN = "algorithm=rws algorithm.dreams=3 optimizer="
+METHODS = {
+    "RWS, SGD": Method(PLAIN + "sgd", 0.2, "optimizer=momentum", 0.1),
+    "RWS, Adam": Method(PLAIN + "adam", 0.022, "optimizer.betas=[0.95,0.95]"),
+    "RWS, schedule-free Adam": Method(
+        PLAIN + "schedule_free scheduler=constant", 0.075, "optimizer.betas=[0.95,0.99]"
+    ),
+    "RWS, Muon": Method(PLAIN + "muon", 0.03, "optimizer.momentum=0.9"),
+    "RWS, SOAP": Method(PLAIN + "soap", 0.033, "optimizer.betas=[0.9,0.99]"),
+    "NRWS, exact": Method(NATURAL + "fisher metric.max_rows=320", 0.3, DAMPING),
+    "NRWS, Kronecker": Method(NATURAL + "kronecker", 0.3, DAMPING),
+    "NRWS, adaptive": Method(NATURAL + "adaptive", 0.033, "metric.square_memory=200", 1.4),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where methods are compared."""
+
+    options: str
+    epochs: float
+    memory: int  # of the average of the weights, in steps
+    scale: float  # of the guesses
+    damping: float  # the other choice of it
+
+
+FASHION = "experiment=fashion_mnist trainer.evaluation_points=500 trainer.batch_size="
+DIGITS = "experiment=digits scheduler=linear_warmup"
+SETTINGS = {
+    "digits": Setting(DIGITS, 100, 30, 1, 0.1),
+    "fashion_mnist_32": Setting(FASHION + "32", 1, 100, 1, 0.05),
+    "fashion_mnist_128": Setting(FASHION + "128", 1, 30, 3, 0.05),
+    "fashion_mnist_512": Setting(FASHION + "512", 1, 12, 4, 0.1),
+    "fashion_mnist_32_five": Setting(FASHION + "32", 5, 100, 0.5, 0.05),
+    "fashion_mnist_128_five": Setting(FASHION + "128", 5, 30, 1.5, 0.05),
+    "fashion_mnist_512_five": Setting(FASHION + "512", 5, 12, 4, 0.1),
+    "sbn": Setting("experiment=benchmark/sbn trainer.evaluation_points=500", 3, 30, 1.5, 0.025),
+    "bihm": Setting("experiment=benchmark/bihm trainer.evaluation_points=500", 3, 30, 1.5, 0.025),
+}
+
+
+def rate_of(guess: float, place: int) -> float:
+    """The rate so many steps of the ratio above a guess, with two digits."""
+    return float(f"{guess * RATIO**place:.2g}")
+
+
+def missing(found: dict[int, float]) -> list[int]:
+    """The places next to the best of those tried that were not tried: none once it is bracketed."""
+    best = max(found, key=lambda place: found[place])
+    return [place for place in (best - 1, best + 1) if place not in found]
+
+
+def search(attempt: Callable[[list[int]], Iterable[float]], places: list[int]) -> tuple[int, float]:
+    """The best place and its value; `attempt` gives the value of each of some places."""
+    found: dict[int, float] = {}
+    while places:
+        found |= dict(zip(places, attempt(places), strict=True))
+        places = missing(found) if max(found.values()) > -math.inf else []
+    best = max(found, key=lambda place: found[place])
+    return best, found[best]
+
+
+class Comparison:
+    """The runs of one method in one setting, below a folder."""
+
+    def __init__(self, folder: Path, setting: Setting, method: Method, more: list[str]) -> None:
+        self.folder, self.setting, self.method, self.more = folder, setting, method, more
+        self.guess = method.rate * setting.scale
+        self.other = method.other.format(damping=setting.damping)
+
+    def program(self, *arguments: str) -> None:
+        """Start a program of nws, on one thread, with its output in a file."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        one = os.environ | {"OMP_NUM_THREADS": "1"}
+        with (self.folder / "log").open("a") as log:
+            subprocess.run(
+                [sys.executable, "-m", "nws", *arguments], env=one, stdout=log, stderr=log
+            )
+
+    def train(self, name: str, options: str, evaluations: int) -> list[Run]:
+        """The runs of a sweep, those that diverged too."""
+        folder = (self.folder / name).absolute()
+        every = f"trainer.evaluate_every={self.setting.epochs / evaluations}"
+        self.program(
+            "train", "-m", *self.setting.options.split(), *self.method.options.split(),
+            f"trainer.epochs={self.setting.epochs}", every, "logger=none", "progress=false",
+            "callbacks.images.every=null", "resume=auto", f"hydra.sweep.dir={folder}",
+            *options.split(), *self.more,
+        )  # fmt: skip
+        return read_runs([folder], evaluated=False)
+
+    def attempt(self, options: str, guess: float, places: list[int]) -> list[float]:
+        rates = [rate_of(guess, place) for place in places]
+        name = "_".join(["search", *options.partition("=")[::2], *map(str, rates)])
+        name = re.sub(r"[^\w.]+", "_", name)
+        listed = ",".join(map(str, rates))
+        runs = self.train(name, f"{options} optimizer.lr={listed}", 1)
+        ends = {float(run.config["optimizer.lr"]): end(run) for run in runs}
+        return [ends.get(rate, -math.inf) for rate in rates]
+
+    def run(self) -> None:
+        """Search, train three seeds, and evaluate them on test images."""
+        place, value = search(lambda p: self.attempt("", self.guess, p), [*range(-3, 4)])
+        rate, options = rate_of(self.guess, place), ""
+        guess = rate * self.method.factor
+        place, other = search(lambda p: self.attempt(self.other, guess, p), [0])
+        if other > value:
+            rate, options = rate_of(guess, place), self.other
+        average = f"average=exponential average.memory={self.setting.memory}"
+        self.train("seeds", f"{options} optimizer.lr={rate} seed=0,1,2 {average}", 10)
+        options = "--samples 200 --data-points 1000 --checkpoint last"
+        self.program("evaluate", str(self.folder / "seeds"), *options.split())
+
+
+def place_of(name: str) -> str:
+    """A method's name as that of a folder."""
+    return name.lower().replace(",", "").replace(" ", "_")
+
+
+def end(run: Run) -> float:
+    """The last likelihood of a run; minus infinity where it diverged."""
+    value = run.last.get(LOG_LIKELIHOOD, math.nan) if run.state == "finished" else math.nan
+    return value if math.isfinite(value) else -math.inf
+
+
+def line(run: Run, method: str) -> dict[str, object]:
+    """What a run says at some moments; its test likelihood where it was evaluated."""
+    table, epochs = run.metrics, float(run.config["trainer.epochs"])
+    found: dict[str, object] = {"method": method, "rate": run.config["optimizer.lr"]}
+    key = METHODS[method].other.partition("=")[0].replace("optimizer", "optimizer.momentum", 1)
+    key = key.replace("optimizer.momentum.", "optimizer.")
+    choice = str(run.config.get(key, 0.0)).replace(" ", "")
+    found |= {"choice": f"{key}={choice}", "seed": run.config["seed"], "state": run.state}
+    for column, name in ((LOG_LIKELIHOOD, "valid"), (AVERAGE, "average")):
+        for share in MOMENTS:
+            near = table[(table["epoch"] - share * epochs).abs() < 0.02 * epochs]
+            values = near[column] if column in near else near["epoch"].head(0)
+            found[f"{name}_{share}"] = round(values.iloc[-1], 2) if len(values) else None
+    rows = read_rows(run.path)
+    return found | {"test": round(rows[0]["log_likelihood"], 2) if rows else None}
+
+
+def report(folder: Path) -> None:
+    """Write all runs to a table, and show the means of the seeds."""
+    lines = [
+        line(run, method)
+        for method in METHODS
+        if (folder / place_of(method)).is_dir()
+        for run in read_runs([folder / place_of(method)], evaluated=False)
+    ]
+    table = pd.DataFrame(lines)
+    table.to_csv(folder / "trials.csv", index=False)
+    seeds = table[table[f"average_{MOMENTS[0]}"].notna()]
+    columns = [f"{name}_{share}" for name in ("valid", "average") for share in MOMENTS] + ["test"]
+    groups = seeds.groupby(["method", "rate", "choice"], sort=False)[columns]
+    means, deviations = groups.mean(), groups.std()
+    text = means.map("{:.1f}".format)
+    for column in ("valid_1", "average_1", "test"):
+        text[column] += deviations[column].map(" ± {:.1f}".format)
+    show(text.reset_index().astype(str))
+    print(folder / "trials.csv")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    add = parser.add_argument
+    add("what", choices=list(SETTINGS), help="the data, the batch size and the length of a run")
+    add("overrides", metavar="key=value", nargs="*", help="passed on to the training")
+    add("--methods", nargs="+", choices=list(METHODS), default=list(METHODS), help="default: all")
+    add("--workers", type=int, default=1, help="methods at a time, each on one thread (default 1)")
+    add("--output", type=Path, default=Path("rivals"), metavar="DIR", help="default: rivals")
+    given = parser.parse_intermixed_args()
+    if given.workers < 1:
+        raise UserError(f"--workers must be at least 1, got {given.workers}")
+    folder, setting = given.output / given.what, SETTINGS[given.what]
+    parts = [
+        Comparison(folder / place_of(name), setting, METHODS[name], given.overrides)
+        for name in given.methods
+    ]
+    with ThreadPoolExecutor(given.workers) as pool:
+        list(pool.map(Comparison.run, parts))
+    report(folder)
+
+
+if __name__ == "__main__":
+    with errors_for_people():
+        main()
