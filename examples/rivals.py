@@ -194,7 +194,7 @@ def report(folder: Path) -> None:
     ]
     table = pd.DataFrame(lines)
     table.to_csv(folder / "trials.csv", index=False)
-    seeds = table[table[f"average_{MOMENTS[0]}"].notna()]
+    seeds = table[table["test"].notna()]
     columns = [f"{name}_{share}" for name in ("valid", "average") for share in MOMENTS] + ["test"]
     groups = seeds.groupby(["method", "rate", "choice"], sort=False)[columns]
     means, deviations = groups.mean(), groups.std()
