@@ -30,19 +30,10 @@ def tolerance(dtype: torch.dtype) -> float:
     return EXACT if dtype == torch.float64 else FLOAT32
 
 
-def encode(values: Tensor, units: Units) -> Tensor:
-    return NAMED[units].encode(values)
-
-
 def encode_layers(machine: HelmholtzMachine, values: list[Tensor]) -> list[Tensor]:
     """States of every layer from their values, in the machine's dtype and on its device."""
     like = next(machine.parameters()).detach()
     return [units.encode(y.to(like)) for units, y in zip(machine.units, values, strict=True)]
-
-
-def with_bias(states: Tensor) -> Tensor:
-    """Parents' states (n, d - 1) and the bias as the last parent: (n, d)."""
-    return torch.cat([states, states.new_ones(len(states), 1)], dim=1)
 
 
 def assert_close(actual: Tensor, expected: Tensor, bound: float = EXACT) -> None:
@@ -224,7 +215,8 @@ class SolverCase:
         bits = (draws < torch.sigmoid(logits)).double()
         if self.kind == "degenerate":
             bits[:, 1], bits[:, 2], bits[:, 3] = bits[:, 0], bits[:, 0], 0.0
-        inputs = with_bias(encode(bits, self.units))
+        states = NAMED[self.units].encode(bits)
+        inputs = torch.cat([states, states.new_ones(self.n, 1)], dim=1)  # the bias is the last one
         bias = torch.linspace(0, 7, self.m, dtype=torch.float64)  # sigma'(7) = 9e-4
         if self.kind == "saturated":
             bias = torch.full((self.m,), 27.6, dtype=torch.float64)  # sigma'(27.6) = 1e-12

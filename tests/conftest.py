@@ -3,7 +3,6 @@ runs by.
 """
 
 import csv
-import importlib.util
 import itertools
 import logging
 import os
@@ -16,7 +15,6 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -203,15 +201,6 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def load_script(name: str) -> ModuleType:
-    """A program of scripts/ as a module."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where its dataclasses look for their module
-    spec.loader.exec_module(module)
-    return module
-
-
 def metrics(run: Path, start: bool = False) -> list[dict[str, str]]:
     """The rows of metrics.csv, that of step 0 only with `start`; all columns but the one that no
     two runs share.
@@ -234,6 +223,17 @@ def checkpoint(run: Path, name: str = "last.pt") -> dict[str, Any]:
         each for each in lines if not each.startswith(("resume:", "  root:"))
     )
     return {key: value for key, value in state.items() if key not in ("seconds", "rows")}
+
+
+def resaved(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    """What changes a checkpoint in its file."""
+
+    def save(file: Path) -> None:
+        state = torch.load(file, weights_only=True)
+        change(state)
+        torch.save(state, file)
+
+    return save
 
 
 def complete(run: Path) -> bool:

@@ -64,16 +64,6 @@ def joined(network: BeliefNetwork) -> list[Tensor]:
     ]
 
 
-def write(metric: NaturalMetric, gradient: Tensor) -> None:
-    """Set `.grad` of a network from a flat vector."""
-    start = 0
-    for layer in metric.network.layers:
-        units, parents = layer.weight.shape
-        part = gradient[start : start + units * (parents + 1)].view(units, parents + 1)
-        layer.weight.grad, layer.bias.grad = part[:, :-1].clone(), part[:, -1].clone()
-        start += part.numel()
-
-
 def relative_error(actual: Tensor, expected: Tensor) -> float:
     return float((actual - expected).norm() / expected.norm())
 

@@ -10,7 +10,7 @@ unit by unit, of a unit its weights and then its bias.
 
 import itertools
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from cases import exponent_of
@@ -169,37 +169,11 @@ def exact_posterior(machine: HelmholtzMachine, x: Tensor) -> Tensor:
 # --- the Fisher matrix ----------------------------------------------------------------------------
 
 
-class Fisher(NamedTuple):
-    """The Fisher matrix of a whole network; unit j of layer i has the rows units[i][j]."""
-
-    matrix: Tensor  # (P, P)
-    units: list[list[slice]]
-
-
-def generator_fisher(machine: HelmholtzMachine, form: Form = "outer") -> Fisher:
-    """F = E_p[grad log p grad log p^T], or "hessian": -E_p[Hessian of log p], over every (x, h)."""
-    network, bits = generator(machine), every_state(machine.sizes)
-    matrix = fisher_matrix(network, bits, network.log_prob(bits).exp(), form)
-    return Fisher(matrix, network.unit_ranges)
-
-
-def recognition_fisher(
-    machine: HelmholtzMachine, x: Tensor, probabilities: Tensor, form: Form = "outer"
-) -> Fisher:
-    """F = E[grad log q grad log q^T], or minus the Hessian, over every image of p_D and every h.
-
-    The images x (S, n_0) are bits or intensities, and have these probabilities (S,).
-    """
-    network = recognition(machine)
-    states = [every_hidden_state(machine, row) for row in x]
-    bits = [torch.cat(layer) for layer in zip(*states, strict=True)]
-    data = probabilities.double().cpu().repeat_interleave(len(states[0][0]))
-    matrix = fisher_matrix(network, bits, data * network.log_prob(bits).exp(), form)
-    return Fisher(matrix, network.unit_ranges)
-
-
 def fisher_matrix(network: Network, bits: Bits, weights: Tensor, form: Form = "outer") -> Tensor:
-    """Weighted sum over rows of the gradient's outer product, or of minus the Hessian: (P, P)."""
+    """Weighted sum over rows of the gradient's outer product, or of minus the Hessian: (P, P).
+
+    Over every state with its probability it is the Fisher matrix of the whole network.
+    """
     if form == "hessian":
         objective = torch.func.hessian(lambda theta: network.log_prob(bits, theta) @ weights)
         return -objective(network.theta)

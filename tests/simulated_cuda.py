@@ -5,15 +5,14 @@ waited for the device. A test with the mark `cuda` has one where there is no rea
 
 What is simulated: where tensors are, that devices do not mix, what reads from the device or waits
 for it, errors of cuSOLVER, pinned memory. What is not: rounding, random numbers, speed, memory,
-the order of streams, graphs. A tensor is a wrapper, and every operation of torch on it comes to
-`_compute`.
+streams, graphs. A tensor is a wrapper, and every operation of torch on it comes to `_compute`.
 """
 
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
-from types import FrameType, SimpleNamespace
+from types import FrameType
 from typing import Any, NamedTuple
 
 import pytest
@@ -197,11 +196,6 @@ class Surface(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _stream(device: object = None) -> SimpleNamespace:
-    """A stream that has done its work as soon as it is told to."""
-    return SimpleNamespace(wait_stream=lambda other: None)
-
-
 def _on_device(values: Any) -> bool:
     return any(isinstance(each, SimulatedTensor) for each in _tensors(values))
 
@@ -241,13 +235,11 @@ def _is_pinned(tensor: Tensor) -> bool:
 
 
 def _move(func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
-    """tensor.to(..), .cpu() and .cuda()."""
+    """tensor.to(..) and .cpu()."""
     tensor, *rest = args
     copy = kwargs.pop("copy", False)
     if func is Tensor.cpu:
         device, dtype, non_blocking = torch.device("cpu"), None, False
-    elif func is Tensor.cuda:
-        device, dtype, non_blocking = CUDA, None, kwargs.get("non_blocking", False)
     elif (rest and isinstance(rest[0], Tensor)) or "other" in kwargs:
         other = rest[0] if rest else kwargs["other"]
         device, dtype, non_blocking = other.device, other.dtype, kwargs.get("non_blocking", False)
@@ -270,9 +262,7 @@ def _move(func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
 SURFACE: dict[Any, Callable[[Any, Any, dict[str, Any]], Any]] = {
     Tensor.to: _move,
     Tensor.cpu: _move,
-    Tensor.cuda: _move,
     Tensor.pin_memory: lambda func, args, kwargs: _pin(args[0].clone()),
-    Tensor.is_pinned: lambda func, args, kwargs: _is_pinned(args[0]),
     # `inner` does not come along
     torch._has_compatible_shallow_copy_type: lambda func, args, kwargs: (
         not _on_device(args) and func(*args)
@@ -307,8 +297,6 @@ def simulated_cuda() -> Iterator[Device]:
         "mem_get_info": lambda device=None: (2**34, 2**34),
         "get_device_name": lambda *args: "simulated CUDA device",
         "synchronize": lambda *args: device.wait("synchronize"),
-        "Stream": _stream, "current_stream": _stream,
-        "stream": lambda stream: contextlib.nullcontext(),
         "is_current_stream_capturing": lambda: False,
     }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch, Surface():
@@ -316,7 +304,6 @@ def simulated_cuda() -> Iterator[Device]:
             patch.setattr(torch.cuda, name, stand_in)
         patch.setattr(torch, "Generator", SimulatedGenerator)
         patch.setattr(torch.distributed, "is_nccl_available", lambda: False)  # gloo for all
-        patch.setattr(Tensor, "record_stream", lambda tensor, stream: None, raising=False)
         known = [*optimizer._foreach_supported_types, SimulatedTensor]
         patch.setattr(optimizer, "_foreach_supported_types", known)
         yield device

@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import load_script
+from conftest import ROOT
 from processes import together
 
 from nws.errors import UserError
 from nws.learning import Rule, WakeSleep
 from nws.models import HelmholtzMachine
 
-benchmark = load_script("benchmark")  # which makes benchmarks importable
+sys.path.append(str(ROOT / "scripts"))
 
-from benchmarks import peers, scale, solvers, steps  # noqa: E402
+import benchmark
+from benchmarks import peers, scale, solvers, steps
 
 Bench = Callable[..., list[dict[str, Any]]]
 

@@ -4,16 +4,14 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import reference
-import torch
 from cases import STANDARD_ERRORS
-from conftest import Command
+from conftest import Command, resaved
 from written import TEST
 
 from nws.analysis import evaluation
@@ -33,29 +31,6 @@ def rows(run: Path) -> list[dict[str, Any]]:
     return json.loads((run / "evaluation.json").read_text())
 
 
-def change(run: Path, name: str, action: Callable[[dict[str, Any]], object]) -> None:
-    """Change a checkpoint in place."""
-    path = run / "checkpoints" / name
-    state = torch.load(path, map_location="cpu", weights_only=True)
-    action(state)
-    torch.save(state, path)
-
-
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Chunks of two images (50 samples each) or ten dreams; returns the kinds of those computed."""
-    seen: list[str] = []
-    monkeypatch.setattr(likelihood, "MAX_ELEMENTS", 100 * UNITS)
-    for name in ("log_sums", "log_z_sums"):
-        compute = getattr(likelihood, name)
-
-        def recording(*given: Any, name: str = name, compute: Any = compute) -> Any:
-            seen.append(name)
-            return compute(*given)
-
-        monkeypatch.setattr(evaluation, name, recording)
-    return seen
-
-
 def test_figures_are_those_of_enumeration(
     command: Command, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,7 +42,7 @@ def test_figures_are_those_of_enumeration(
         for name, parameter in state["machine"].items():
             parameter.mul_(2.5 if name.startswith("generator") else 1)
 
-    change(run, "best.pt", spread)
+    resaved(spread)(run / "checkpoints" / "best.pt")
     outcome = command(EVALUATE, str(run), "--samples", str(samples), "--z-samples", str(dreams))
     assert outcome.code == 0 and outcome.err == "" and outcome.run == run
     (row,) = rows(run)
@@ -111,7 +86,16 @@ def test_the_bootstrap_interval() -> None:
 def test_figures_that_stand_there_are_not_computed_again(
     command: Command, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen, run = small_chunks(monkeypatch), trained / "bihm"
+    run, seen = trained / "bihm", []
+    monkeypatch.setattr(likelihood, "MAX_ELEMENTS", 100 * UNITS)
+    for name in ("log_sums", "log_z_sums"):
+        compute = getattr(likelihood, name)
+
+        def recording(*given: Any, name: str = name, compute: Any = compute) -> Any:
+            seen.append(name)
+            return compute(*given)
+
+        monkeypatch.setattr(evaluation, name, recording)
 
     def computed(*options: str) -> int:
         seen.clear()
@@ -128,7 +112,8 @@ def test_figures_that_stand_there_are_not_computed_again(
     requests = [(row["seed"], row["checkpoint"], row["data_points"]) for row in rows(run)]
     assert requests == [(0, "best", 12), (1, "best", 12), (0, "last", 12), (0, "best", 3)]
     # another checkpoint of the same name: computed again, in place of the old figure
-    change(run, "last.pt", lambda state: state["machine"]["generator.layers.0.bias"].add_(1))
+    shift = resaved(lambda state: state["machine"]["generator.layers.0.bias"].add_(1))
+    shift(run / "checkpoints" / "last.pt")
     old = rows(run)[2]
     assert computed(*NO_STAR, "--checkpoint", "last") == 6 and len(rows(run)) == 4
     assert rows(run)[3]["log_likelihood"] != old["log_likelihood"]

@@ -1,6 +1,7 @@
 """Files of every source, made here, of a few images each."""
 
 import gzip
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from sklearn.datasets import dump_svmlight_file
 
 import nws.data as nd
 
+REAL = Path(os.environ.get("NWS_DATA_ROOT", "nowhere"))
 Source = tuple[Callable[..., nd.RawImages], dict[str, Any]]
 TRAIN_FILE, TEST_FILE = "train-images-idx3-ubyte", "t10k-images-idx3-ubyte"
 GREY = np.random.default_rng(0).integers(0, 256, (60, 4, 3), dtype=np.uint8)

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import os
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
 import numpy as np
 import pytest
-from data_files import BINARY, BINARY_LABELS, write_rows, write_silhouettes
+from data_files import BINARY, BINARY_LABELS, REAL, write_rows, write_silhouettes
 from scipy.io import savemat
 from test_bad_inputs import refused
 
 import nws.data as nd
 from nws.data import binary
 
-REAL = Path(os.environ.get("NWS_DATA_ROOT", "nowhere"))
 TRAIN = "binarized_mnist_train.amat"
 
 

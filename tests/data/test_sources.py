@@ -2,7 +2,6 @@
 
 import gzip
 import itertools
-import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from data_files import (
     FOLDS,
     GREY,
     PARTS,
+    REAL,
     TEST_FILE,
     TRAIN_FILE,
     faces,
@@ -28,7 +28,6 @@ from PIL import Image
 import nws.data as nd
 from nws.data import Dataset, RawImages, load_dataset
 
-REAL = Path(os.environ.get("NWS_DATA_ROOT", "nowhere"))
 BITS = np.random.default_rng(0).integers(0, 2, (5, 12))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import FINISHED, SMALL, Command, complete, metrics, snapshot
+from conftest import FINISHED, SMALL, Command, complete, metrics, resaved, snapshot
 from omegaconf import OmegaConf
 
 from nws.errors import UserError
@@ -49,17 +49,6 @@ PROGRAMS = (
     ("scripts/evaluate.py", "run", "--samples", "2"), ("scripts/export.py", "run", "small"),
 )  # fmt: skip
 SAME = (*SMALL, *FINISHED, "hydra.run.dir=run")
-
-
-def resaved(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
-    """A checkpoint is changed."""
-
-    def save(file: Path) -> None:
-        state = torch.load(file, weights_only=True)
-        change(state)
-        torch.save(state, file)
-
-    return save
 
 
 def altered(key: str, value: Any) -> Callable[[Path], None]:

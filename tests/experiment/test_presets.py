@@ -1,7 +1,6 @@
 """The presets of conf/: what they choose, and two steps of each."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import TWO_STEPS, Command, checkpoint, composed, metrics, names
@@ -33,13 +32,9 @@ SETTINGS: dict[tuple[str, ...], tuple[float, float, float | None, int | None]] =
 }  # fmt: skip
 
 
-def resolved(*overrides: str) -> dict[str, Any]:
-    return flatten(to_dict(composed(*overrides)))
-
-
 @pytest.mark.parametrize("options", SETTINGS, ids=" ".join)
 def test_a_preset_has_the_settings_that_were_searched(options: tuple[str, ...]) -> None:
-    found = resolved(f"experiment={options[0]}", *options[1:])
+    found = flatten(to_dict(composed(f"experiment={options[0]}", *options[1:])))
     keys = ("optimizer.lr", "damping.value", "metric.max_kl", "algorithm.dreams")
     assert tuple(found.get(key) for key in keys) == SETTINGS[options]
 

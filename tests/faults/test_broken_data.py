@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import idx
+from data.data_files import FOLDS, TEST_FILE, write_mnist, write_tfd
 from faults.trial import Trial
 from PIL import Image
 from scipy.io import savemat
 
-from nws.data import load_dataset, load_folder, load_mnist, load_npz, mnist, tfd
+from nws.data import load_dataset, load_folder, load_mnist, load_npz, tfd
 
 GREY = np.random.default_rng(0).integers(0, 256, (12, 9), dtype=np.uint8)
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -21,44 +21,33 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 def test_npz_and_npy(trial: Trial, tmp_path: Path) -> None:
     parts = {"train": GREY, "valid": GREY[:3], "test": GREY[3:6]}
-    for save, name in ((np.savez, "a.npz"), (np.savez_compressed, "b.npz")):
-        save(tmp_path / name, **parts)
-        file = tmp_path / name
-        trial.read_bytes(file, 40, lambda file=file: load_dataset(load_npz, path=file))
+    np.savez(tmp_path / "a.npz", **parts)
+    np.savez_compressed(tmp_path / "b.npz", **parts)
     np.save(tmp_path / "c.npy", GREY)
-    file = tmp_path / "c.npy"
-    trial.read_bytes(file, 40, lambda: load_dataset(load_npz, path=file))
+    for file in sorted(tmp_path.iterdir()):
+        trial.read_bytes(file, 40, lambda file=file: load_dataset(load_npz, path=file))
 
 
-def test_idx(trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mnist, "VALID_IMAGES", 4)
-    folder = tmp_path / "MNIST" / "raw"
-    folder.mkdir(parents=True)
-    images = GREY.reshape(12, 3, 3)
-    (folder / "train-images-idx3-ubyte").write_bytes(idx(images))
-    test = folder / "t10k-images-idx3-ubyte"
-    test.write_bytes(idx(images[:5]))
+def test_idx(trial: Trial, tmp_path: Path) -> None:
+    test = write_mnist(tmp_path) / TEST_FILE
+    good, packed = test.read_bytes(), test.with_name(f"{TEST_FILE}.gz")
 
     def load() -> object:
         return load_dataset(load_mnist, root=tmp_path)
 
     trial.read_bytes(test, 40, load)
     test.unlink()
-    packed = folder / "t10k-images-idx3-ubyte.gz"
-    packed.write_bytes(gzip.compress(idx(images[:5]) + bytes(10**7)))
+    packed.write_bytes(gzip.compress(good + bytes(10**7)))
     assert not trial.read("a bomb", load)
-    packed.write_bytes(gzip.compress(idx(images[:5])))
+    packed.write_bytes(gzip.compress(good))
     trial.read_bytes(packed, 40, load)
 
 
 def test_mat(trial: Trial, tmp_path: Path) -> None:
-    (tmp_path / "TFD").mkdir()
-    file = tmp_path / "TFD" / "TFD_48x48.mat"
-    rng = np.random.default_rng(0)
-    faces = rng.integers(0, 256, (8, 48, 48), dtype=np.uint8)
-    folds = np.repeat(np.arange(8, dtype=np.uint8)[:, None] % 4, 5, axis=1)
+    rng, file = np.random.default_rng(0), write_tfd(tmp_path)
+    faces = rng.integers(0, 256, (7, 48, 48), dtype=np.uint8)
     for packed in (False, True):
-        savemat(file, {"images": faces, "folds": folds}, do_compression=packed)
+        savemat(file, {"images": faces, "folds": FOLDS}, do_compression=packed)
         trial.read_bytes(file, 30, lambda: tfd.load_tfd(tmp_path))
 
 

@@ -33,10 +33,8 @@ from torch import Tensor
 from nws.learning import Rule, WakeSleep
 from nws.models import HelmholtzMachine
 
-ROWS = ("model", "posterior")
 OTHER = Case(CASE.sizes, 1, 6, CASE.units).data(seed=5)  # of another size than the batch, too
-both_rows = pytest.mark.parametrize("rows", ROWS)
-each_kind = pytest.mark.parametrize("kind", KINDS)
+both_rows = pytest.mark.parametrize("rows", ["model", "posterior"])
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -161,7 +159,7 @@ def test_another_direction_fails_the_same_comparison(wrong: str) -> None:
     assert difference[1] > 100 * SOLVED or wrong == "the other rows"
 
 
-@each_kind
+@pytest.mark.parametrize("kind", KINDS)
 @both_rows
 def test_a_step_in_parts_has_the_direction_of_all_of_its_rows(
     rows: str, kind: str, monkeypatch: pytest.MonkeyPatch

@@ -1,12 +1,12 @@
 """What the natural direction means: the enumerated Fisher matrix, and invariance."""
 
-from typing import Any
+import itertools
 
 import pytest
 import reference
 import torch
 from cases import EACH_UNITS, assert_close, encode_layers, random_machine, seeded
-from directions import BOTH, SOLVED, natural, natural_metrics, network_of, relative_error, write
+from directions import BOTH, SOLVED, natural, natural_metrics, network_of, relative_error
 from torch import Tensor
 
 from nws.learning.gradients import write_gradients
@@ -22,29 +22,17 @@ each_units = pytest.mark.parametrize("units", EACH_UNITS)
 each_network = pytest.mark.parametrize("which", BOTH, ids=["generator", "recognition"])
 
 
-def images(sizes: tuple[int, ...]) -> Tensor:
-    """The images of p_D: (3, n_0) bits."""
-    return torch.rand(3, sizes[0], generator=seeded(3), dtype=torch.float64).round()
-
-
-def every_row(machine: HelmholtzMachine, which: int) -> tuple[Trace, Tensor]:
+def every_row(machine: HelmholtzMachine, which: int) -> tuple[reference.Bits, Tensor]:
     """Every state, and its probability (rows,): the network's Fisher matrix is an expectation."""
-    if which == 0:
-        bits = reference.every_state(machine.sizes)
-        probabilities = reference.generator(machine).log_prob(bits).exp()
-    else:
-        states = [reference.every_hidden_state(machine, x) for x in images(machine.sizes)]
+    bits, data = reference.every_state(machine.sizes), torch.tensor(1.0)
+    if which == 1:
+        images = torch.rand(3, machine.sizes[0], generator=seeded(3), dtype=torch.float64).round()
+        states = [reference.every_hidden_state(machine, x) for x in images]
         bits = [torch.cat(layer) for layer in zip(*states, strict=True)]
         data = DATA.repeat_interleave(len(states[0][0]))
-        probabilities = data * reference.recognition(machine).log_prob(bits).exp()
+    probabilities = data * network_of(machine, which).log_prob(bits).exp()
     assert_close(probabilities.sum(), torch.tensor(1.0))
-    return machine.evaluate(encode_layers(machine, bits)), probabilities
-
-
-def joint_fisher(machine: HelmholtzMachine, which: int, form: Any = "outer") -> reference.Fisher:
-    if which == 0:
-        return reference.generator_fisher(machine, form)
-    return reference.recognition_fisher(machine, images(machine.sizes), DATA, form)
+    return bits, probabilities
 
 
 @each_network
@@ -55,20 +43,21 @@ def test_the_joint_fisher_matrix_is_block_diagonal_with_one_block_per_unit(
 ) -> None:
     """The blocks are those of the rows that a metric takes in, if these are every state."""
     machine = random_machine(sizes, units)
-    fisher = joint_fisher(machine, which)
-    outside = torch.ones_like(fisher.matrix, dtype=torch.bool)
-    for unit in (unit for layer in fisher.units for unit in layer):
+    network, (bits, probabilities) = network_of(machine, which), every_row(machine, which)
+    fisher = reference.fisher_matrix(network, bits, probabilities)
+    outside = torch.ones_like(fisher, dtype=torch.bool)
+    for unit in itertools.chain(*network.unit_ranges):
         outside[unit, unit] = False
-    assert outside.any() and fisher.matrix[outside].abs().max() < CROSS_UNIT
-    assert_close(joint_fisher(machine, which, "hessian").matrix, fisher.matrix)
-    found = layer_rows(machine.networks[which], [every_row(machine, which)])
-    for rows, layer in zip(found, fisher.units, strict=True):
-        blocks = torch.stack([fisher.matrix[unit, unit] for unit in layer])
+    assert outside.any() and fisher[outside].abs().max() < CROSS_UNIT
+    assert_close(reference.fisher_matrix(network, bits, probabilities, "hessian"), fisher)
+    trace = machine.evaluate(encode_layers(machine, bits))
+    found = layer_rows(machine.networks[which], [(trace, probabilities)])
+    for rows, layer in zip(found, network.unit_ranges, strict=True):
+        blocks = torch.stack([fisher[unit, unit] for unit in layer])
         assert_close(UnitFisher(rows.inputs, rows.curvature).blocks(), blocks)
     if which == 0:
-        bits = reference.every_state(sizes)  # the control: other states' gradients mix the units
-        uniform = torch.full((len(bits[0]),), 1 / len(bits[0]), dtype=torch.float64)
-        mixed = reference.fisher_matrix(reference.generator(machine), bits, uniform)
+        uniform = torch.full_like(probabilities, 1 / len(probabilities))  # the control: it mixes
+        mixed = reference.fisher_matrix(network, bits, uniform)
         assert mixed[outside].abs().max() > 1e-2
 
 
@@ -76,14 +65,19 @@ def test_the_joint_fisher_matrix_is_block_diagonal_with_one_block_per_unit(
 @each_units
 def test_the_direction_of_every_state_is_that_of_the_joint_matrix(units: str, which: int) -> None:
     machine = random_machine((3, 2, 2), units, seed=3)
-    exact, network = joint_fisher(machine, which), network_of(machine, which)
-    blocks = [[exact.matrix[unit, unit] for unit in layer] for layer in exact.units]
+    network = network_of(machine, which)
+    exact = reference.fisher_matrix(network, *every_row(machine, which))
+    blocks = [[exact[unit, unit] for unit in layer] for layer in network.unit_ranges]
     gradient = torch.randn(len(network.theta), generator=seeded(7), dtype=torch.float64)
     expected = natural(network, blocks, gradient)
     for source in BOTH:
         metric = natural_metrics(machine)[which]
-        write(metric, gradient)
-        metric.precondition([every_row(machine, source)], [])
+        for layer, units_of in zip(metric.network.layers, network.unit_ranges, strict=True):
+            part = torch.stack([gradient[unit] for unit in units_of])
+            layer.weight.grad, layer.bias.grad = part[:, :-1].clone(), part[:, -1].clone()
+        bits, probabilities = every_row(machine, source)
+        trace = machine.evaluate(encode_layers(machine, bits))
+        metric.precondition([(trace, probabilities)], [])
         found = reference.flatten(metric.network.layers, gradients=True)
         if source == which:
             assert_close(found, expected, SOLVED)

@@ -7,13 +7,13 @@ import pytest
 import reference
 import torch
 from cases import CASES, Case, assert_close, row_weights, seeded
+from directions import CASE
 from families import Counts, Gauss, Pair, small_machine
 from torch import Tensor
 
 from nws.learning.rows import layer_rows
 from nws.natural import Rows
 
-CASE = Case((3, 4, 2, 3), 3, 4, "bipolar")  # B = 4, K = 3
 Slow = list[tuple[Tensor, Tensor, Tensor]]
 each_cap = pytest.mark.parametrize("max_rows", [None, 100, 5, 3, 1])
 

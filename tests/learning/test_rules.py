@@ -54,10 +54,6 @@ def test_there_are_as_many_dreams_as_samples_unless_another_number_is_given() ->
     assert shares == (2, 0, 1) and all(type(each) is float for each in shares)
 
 
-def one_alone(log_p: Tensor, log_q: Tensor) -> Tensor:
-    return torch.softmax(log_p - log_q, dim=1)
-
-
 BAD: list[tuple[str, list[Any], str]] = [
     ("algorithm.samples", [0, 2.5, "3", None, True, 10**18], "a whole number of at least 1 and at"),
     ("algorithm.dreams", [0, 10**18], "a whole number of at least 1 and at most 1,000,000, got"),
@@ -77,7 +73,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("weighting", None, CALLED),
     ("weighting", lambda p: (p, p), CALLED),
     ("weighting", partial(tempered, power=1), f"{CALLED}.*power"),
-    ("weighting", one_alone, r"weighting must return the weights of p and of q, \(B, K\) each"),
+    ("weighting", lambda p, q: p - q, r"must return the weights of p and of q, \(B, K\) each"),
     ("weighting", partial(tempered, exponent=-1), "weighting.exponent must be a number of at"),
 ]
 

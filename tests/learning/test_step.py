@@ -29,7 +29,6 @@ from nws.learning.step import STATISTICS
 from nws.models import HelmholtzMachine
 
 SMALL = Case((3, 4, 2), 4, 3, "bipolar")
-Weights = tuple[Tensor, Tensor] | None
 each_case = pytest.mark.parametrize("case", CASES)
 each_units = pytest.mark.parametrize("units", EACH_UNITS)
 
@@ -66,7 +65,7 @@ def traces_of_step(
 
 def assert_step(
     machine: HelmholtzMachine, rule: Rule, result: StepResult, wake: reference.Bits,
-    dream: reference.Bits, bound: float, weights: Weights = None,
+    dream: reference.Bits, bound: float, weights: tuple[Tensor, Tensor] | None = None,
 ) -> None:  # fmt: skip
     """Gradients, statistics and losses are those of the rule's objective on these states."""
     expected = reference.rule_gradients(machine, rule, wake, dream, weights)
@@ -134,13 +133,6 @@ def test_a_batch_in_parts_gives_the_mean_of_all_of_it(
     assert not torch.allclose(gradients(machine)[0], first[0], rtol=1e-3, atol=1e-3)
 
 
-def weights_apart(machine: HelmholtzMachine, wake: reference.Bits, samples: int) -> Any:
-    """The weights of `apart`, by the reference."""
-    p, q = reference.generator(machine), reference.recognition(machine)
-    log_ratio = (p.log_prob(wake) - q.log_prob(wake)).view(-1, samples)
-    return reference.importance_weights(machine, wake, samples, 1.0), log_ratio.sin() + 0.3
-
-
 @pytest.mark.parametrize("baseline", [False, True])
 @each_case
 def test_both_networks_follow_weights_of_their_own(case: Case, baseline: bool) -> None:
@@ -156,11 +148,12 @@ def test_both_networks_follow_weights_of_their_own(case: Case, baseline: bool) -
     seen.clear()  # what the rule tried it on
     result = step(case, machine, rule, x)
     wake, dream = traces_of_step(case, machine, rule, x)
-    weights = weights_apart(machine, wake, case.samples)
-    assert_step(machine, rule, result, wake, dream, case.tolerance, weights)
     plain = (reference.generator(machine), reference.recognition(machine))
-    for actual, network in zip(seen[0], plain, strict=True):
-        expected = network.log_prob(wake).view(case.batch, case.samples)
+    log_p, log_q = (network.log_prob(wake).view(case.batch, case.samples) for network in plain)
+    of_p = reference.importance_weights(machine, wake, case.samples, 1.0)
+    weights = of_p, (log_p - log_q).sin() + 0.3  # those of `apart`, by the reference
+    assert_step(machine, rule, result, wake, dream, case.tolerance, weights)
+    for actual, expected in zip(seen[0], (log_p, log_q), strict=True):
         assert_close(actual, expected, case.tolerance)
 
 

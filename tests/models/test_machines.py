@@ -15,8 +15,6 @@ from nws.models import HelmholtzMachine, exact_log_likelihood, log_likelihood
 from nws.models.belief_network import TRUNCATED
 from nws.models.sampling import generate, reconstruct
 
-families = pytest.mark.parametrize("units", MIXED.values(), ids=MIXED)
-
 
 def test_initial_weights_are_glorot_normal_and_biases_where_asked() -> None:
     machines = [
@@ -86,7 +84,7 @@ def test_data_of_units_with_endless_values_may_lie_anywhere() -> None:
         log_likelihood(small_machine(("binary", Pair())), x, 5)
 
 
-@families
+@pytest.mark.parametrize("units", MIXED.values(), ids=MIXED)
 def test_images_are_data_of_the_visible_family(units: tuple[Any, Any]) -> None:
     machine, count = small_machine(units), 4_000
     visible, (to_pixels, *_) = machine.units[0], machine.generator.layers

@@ -24,20 +24,7 @@ PUBLIC = (
     "values", "states", "generator_logits", "recognition_logits", "generator_means",
     "recognition_means",
 )  # fmt: skip
-families = pytest.mark.parametrize("units", MIXED.values(), ids=MIXED)
-each_units = pytest.mark.parametrize("units", EACH_UNITS)
 each_case = pytest.mark.parametrize("case", CASES)
-
-
-def wake(case: Case, machine: HelmholtzMachine, seed: int = 1) -> Trace:
-    return machine.wake(case.data(), case.samples, case.rng(seed))
-
-
-def dream(case: Case, machine: HelmholtzMachine, seed: int = 1) -> Trace:
-    return machine.dream(case.batch * case.samples, case.rng(seed))
-
-
-PHASES = pytest.mark.parametrize("phase", [wake, dream])
 
 
 @each_case
@@ -100,7 +87,7 @@ def test_a_trace_is_clamped_or_drawn_and_both_networks_see_it(case: Case, soft: 
         assert not any(getattr(trace, name).requires_grad for name in PUBLIC)
 
 
-@families
+@pytest.mark.parametrize("units", MIXED.values(), ids=MIXED)
 def test_a_trace_of_any_family_says_what_its_networks_say(units: tuple[Any, Any]) -> None:
     machine = small_machine(units)
     x = torch.rand(5, 4, generator=seeded(3)).double()
@@ -131,7 +118,7 @@ def counts(values: Tensor) -> Tensor:
     return torch.bincount(values.long() @ powers, minlength=2 ** values.shape[1]).double()
 
 
-@each_units
+@pytest.mark.parametrize("units", EACH_UNITS)
 @pytest.mark.parametrize("sizes", [(3, 3), (2, 2, 2)])
 def test_frequencies_are_the_networks_probabilities(sizes: tuple[int, ...], units: str) -> None:
     machine, rows = random_machine(sizes, units), 20_000
@@ -148,11 +135,11 @@ def test_frequencies_are_the_networks_probabilities(sizes: tuple[int, ...], unit
             assert_frequencies(found, expected.flip(0), rows)
 
 
-@PHASES
-def test_samples_of_one_data_point_and_successive_dreams_are_independent(phase: Any) -> None:
+@pytest.mark.parametrize("phase", ["wake", "dream"])
+def test_samples_of_one_data_point_and_successive_dreams_are_independent(phase: str) -> None:
     """Both rows of a pair are on with the square of the probability, if they are drawn apart."""
     pairs, machine = 20_000, random_machine((2, 1))
-    if phase is dream:
+    if phase == "dream":
         trace = machine.dream(2 * pairs, seeded(1))
         logits = machine.generator.layers[-1].bias.detach()
     else:

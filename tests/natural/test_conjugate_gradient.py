@@ -264,22 +264,20 @@ def around(case: SolverCase, gram: Tensor) -> Tensor:
     return root[:, :, None] * root[:, None, :] * gram + case.alpha * identity
 
 
-def guesses(case: SolverCase) -> Tensor:
-    """What preconditions: H H^T ~ a 1 1^T + diag(b), a = |mean row|^2, b the diagonal's rest."""
-    common = mean_row(case.fisher()).square().sum()
-    own = (case.fisher().inputs.square().sum(1) - common).clamp_min(0)
-    return around(case, common + own.diag())
-
-
 @pytest.mark.parametrize("case", [FEW_ROWS, SolverCase(25, 101, 5, 0.05, "bipolar")], ids=str)
 @pytest.mark.parametrize("iterations", [1, 2, 4])
 def test_few_rows_take_twice_the_textbooks_iterations_in_their_own_space(
     iterations: int, case: SolverCase
 ) -> None:
-    """And x takes the length that is best along it: unfinished it may be as long as g / alpha."""
-    gradient, blocks = case.gradient(), damped_blocks(case)
-    right = (gradient @ case.fisher().inputs.T) * roots(case)
-    inputs, inverses = case.fisher().inputs, torch.linalg.inv(guesses(case))
+    """And x takes the length that is best along it: unfinished it may be as long as g / alpha.
+
+    What preconditions is H H^T ~ a 1 1^T + diag(b), a = |mean row|^2, b the diagonal's rest.
+    """
+    gradient, blocks, inputs = case.gradient(), damped_blocks(case), case.fisher().inputs
+    common = mean_row(case.fisher()).square().sum()
+    own = (inputs.square().sum(1) - common).clamp_min(0)
+    inverses = torch.linalg.inv(around(case, common + own.diag()))
+    right = (gradient @ inputs.T) * roots(case)
     textbook = Textbook(around(case, inputs @ inputs.T), inverses, right, 2 * iterations)
     bare = (gradient - (textbook.iterates[-1] * roots(case)) @ inputs) / case.alpha
     length = (bare * gradient).sum(1) / (bare * apply(blocks, bare)).sum(1)

@@ -9,7 +9,7 @@ import pytest
 import reference
 import torch
 from cases import EACH_UNITS, EXACT, RULES, Case, Units, exponent_of, make_rule
-from directions import BOTH, SEED, StepRows, dense_blocks, directions, network_of
+from directions import BOTH, SEED, StepRows, dense_blocks, directions, natural_metrics, network_of
 from torch import Tensor
 
 from nws.errors import UserError
@@ -186,10 +186,7 @@ def test_the_next_step_is_damped_by_the_new_alpha() -> None:
     learning.step(CASE.data(seed=5))
     actual = directions(machine)
     for alpha, same in [(0.125, True), (0.25, False)]:
-        metrics = [
-            NaturalMetric(network, Fisher(Cholesky), Damping(alpha)) for network in machine.networks
-        ]
-        again = WakeSleep(machine, learning.rule, CASE.rng(), metrics)
+        again = WakeSleep(machine, learning.rule, CASE.rng(), natural_metrics(machine, alpha))
         again.rng.set_state(rng)
         again.step(CASE.data(seed=5))
         for gradient, other in zip(actual, directions(machine), strict=True):

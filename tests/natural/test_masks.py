@@ -6,14 +6,15 @@ from typing import Any
 import pytest
 import torch
 from cases import EXACT, seeded
+from directions import joined, natural_metrics
 from solving import error
 from torch import Tensor
 
 from nws.errors import UserError
-from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep
+from nws.learning import Rule, WakeSleep
 from nws.models import HelmholtzMachine
 from nws.models.masks import local
-from nws.natural import Damping, Rows
+from nws.natural import Rows
 from nws.natural.masked import MaskedInverse
 from nws.natural.metrics import Adaptive, Diagonal, Fisher, Kronecker, Mean, Metric
 from nws.natural.reference import natural_direction
@@ -126,10 +127,7 @@ def test_a_step_of_any_metric_leaves_hidden_weights_alone(
     make: Callable[[], Metric], max_kl: float | None
 ) -> None:
     made = machine()
-    metrics = [
-        NaturalMetric(network, make(), Damping(ALPHA), RowOptions(max_kl=max_kl))
-        for network in made.networks
-    ]
+    metrics = natural_metrics(made, ALPHA, make=make, max_kl=max_kl)
     learner = WakeSleep(made, Rule("rws", samples=4), seeded(), metrics)
     x = (torch.rand(8, 16, generator=seeded(1)) < 0.5).double()
     plain = WakeSleep(machine(), Rule("rws", samples=4), seeded())
@@ -169,17 +167,13 @@ def test_the_trust_region_is_of_the_metrics_own_length() -> None:
 
 
 def test_the_trust_region_holds_for_a_metric_that_knows_of_no_mask() -> None:
-    """What a mask hides of its direction is in no length."""
+    """What a mask hides of its direction is in no length. Rows are kept for a second step."""
     made, nats, rate = machine(), 1e-3, 0.1
-    options = RowOptions(max_kl=nats, refresh_every=2)  # which keeps the rows
-    metrics = [NaturalMetric(net, Adaptive(), Damping(ALPHA), options) for net in made.networks]
+    metrics = natural_metrics(made, ALPHA, make=Adaptive, max_kl=nats, refresh_every=2)
     for metric in metrics:
         metric.learning_rate.fill_(rate)
     x = (torch.rand(8, 16, generator=seeded(1)) < 0.5).double()
     WakeSleep(made, Rule("rws", samples=4), seeded(), metrics).step(x)
     for metric in metrics:
-        steps = [
-            torch.cat([each.weight.grad, each.bias.grad[:, None]], dim=1)
-            for each in metric.network.layers
-        ]
-        assert abs(rate**2 * metric._square_length(steps) / 2 / nats - 1) < EXACT
+        length = metric._square_length(joined(metric.network))
+        assert abs(rate**2 * length / 2 / nats - 1) < EXACT

@@ -24,7 +24,6 @@ from solving import (
     solve_dense,
     tight,
 )
-from torch import Tensor
 
 from nws.errors import UserError
 from nws.natural import UnitFisher, natural_direction
@@ -152,26 +151,20 @@ def test_chunks_within_max_bytes_change_nothing_and_factors_serve_where_they_fit
     assert (chunks == 40) == (room == 1) and (chunks == 1) == (room == 2**30)
 
 
-def running_average(case: SolverCase, forgetting: float, batches: int) -> Tensor:
-    """F̄_0 = F_0, F̄_t = f F̄_{t-1} + (1 - f) F_t, dense: (m, d, d)."""
-    average = dense(case.fisher(seed=0))
-    for seed in range(1, batches):
-        average = forgetting * average + (1 - forgetting) * dense(case.fisher(seed))
-    return average
-
-
 @pytest.mark.parametrize("max_bytes", [10_000, 2**30])
 @pytest.mark.parametrize("shape", [(60, 9), (5, 33), (20, 40)], ids=str)
 @pytest.mark.parametrize("forgetting", [0.3, 0.9])
 def test_a_running_inverse_is_that_of_the_exponential_average(
     forgetting: float, shape: tuple[int, int], max_bytes: int
 ) -> None:
-    """And where alpha changes, its running mean damps."""
-    case, alpha, solver = SolverCase(*shape, 4, 0.05), 0.0, ShermanMorrison(max_bytes, forgetting)
+    """F̄_0 = F_0, F̄_t = f F̄_{t-1} + (1 - f) F_t; where alpha changes, its running mean damps."""
+    case, solver = SolverCase(*shape, 4, 0.05), ShermanMorrison(max_bytes, forgetting)
+    average, alpha = dense(case.fisher(seed=0)), 0.1
     for batch, newest in enumerate((0.1, 0.1, 0.1, 0.5, 0.02)):
-        solver.factor(case.fisher(seed=batch), torch.tensor(newest, dtype=torch.float64))
-        alpha = forgetting * alpha + (1 - forgetting) * newest if batch else newest
-        average, found = running_average(case, forgetting, batch + 1), solver.solve(case.gradient())
+        fisher, keep = case.fisher(seed=batch), forgetting if batch else 0.0
+        solver.factor(fisher, torch.tensor(newest, dtype=torch.float64))
+        average = keep * average + (1 - keep) * dense(fisher)
+        alpha, found = keep * alpha + (1 - keep) * newest, solver.solve(case.gradient())
         assert error(found, solve_dense(average, alpha, case.gradient())) < EXACT
     assert error(found, solve_dense(average, newest, case.gradient())) > 1e-2  # the control
 
