@@ -14,6 +14,7 @@ EXACT = "natural_metric=fisher"
 SETTINGS: dict[tuple[str, ...], tuple[float, float, float | None, int | None]] = {
     ("digits", "algorithm=rws"): (0.02, 0.2, None, 3),
     ("digits",): (0.2, 0.05, 10, 3),
+    ("digits", "natural_metric=adaptive"): (0.03, 0.2, None, 3),
     ("three_by_three",): (0.3, 0.05, None, None),
     ("tfd", EXACT): (0.6, 0.2, None, 3),
     ("mnist_static",): (0.2, 0.1, 10, 3),
