@@ -37,7 +37,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
 LAYERS = [784, 300, 200, 100, 75, 50, 35, 30, 25, 20, 15, 10, 10]
 LEAST = {
     "repeats": 2, "batch": 1, "threads": 1, "max_rows": 1, "rank": 0, "steps_before": 0,
-    "iterations": 1, "layers": 1, "visible": 1, "hidden": 1,
+    "iterations": 1, "layers": 1, "visible": 1, "hidden": 1, "dreams": 1,
 }  # fmt: skip
 
 
@@ -56,6 +56,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "repeats": {"type": int, "help": "of what is timed (default 200; of scale 15)"},
     "layers": {"type": numbers, "default": LAYERS, "help": "sizes, the visible layer first"},
     "batch": {"type": int, "default": 32, "help": "data points B (default 32)"},
+    "dreams": {"type": int, "help": "of each data point (default: as many as samples)"},
     "algorithms": {"type": words, "help": "default ws,rws,nws,nrws; of scale nrws"},
     "metrics": {"type": words, "default": ["fisher"], "help": "of natural rules (default fisher)"},
     "precisions": {"type": words, "default": ["float32"], "help": "float32,bfloat16"},
@@ -83,7 +84,7 @@ STEPS = ["dtype", "layers", "batch", "steps-before"]
 NATURAL = ["algorithms", "metrics", "max-rows", "damping", "solver", "iterations", "accuracy",
            "rank"]  # fmt: skip
 TAKES = {
-    "step": [*STEPS, *NATURAL, "precisions", "optimizers", "lateral"],
+    "step": [*STEPS, *NATURAL, "dreams", "precisions", "optimizers", "lateral"],
     "peers": [*STEPS, "precisions"],
     "solvers": ["dtype", "rank"],
     "scale": ["visible", "hidden", "most-bytes", "dtype", "batch", "steps-before", *NATURAL],

@@ -81,6 +81,7 @@ def test_the_error_of_a_direction_follows_the_options_of_its_solver(bench: Bench
         return float(row["direction_error"])
 
     assert error("--iterations", "1") > 10 * error("--iterations", "3") > 0
+    assert error("--dreams", "3") != error()  # other rows
     assert error("--solver", "cholesky", "--dtype", "float64") < 1e-12
 
 

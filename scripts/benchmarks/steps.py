@@ -3,6 +3,7 @@
 import argparse
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -68,7 +69,8 @@ def make_learner(
         logits = torch.randn(arguments.batch, 8, generator=rng) @ patterns - 1.5
         return (torch.rand(logits.shape, generator=rng) < torch.sigmoid(logits)).to(device, dtype)
 
-    rule, draws = RULES[name.removeprefix("n")], torch.Generator(device).manual_seed(0)
+    rule = replace(RULES[name.removeprefix("n")], dreams=arguments.dreams)
+    draws = torch.Generator(device).manual_seed(0)
     optimizer = make_optimizer("adam", machine, 3e-3)
     teacher = WakeSleep(machine, rule, draws)
     for _ in range(arguments.steps_before):
