@@ -66,10 +66,13 @@ class Setting:
     memory: int  # of the average of the weights, in steps
     scale: float  # of the guesses
     damping: float  # the other choice of it
+    test: str = "--samples 200 --data-points 1000"  # options of evaluate.py
 
 
 FASHION = "experiment=fashion_mnist trainer.evaluation_points=500 trainer.batch_size="
 DIGITS = "experiment=digits scheduler=linear_warmup"
+BINARISED = "trainer.evaluation_points=500 experiment=benchmark/"
+ALL = "--samples 100"  # binarised MNIST is in the order of its digits
 SETTINGS = {
     "digits": Setting(DIGITS, 100, 30, 1, 0.1),
     "fashion_mnist_32": Setting(FASHION + "32", 1, 100, 1, 0.05),
@@ -78,8 +81,8 @@ SETTINGS = {
     "fashion_mnist_32_five": Setting(FASHION + "32", 5, 100, 0.5, 0.05),
     "fashion_mnist_128_five": Setting(FASHION + "128", 5, 30, 1.5, 0.05),
     "fashion_mnist_512_five": Setting(FASHION + "512", 5, 12, 4, 0.1),
-    "sbn": Setting("experiment=benchmark/sbn trainer.evaluation_points=500", 3, 30, 1.5, 0.025),
-    "bihm": Setting("experiment=benchmark/bihm trainer.evaluation_points=500", 3, 30, 1.5, 0.025),
+    "sbn": Setting(BINARISED + "sbn", 3, 30, 1.5, 0.025, ALL),
+    "bihm": Setting(BINARISED + "bihm", 3, 30, 1.5, 0.025, ALL),
 }
 
 
@@ -152,8 +155,8 @@ class Comparison:
             rate, options = rate_of(guess, place), self.other
         average = f"average=exponential average.memory={self.setting.memory}"
         self.train("seeds", f"{options} optimizer.lr={rate} seed=0,1,2 {average}", 10)
-        options = "--samples 200 --data-points 1000 --checkpoint last"
-        self.program("evaluate", str(self.folder / "seeds"), *options.split())
+        test = self.setting.test.split()
+        self.program("evaluate", str(self.folder / "seeds"), "--checkpoint", "last", *test)
 
 
 def place_of(name: str) -> str:
@@ -181,7 +184,7 @@ def line(run: Run, method: str) -> dict[str, object]:
             values = near[column] if column in near else near["epoch"].head(0)
             found[f"{name}_{share}"] = round(values.iloc[-1], 2) if len(values) else None
     rows = read_rows(run.path)
-    return found | {"test": round(rows[0]["log_likelihood"], 2) if rows else None}
+    return found | {"test": round(rows[-1]["log_likelihood"], 2) if rows else None}
 
 
 def report(folder: Path) -> None:
