@@ -11,6 +11,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -101,8 +102,37 @@ def draw_costs() -> None:
     figure.savefig(IMAGES / "costs.png")
 
 
+def draw_rivals() -> None:
+    """Averaged weights along a run, by its share and by its time in that of RWS with SGD."""
+    runs, steps = (pd.read_csv(TRIALS / f"{name}.csv") for name in ("comparison", "rival_steps"))
+    runs = runs[runs.test.notna() & runs.note.isna()]
+    titles = {"digits": "digits", "fashion_mnist_512": "Fashion-MNIST, batch 512"}
+    titles["sbn"] = "binarised MNIST, 3 epochs"
+    shares = np.array([0.1, 0.2, 0.5, 1])
+    names = [name for name in steps.method.unique() if name not in ("RWS, SGD", "NRWS, exact")]
+    figure, grid = plt.subplots(2, 3, figsize=(7, 4), sharey="col", layout="constrained")
+    for column, (setting, title) in zip(grid.T, titles.items(), strict=True):
+        ends = []
+        for name, colour in zip(names, COLOURS, strict=False):
+            mine = runs[(runs.setting == setting) & (runs.method == name)]
+            cost = steps[(steps.setting == setting) & (steps.method == name) & (steps.threads == 1)]
+            curve = mine[[f"average_{share:g}" for share in shares]].mean()
+            for axes, scale in zip(column, (1, cost.times_rws.iloc[0]), strict=True):
+                axes.plot(shares * scale, curve, "o-", markersize=2.5, color=colour, label=name)
+            ends += [curve.iloc[0], curve.iloc[-1]]
+        top, low = np.nanmax(ends), np.nanquantile(ends[::2], 0.4)
+        column[0].set(title=title, xlabel="share of the run", ylim=(low, top + 0.04 * (top - low)))
+        column[1].set_xlabel("time, a run of RWS with SGD = 1")
+    for axes in grid[:, 0]:
+        axes.set_ylabel("validation nats")
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    figure.savefig(IMAGES / "rivals.png", dpi=130)
+
+
 if __name__ == "__main__":
     plt.rcParams.update(STYLE | {"savefig.dpi": 150, "lines.markersize": 4})
     draw_fashion_mnist()
     draw_other_data()
     draw_costs()
+    draw_rivals()
