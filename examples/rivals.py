@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ NATURAL = "algorithm=nrws algorithm.dreams=3 natural_metric="
 DAMPING = "damping.value={damping}"
 PLAIN = "algorithm=rws algorithm.dreams=3 optimizer="
 METHODS = {
-    "RWS, SGD": Method(PLAIN + "sgd", 0.2, "optimizer=momentum", 0.1),
+    "RWS, SGD": Method(PLAIN + "sgd", 0.2, "+optimizer.momentum=0.9 +optimizer.nesterov=true", 0.1),
     "RWS, Adam": Method(PLAIN + "adam", 0.022, "optimizer.betas=[0.95,0.95]"),
     "RWS, schedule-free Adam": Method(
         PLAIN + "schedule_free scheduler=constant", 0.075, "optimizer.betas=[0.95,0.99]"
@@ -116,13 +117,19 @@ class Comparison:
         self.other = method.other.format(damping=setting.damping)
 
     def program(self, *arguments: str) -> None:
-        """Start a program of nws, on one thread, with its output in a file."""
+        """Start a program of nws, on one thread, with its output in a file.
+
+        Raises:
+            UserError: It failed or was stopped. A sweep with a run that diverged has status 1.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         one = os.environ | {"OMP_NUM_THREADS": "1"}
         with (self.folder / "log").open("a") as log:
-            subprocess.run(
-                [sys.executable, "-m", "nws", *arguments], env=one, stdout=log, stderr=log
-            )
+            command = [sys.executable, "-m", "nws", *arguments]
+            code = subprocess.run(command, env=one, stdout=log, stderr=log).returncode
+        if code not in ((0, 1) if arguments[0] == "train" else (0,)):
+            place = self.folder / "log"
+            raise UserError(f"{arguments[0]} ended with status {code}; {place} says why")
 
     def train(self, name: str, options: str, evaluations: int) -> list[Run]:
         """The runs of a sweep, those that diverged too."""
@@ -134,7 +141,10 @@ class Comparison:
             "callbacks.images.every=null", "resume=auto", f"hydra.sweep.dir={folder}",
             *options.split(), *self.more,
         )  # fmt: skip
-        return read_runs([folder], evaluated=False)
+        runs = read_runs([folder], evaluated=False)
+        if any(run.state not in ("finished", "diverged") for run in runs):
+            raise UserError(f"not all runs of {folder} came to an end; the same command goes on")
+        return runs
 
     def attempt(self, options: str, guess: float, places: list[int]) -> list[float]:
         rates = [rate_of(guess, place) for place in places]
@@ -159,6 +169,22 @@ class Comparison:
         self.program("evaluate", str(self.folder / "seeds"), "--checkpoint", "last", *test)
 
 
+def compare(parts: list[Comparison], workers: int) -> None:
+    """Run comparisons, some at a time; after one that fails or is stopped no other starts."""
+    over = threading.Event()
+
+    def run(part: Comparison) -> None:
+        if not over.is_set():
+            try:
+                part.run()
+            except UserError:
+                over.set()
+                raise
+
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(run, parts))
+
+
 def place_of(name: str) -> str:
     """A method's name as that of a folder."""
     return name.lower().replace(",", "").replace(" ", "_")
@@ -174,8 +200,7 @@ def line(run: Run, method: str) -> dict[str, object]:
     """What a run says at some moments; its test likelihood where it was evaluated."""
     table, epochs = run.metrics, float(run.config["trainer.epochs"])
     found: dict[str, object] = {"method": method, "rate": run.config["optimizer.lr"]}
-    key = METHODS[method].other.partition("=")[0].replace("optimizer", "optimizer.momentum", 1)
-    key = key.replace("optimizer.momentum.", "optimizer.")
+    key = METHODS[method].other.partition("=")[0].removeprefix("+")
     choice = str(run.config.get(key, 0.0)).replace(" ", "")
     found |= {"choice": f"{key}={choice}", "seed": run.config["seed"], "state": run.state}
     for column, name in ((LOG_LIKELIHOOD, "valid"), (AVERAGE, "average")):
@@ -224,8 +249,7 @@ def main() -> None:
         Comparison(folder / place_of(name), setting, METHODS[name], given.overrides)
         for name in given.methods
     ]
-    with ThreadPoolExecutor(given.workers) as pool:
-        list(pool.map(Comparison.run, parts))
+    compare(parts, given.workers)
     report(folder)
 
 

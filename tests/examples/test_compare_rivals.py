@@ -13,6 +13,8 @@ from conftest import composed
 from omegaconf import OmegaConf
 from written import write_run
 
+from nws.errors import UserError
+
 BEST = {"RWS, Adam": 0.05, "NRWS, Kronecker": 0.3}  # rates, of runs whose other choice is worse
 
 
@@ -30,12 +32,12 @@ def test_a_search_ends_where_both_neighbours_are_worse(peak: int, tried: int) ->
     assert rivals.search(lambda places: [-math.inf] * len(places), [0, 1])[1] == -math.inf
 
 
-def pretend(arguments: list[str], **options: object) -> None:
+def pretend(arguments: list[str], **options: object) -> SimpleNamespace:
     """Write what a program would leave: likelihoods that fall away from the best rate."""
     if arguments[3] == "evaluate":
         for path in Path(arguments[4]).glob("*/metrics.csv"):
             path.with_name("evaluation.json").write_text(json.dumps([{"log_likelihood": -7.125}]))
-        return
+        return SimpleNamespace(returncode=0)
     lists = ("optimizer.lr=", "seed=")
     given = dict(word.split("=", 1) for word in arguments[5:] if word.startswith(lists))
     rest = [word for word in arguments[5:] if not word.startswith((*lists, "hydra."))]
@@ -50,6 +52,7 @@ def pretend(arguments: list[str], **options: object) -> None:
         path = write_run(place, str(number), [(10 * k, k, value - 10 + k) for k in range(11)])
         (path / ".hydra" / "config.yaml").write_text(OmegaConf.to_yaml(config, resolve=False))
         (path / "provenance.json").write_text(json.dumps({"state": "finished"}))
+    return SimpleNamespace(returncode=0)
 
 
 def test_a_comparison_is_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,3 +68,21 @@ def test_a_comparison_is_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert len(trials) >= 8 and trials["choice"].nunique() == 2
         assert seeds.seed.tolist() == [0, 1, 2] and {*seeds.rate} == {nearest}
         assert {*seeds.test} == {-7.12} and (seeds.valid_1 - seeds["valid_0.5"] == 5).all()
+
+
+@pytest.mark.parametrize(("program", "code"), [("train", 130), ("evaluate", 1)])
+def test_a_program_that_ends_early_ends_the_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, code: int
+) -> None:
+    def run(arguments: list[str], **options: object) -> SimpleNamespace:
+        started.append(arguments[3])
+        done = pretend(arguments)
+        return SimpleNamespace(returncode=code) if arguments[3] == program else done
+
+    started: list[str] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(rivals, "subprocess", SimpleNamespace(run=run))
+    monkeypatch.setattr(sys, "argv", ["rivals.py", "digits", "--methods", *BEST])
+    with pytest.raises(UserError, match=f"{program} ended with status {code}; .*log says why"):
+        rivals.main()
+    assert started.count(program) == 1 and not Path("rivals/digits/trials.csv").exists()
