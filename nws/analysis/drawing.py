@@ -11,6 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from nws.analysis.runs import is_bidirectional
+from nws.data.folder import grey
 from nws.data.reading import explained
 from nws.errors import UserError
 from nws.experiment import pictures
@@ -164,5 +165,5 @@ def read_image(path: Path, shape: tuple[int, int]) -> Tensor:
     """An image file as intensities (H W,) in [0, 1]: grey, and resized to (H, W)."""
     check_file(path)
     with explained(f"{path} cannot be read as an image", "give a PNG"), Image.open(path) as picture:
-        grey = picture.convert("L").resize(shape[::-1], Image.Resampling.BOX)
-    return torch.from_numpy(np.asarray(grey) / np.float32(255)).flatten()
+        small = Image.fromarray(grey(picture).numpy()).resize(shape[::-1], Image.Resampling.BOX)
+    return torch.from_numpy(np.asarray(small) / np.float32(255)).flatten()

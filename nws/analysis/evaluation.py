@@ -123,9 +123,6 @@ def bootstrap_interval(values: "np.ndarray[Any, Any]", seed: int = 0) -> list[fl
     return [float(end) for end in np.percentile(means, (2.5, 97.5))]
 
 
-# --- sums -----------------------------------------------------------------------------------------
-
-
 def sums_of_images(machine: HelmholtzMachine, images: Tensor, samples: int, seed: int) -> Tensor:
     """log sum_k w_k^e of each image (N, n_0) and each of `EXPONENTS`: (3, N), float64."""
     likelihood.check_data(machine, images)
@@ -163,9 +160,6 @@ def _chunks(
 
     found, silent = results(seeded, range(count)), not sys.stdout.isatty()
     return torch.cat([*track(found, "evaluating", count, transient=True, disable=silent)], dim=1)
-
-
-# --- evaluation.json ------------------------------------------------------------------------------
 
 
 def read_rows(path: Path) -> list[Figures]:

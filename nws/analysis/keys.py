@@ -77,9 +77,6 @@ def _follows(runs: Sequence[Run], key: str, leader: str) -> bool:
     return (chosen or own) and len(pairs) == len({value for value, _ in pairs})
 
 
-# --- what keys and values are called --------------------------------------------------------------
-
-
 def short_names(keys: Sequence[str]) -> dict[str, str]:
     """Return a short name for each key, no name twice: a group's own, or with its group.
 

@@ -42,7 +42,7 @@ def evaluate_runs(given: argparse.Namespace, open_run: Callable[[Path], LoadedRu
     elif len(failures) == 1:
         raise next(iter(failures.values()))
     if failures:
-        counts = f"{len(failures)} of {len({run.path for run in runs}) + len(failures)}"
+        counts = f"{len(failures)} of {len({run.path for run in runs} | {*failures})}"
         lines = [f"  {path}: {error}" for path, error in failures.items()]
         raise UserError("\n".join([f"{counts} could not be evaluated", *lines]))
 

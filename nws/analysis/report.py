@@ -120,9 +120,6 @@ def _diff(run: Run) -> str:
         return ""
 
 
-# --- images ---------------------------------------------------------------------------------------
-
-
 def _images(run: Run) -> dict[str, list[tuple[str, str]]]:
     """The PNGs of a run, some of each kind, the first, the last, and between: address and name."""
     kinds: dict[str, list[Path]] = {}
@@ -136,9 +133,6 @@ def _images(run: Run) -> dict[str, list[tuple[str, str]]]:
             (f"data:image/png;base64,{c.decode()}", name) for name, c in contents.items()
         ]
     return found
-
-
-# --- curves ---------------------------------------------------------------------------------------
 
 
 def figures(every: Sequence[Run]) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def load_torchvision(
     where, folder = f"torchvision's {dataset}", find_path("data.root", root)
     with explained(f"data.dataset: {where} cannot be had", "see torchvision.datasets"):
         parts = _official(dataset, folder, dict(options or {}))
-    images = ((_grey(image) for image, *_ in part) for part in parts)
+    images = ((grey(image) for image, *_ in part) for part in parts)
     return _images(images, size, where)
 
 
@@ -113,10 +113,10 @@ def _read(file: Path) -> Tensor:
     check_file(file)
     problem = explained(f"{file} cannot be read as an image", "replace it or take it away")
     with problem, Image.open(file, formats=("PNG", "JPEG")) as picture:
-        return _grey(picture)
+        return grey(picture)
 
 
-def _grey(picture: Image.Image) -> Tensor:
+def grey(picture: Image.Image) -> Tensor:
     """Return a picture as grey bytes (H, W)."""
     if picture.mode.startswith("I"):  # of 16 bits
         return torch.from_numpy(np.rint(np.asarray(picture) / 257).astype(np.uint8))

@@ -20,7 +20,7 @@ from nws.errors import UserError
 
 MEMORY = (
     "there is not enough memory; lower trainer.batch_size, algorithm.samples, model.layers or"
-    " trainer.evaluation_samples; in programs that look at runs --samples, --count or --batch"
+    " trainer.evaluation_samples; in programs that look at runs --samples or --count"
 )
 
 

@@ -239,9 +239,8 @@ def build_metrics(
         made = extra["solver"]()  # a wrong option is found here
         edges = machine.generator.edges + machine.recognition.edges
         if not made.masks and any(edge.layer.mask is not None for edge in edges):
-            raise UserError(
-                "this solver has no form for masks; take solver=pcg, minres or cholesky"
-            )
+            what = "units that see some parents alone (masks, lateral layers)"
+            raise UserError(f"this solver has no form for {what}; take solver=pcg or cholesky")
     return [
         NaturalMetric(
             network, _build(options, "metric", **extra), build_damping(config, total_steps), rows

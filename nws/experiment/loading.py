@@ -11,6 +11,7 @@ from typing import Any
 
 import hydra
 import torch
+from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from nws.data import Dataset, load_arrays, load_dataset
@@ -54,7 +55,10 @@ class LoadedRun:
             UserError: Where its files are missing, or its images have another size by now.
         """
         data = build_data(self.config, self.device)
-        one_of(f"the size of the images of {data.name}", data.shape, [self.shape])
+        if data.shape != self.shape:
+            raise UserError(
+                f"the images of {data.name} are {data.shape}, those of training were {self.shape}"
+            )
         return data
 
     @property
@@ -65,7 +69,7 @@ class LoadedRun:
 
     @torch.no_grad()
     def features(self, x: torch.Tensor, samples: int = 100, seed: int = 0) -> list[torch.Tensor]:
-        """Return what the recognition network makes of images: the mean state of each layer.
+        """Return what the recognition network makes of images: the mean value of each layer.
 
         Args:
             x: Images in [0, 1], (B, D).
@@ -176,7 +180,7 @@ def natural_metrics(
 
     Args:
         machine: Whose gradients become natural.
-        metric: A file of conf/metric/: `kronecker`, `fisher`, `diagonal`, `empirical` or `mean`.
+        metric: A file of conf/metric/, such as `kronecker`, `adaptive` or `fisher`.
         damping: alpha, above 0, constant.
         solver: A file of conf/solver/, for the metrics that take one.
         **options: Those of the `metric` group, for instance `rank=5` or `max_kl=0.01`.
@@ -196,8 +200,13 @@ def _compose(choices: dict[str, str], options: dict[str, dict[str, Any]]) -> Dic
     for group, choice in choices.items():
         one_of(group, choice, sorted(path.stem for path in (CONF / group).glob("*.yaml")))
     overrides = [f"{group}={choice}" for group, choice in choices.items()]
-    with hydra.initialize_config_dir(str(CONF), job_name="nws", version_base="1.3"):
-        config = hydra.compose("config", overrides)
+    state = GlobalHydra.get_state()  # of a program of the user's own that Hydra started
+    try:
+        GlobalHydra.instance().clear()
+        with hydra.initialize_config_dir(str(CONF), job_name="nws", version_base="1.3"):
+            config = hydra.compose("config", overrides)
+    finally:
+        GlobalHydra.set_state(state)
     for group, values in options.items():
         for name, value in values.items():
             OmegaConf.update(config, f"{group}.{name}", value, merge=False, force_add=True)

@@ -40,7 +40,10 @@ def read_provenance(run: str | Path) -> Facts:
         return {}
     if not isinstance(record, dict):
         return {}
-    if record.get("state") == "running" and record.get("host") == socket.gethostname():
+    resumed = record.get("resumed")
+    newest = resumed[-1] if isinstance(resumed, list) and resumed else record
+    host = newest.get("host") if isinstance(newest, dict) else None
+    if record.get("state") == "running" and host == socket.gethostname():
         try:
             os.kill(record["pid"], 0)  # the signal 0 only asks
         except PermissionError:  # it is of another user
@@ -60,6 +63,8 @@ class Provenance(Callback):
         self.run, (commit, diff) = run, read_code() or (None, b"")
         git = {"commit": commit, "changed": bool(diff)} if commit else None
         self.record = origin | here | {"started": now(), "git": git, "resumed": []}
+        changed = f", {commit[:7]}{' with changes' * bool(diff)}" if commit else ""
+        self.code = f"nws {here['version']}{changed}"  # in a few words
         if step is not None:
             before = self.record | {"started": None} | read_provenance(run.path)
             entries = before["resumed"] if isinstance(before["resumed"], list) else []
@@ -97,13 +102,6 @@ class Provenance(Callback):
             "last": last if math.isfinite(last) else None,
         }
         self.run.write(FILE, (json.dumps(self.record, indent=2) + "\n").encode())
-
-    @property
-    def code(self) -> str:
-        """The version of nws, and the commit where git knows one, in a few words."""
-        git = self.record["git"]
-        commit = f", {git['commit'][:7]}{' with changes' * git['changed']}" if git else ""
-        return f"nws {self.record['version']}{commit}"
 
 
 @lru_cache

@@ -14,7 +14,7 @@ from torch import Tensor
 from nws.models import BeliefNetwork, Trace
 from nws.models.belief_network import product
 
-HELD = 2**20  # numbers of a rounded product that are held before they are added
+HELD = 2**20  # numbers of the buffer that rounded products are added up from
 Term = tuple[Trace, Tensor]  # rows of a phase and their weights (n,) in a network's objective
 
 

@@ -138,7 +138,7 @@ class Phase:
         return joined.split([edge.layer.weight.shape[1] + 1 for edge in edges]), scales
 
     def _weigh(self, make: Callable[[Trace, Edge], Tensor]) -> dict[int, Tensor]:
-        """Terms (n, m) times w_k, of which those that are kept weigh as much as all."""
+        """Terms (n, m) times w_k; those that are kept are scaled to the weight of all."""
         found = self._join(lambda part, edge: make(part.trace, edge) * part.weights[:, None])
         if self.max_rows is None:
             return found

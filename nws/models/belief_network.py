@@ -160,9 +160,6 @@ class BeliefNetwork(nn.Module):
         mask: Which parents units see; see `nws.models.masks`.
         order: In which order the units of a lateral layer see each other.
         shape: Of an image of the visible layer, for `mask` and `order`.
-
-    Raises:
-        UserError: For a `lateral` of another kind, or masks and orders of the wrong shape.
     """
 
     def __init__(

@@ -47,10 +47,6 @@ class HelmholtzMachine(nn.Module):
         shape: Of an image of the visible layer, for `mask` and `order`.
         rng: Generator of the draws.
 
-    Raises:
-        UserError: For no hidden layer, unknown units, numbers that are out of range, or a graph
-            that cannot be.
-
     Examples:
         >>> machine = HelmholtzMachine([4, 3, 2], rng=torch.Generator().manual_seed(0))
         >>> machine.wake(torch.ones(5, 4), samples=2).values.shape
@@ -141,9 +137,6 @@ class HelmholtzMachine(nn.Module):
 
         Returns:
             The trace of n = B K rows.
-
-        Raises:
-            UserError: Where x does not have the machine's visible units, or has no row.
         """
         empty = len(x) == 0 and not isinstance(rng, Share)
         if x.ndim != 2 or x.shape[1] != self.sizes[0] or empty:

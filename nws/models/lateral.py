@@ -18,7 +18,7 @@ def draw_layer(
         edge: The layer.
         units: The family of its units.
         values: Noise (n, m), which becomes values.
-        logits: (n, m), of all other parents; those of all parents in the end.
+        logits: (n, m), of the other layers alone at first; complete in the end.
         means: Where to write the means, (n, m).
 
     Returns:

@@ -103,9 +103,6 @@ def log_likelihood(
         sums: Computes the sums of a part: `log_sums`, or `nws.learning.together.log_sums`, which
             shares the data points among processes.
 
-    Raises:
-        UserError: For no samples or too many, no data, or data outside [0, 1].
-
     Examples:
         >>> machine = HelmholtzMachine([4, 3])
         >>> log_likelihood(machine, torch.ones(2, 4), samples=5).samples

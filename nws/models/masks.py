@@ -35,9 +35,6 @@ def local(
         width: Pixels of a field's side, at least 1; odd, as a field has a pixel as its centre.
         lateral_only: Whether only pixels have fields, for the pixels that they see.
 
-    Raises:
-        UserError: Where data are no images, or a width is even.
-
     Examples:
         >>> local([16, 4], child=1, parent=0, shape=(4, 4), width=1).sum(1)
         tensor([1., 1., 1., 1.])

@@ -96,9 +96,6 @@ class ResamplingChain(Chain):
     Attributes:
         ess: Effective sample size 1 / sum_k (w_k / sum w)^2 of the last step, from 1 to K, a mean
             over the chains; nan before the first. Near 1, h hardly follows p(h | x).
-
-    Raises:
-        UserError: For samples below 1, or observed pixels where pixels see each other.
     """
 
     def __init__(self, *arguments: Any, samples: int = 10, **options: Any) -> None:
@@ -143,9 +140,6 @@ def walk(
 
     Returns:
         Expected pixels, (walks, steps, n_0).
-
-    Raises:
-        UserError: For a deepest layer that is not binary or bipolar, or counts below 1.
     """
     top, units = machine.generator.edges[0], machine.units[-1]
     if units.support != (0.0, 1.0):

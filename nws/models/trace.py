@@ -61,8 +61,8 @@ class Trace:
         """States of a layer's parents, and the columns of its weight that they meet.
 
         x, which K rows share, is a piece of its own, (B, n_0); other parents are (n, parents). Each
-        is in the precision of the layer's products. Where not all parents are wanted, `columns`
-        are those of some of them among h^0 .. h^L.
+        is in the precision of the layer's products. `columns` are those of the parents that are
+        wanted, among h^0 .. h^L; None for all.
         """
         wanted, pixels = columns or edge.columns, self.sizes[0]
         first, last = wanted.start, wanted.stop

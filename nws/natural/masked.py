@@ -72,7 +72,7 @@ class LayerInverses:
         self._last: tuple[Any, ...] | None = None  # what the last step brought
 
     def change(self, bases: list[Basis], now: bool = False) -> None:
-        """Take in the bases, at the next update; or now, beside what the last one brought."""
+        """Take in the bases, at the next update; or at once, with the last c, s_j and alpha."""
         self.bases, self._stale = bases, True
         if now and bases and self._last is not None:
             self.update(*self._last)

@@ -49,8 +49,8 @@ class Rows:
         name: Of the layer, for messages.
         weights: w_k (n,), which sum to 1; all alike where left out.
         means: Makes c = sum_k w_k h_k (d,) and s_j = sum_k s_kj (m,) without the rows themselves.
-            With a cap on the rows c is still of all rows of the phase, and s_j of evenly spaced
-            ones, so that they may differ from sums over `inputs` and `curvature`.
+            With a cap on the rows c is of all rows, and s_j of the kept ones, so that neither need
+            equal a sum over `inputs` and `curvature`.
         mask: (m, d), 0 where a unit does not see a parent, else 1; None where units see all.
         low: A lower precision that holds H exactly, for products that need not be exact.
     """
@@ -212,7 +212,8 @@ class UnitFisher(CurvatureOperator):
         return found if self.mask is None else found.mul_(self.mask)
 
     def diagonal(self) -> Tensor:
-        return self.curvature.T @ self.inputs.square()
+        found = self.curvature.T @ self.inputs.square()
+        return found if self.mask is None else found * self.mask
 
     def blocks(self, units: slice = slice(None)) -> Tensor:
         """Dense blocks of some units: (units, d, d)."""

@@ -9,6 +9,7 @@ import pytest
 from conftest import Command, Outcome
 from PIL import Image
 
+from nws.analysis.drawing import read_image
 from nws.data import load_dataset, load_digits
 
 SAMPLE = "scripts/sample.py"
@@ -102,6 +103,8 @@ def test_images_of_ones_own(command: Command, trained: Path, tmp_path: Path) -> 
         assert (grid[1, 0][values != 120] == values[values != 120]).all() and len(grid) == kept
     outcome = command(SAMPLE, run, "denoise", "--image", "two.bmp")  # binary: nothing turns
     assert len(cells(drawn(outcome, "denoise_image_two.bmp_seed_0.png"))) == 2
+    Image.fromarray(values.astype(np.uint16) * 257).save(tmp_path / "deep.png")  # of 16 bits
+    assert (read_image(tmp_path / "deep.png", (2, 3)).numpy() * 255 == values.ravel()).all()
 
 
 def test_chains_and_walks(command: Command, trained: Path) -> None:

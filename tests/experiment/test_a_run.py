@@ -1,9 +1,11 @@
 """A run as a user meets it: the command line, the files that it leaves, what it says meanwhile."""
 
+import json
 import os
 import re
 import select
 import shlex
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -211,3 +213,15 @@ def test_a_damaged_record_is_never_in_the_way(command: Command, finished: Path) 
         outcome = command("train.py", "resume=run", f"trainer.epochs={2.2 + number / 5}")
         assert outcome.code == 0, outcome.err
         assert read_provenance(finished)["state"] == "finished"
+
+
+def test_a_killed_run_reads_as_failed_on_the_host_that_had_it_last(tmp_path: Path) -> None:
+    here, gone = {"host": socket.gethostname()}, {"state": "running", "pid": 2**30}
+    away = {"host": "elsewhere"}
+    for record, state in (
+        (here | {"resumed": []}, "failed"),
+        (away | {"resumed": [here]}, "failed"),
+        (here | {"resumed": [away]}, "running"),
+    ):
+        (tmp_path / "provenance.json").write_text(json.dumps(record | gone))
+        assert read_provenance(tmp_path)["state"] == state, record

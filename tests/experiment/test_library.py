@@ -3,10 +3,12 @@
 import shutil
 from pathlib import Path
 
+import hydra
 import numpy as np
 import pytest
 import torch
 from conftest import Command, checkpoint, names
+from hydra.core.global_hydra import GlobalHydra
 
 import nws
 from nws.errors import UserError
@@ -96,7 +98,9 @@ def test_data_and_rules_by_name(command: Command) -> None:
     for name in names("algorithm"):
         rule = nws.named_rule(name)
         assert rule.samples == (1 if name in ("ws", "nws") else 10), name
-    assert nws.named_rule("rws", samples=5, recognition_dream=0).samples == 5
+    with hydra.initialize(None, version_base="1.3"):  # in a program that Hydra started
+        assert nws.named_rule("rws", samples=5, recognition_dream=0).samples == 5
+        assert GlobalHydra.instance().is_initialized()
     machine = HelmholtzMachine([4, 2])
     for call, words in (
         (lambda: nws.load_data("digit"), "data must be one of"),

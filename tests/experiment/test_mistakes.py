@@ -61,7 +61,7 @@ WRONG = {
     "+model.recognition.skip=maybe": "model.skip must be one of True, False, got 'maybe'",
     "model.generator.lateral=null": "model.generator.lateral must be none, visible, hidden, all or",
     "model.mask={_target_:nws.models.masks.local,_partial_:true,width:2}": "width must be odd",
-    "metric=fisher solver=woodbury model.generator.lateral=hidden": "no form for masks; take",
+    "metric=fisher solver=woodbury model.generator.lateral=hidden": "no form for units that see",
     "model.mask=local": "model.mask must be a function",
     # classes of another kind
     "metric._target_=builtins.dict": "metric._target_ must make a nws.natural.Metric, got a dict",

@@ -17,7 +17,7 @@ class Fisher(Metric):
 
     Args:
         solver: Makes the solver of one layer.
-        memory: Updates whose rows make the matrix, all alike: the newest, and those before it.
+        memory: The matrix is the mean over so many of the newest updates.
 
     Examples:
         >>> rows = Rows(torch.ones(4, 3), torch.full((4, 2), 0.25), lambda: torch.zeros(4, 2))

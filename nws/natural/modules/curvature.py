@@ -89,9 +89,6 @@ class ModelCurvature(CurvatureOperator):
             the examples' gradients, where R is the score at the target; "covariance" is centred.
         targets: Of the batch, where the metric is one of gradients.
 
-    Raises:
-        UserError: Where the metric needs targets and there are none.
-
     Examples:
         >>> from nws.natural.modules.families import GaussianMean
         >>> model = nn.Linear(2, 1, bias=False)

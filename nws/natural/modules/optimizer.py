@@ -51,9 +51,6 @@ class NaturalGradient(torch.optim.Optimizer):
         kl: Nats, or None. With a number each step has half a squared length of lr^2 kl in the
             metric, which is its Kullback-Leibler divergence to second order.
 
-    Raises:
-        UserError: For options that are out of range, or parameters that are not the model's.
-
     Examples:
         >>> from nws.natural import CategoricalLogits, NaturalGradient
         >>> rng = torch.manual_seed(0)

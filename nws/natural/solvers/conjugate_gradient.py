@@ -35,9 +35,6 @@ class ConjugateGradient(IterativeSolver):
         rank: Eigenpairs of the shared preconditioner, next to the mean.
         preconditioner_every: Operators between refreshes of the eigenpairs.
         preconditioner: Another preconditioner in place of the shared one.
-
-    Attributes:
-        used_iterations: Of the last solve.
     """
 
     def __init__(

@@ -82,9 +82,6 @@ class MinRes(IterativeSolver):
         tolerance: Relative residual of the worst unit's scaled system at which to stop, at least 0
             and below 1; 0 makes all iterations, and reads nothing from the device.
         scaled: Whether to precondition; a module's diagonal costs more than it saves.
-
-    Attributes:
-        used_iterations: Of the last solve.
     """
 
     def __init__(self, iterations: int = 50, tolerance: float = 1e-3, scaled: bool = True) -> None:
