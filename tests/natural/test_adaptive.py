@@ -1,4 +1,4 @@
-"""Adam in the parents' eigenbasis against Adam of torch and dense projectors."""
+"""The adaptive metric against Adam of torch, dense projectors and dense matrices."""
 
 import math
 from typing import Any
@@ -24,18 +24,19 @@ def gradients(seed: int) -> list[Tensor]:
 
 
 def directions(metric: Adaptive, fixed: bool = False) -> tuple[list[list[Tensor]], list[Any]]:
-    """Those of some steps with 1 + alpha, and the basis of each layer at each step."""
+    """Those of some steps with (1 + alpha)^a, and the basis of each layer at each step."""
     found, bases = [], []
     for step in range(STEPS):
         metric.update([rows_of(case, 0 if fixed else step) for case in LAYERS], ALPHA)
-        found.append([1.2 * each for each in metric.direction(gradients(step))])
-        bases.append([Basis(**each).vectors.clone() for each in metric.state_dict()["bases"]])
+        scale = 1.2**metric.measured
+        found.append([scale * each for each in metric.direction(gradients(step))])
+        bases.append([Basis(**each) for each in metric.state_dict()["bases"]])
     return found, bases
 
 
 @pytest.mark.parametrize("rank", [0, 12])
 def test_with_none_or_all_of_the_eigenvectors_it_is_adam_in_fixed_coordinates(rank: int) -> None:
-    found, _ = directions(Adaptive(rank, 4, 50, *MEMORIES), fixed=True)
+    found, _ = directions(Adaptive(rank, 4, 50, *MEMORIES, measured=1), fixed=True)
     for number in (0, 2):
         rows, gradient = rows_of(LAYERS[number]), gradients(0)[number]
         moment = torch.einsum("k,ki,kj->ij", rows.weights, rows.inputs, rows.inputs)
@@ -52,13 +53,16 @@ def test_with_none_or_all_of_the_eigenvectors_it_is_adam_in_fixed_coordinates(ra
         assert errors[0] < 1e3 * EXACT and (errors[1] > 0.1 or number == 2)
 
 
-def low_rank(number: int, bases: list[Any], turns: bool = True, projects: bool = True) -> Tensor:
+def low_rank(
+    number: int, bases: list[list[Basis]], measured: float = 1, turns: bool = True,
+    projects: bool = True,
+) -> Tensor:  # fmt: skip
     """The last direction of a layer by dense projectors; moments go over to each new basis."""
-    gradient, past = gradients(0)[number], bases[0][number]
+    gradient, past = gradients(0)[number], bases[0][number].vectors
     mean, along = torch.zeros_like(gradient), gradient.new_zeros(len(gradient), past.shape[1])
     rest = torch.zeros_like(gradient)
     for step, each in enumerate(bases):
-        q, g = each[number], gradients(step)[number]
+        q, g = each[number].vectors, gradients(step)[number]
         away, before = (torch.eye(len(v)).double() - v @ v.T for v in (q, past))
         if turns and not torch.equal(q, past):
             blocks = [past @ a.diag() @ past.T + before @ b.diag() @ before
@@ -69,20 +73,42 @@ def low_rank(number: int, bases: list[Any], turns: bool = True, projects: bool =
         along = BETAS[1] * along + (1 - BETAS[1]) * (g @ q) ** 2
         rest = BETAS[1] * rest + (1 - BETAS[1]) * (g @ away) ** 2
     first, second = (1 - beta**STEPS for beta in BETAS)
-    beside = mean @ away / first / ((rest / second).sqrt() + 1e-8)
-    moved = (mean @ q / first / ((along / second).sqrt() + 1e-8)) @ q.T
-    return moved + (beside @ away if projects else beside)
+    scales, last = rows_of(LAYERS[number], STEPS - 1).means[1][:, None], bases[-1][number]
+    models = scales * last.rest + ALPHA, scales * last.values + ALPHA
+    beside, inside = (
+        mean
+        @ part
+        / first
+        / ((square / second).sqrt() + 1e-8) ** measured
+        / model ** (1 - measured)
+        for part, square, model in zip((away, q), (rest, along), models, strict=True)
+    )
+    return inside @ q.T + (beside @ away if projects else beside)
 
 
-@pytest.mark.parametrize("rank", [1, 3])
-def test_few_eigenvectors_are_coordinates_and_the_rest_lies_beside_them(rank: int) -> None:
+@pytest.mark.parametrize(("rank", "measured"), [(1, 1), (3, 1), (3, 0.5), (1, 0.2)])
+def test_few_eigenvectors_are_coordinates_and_the_rest_lies_beside_them(
+    rank: int, measured: float
+) -> None:
     """Moments go over to each new basis; a basis grows where rows were few."""
-    found, bases = directions(Adaptive(rank, 2, 5, *MEMORIES))
+    found, bases = directions(Adaptive(rank, 2, 5, *MEMORIES, measured=measured))
     for number in (0, 1):
-        assert bases[-1][number].shape[1] == rank
-        assert_close(found[-1][number], low_rank(number, bases), 1e3 * EXACT)
-    for wrong in ({"turns": False}, {"projects": False}):  # the controls
-        assert float((found[-1][0] - low_rank(0, bases, **wrong)).abs().max()) > 1e-3
+        assert bases[-1][number].vectors.shape[1] == rank
+        assert_close(found[-1][number], low_rank(number, bases, measured), 1e3 * EXACT)
+    wrong: tuple[dict[str, Any], ...] = ({"turns": False}, {"projects": False}, {"measured": 0.6})
+    for each in wrong:  # the controls
+        other = low_rank(0, bases, **{"measured": measured} | each)
+        assert float((found[-1][0] - other).abs().max()) > 1e-4
+
+
+def test_with_the_models_variances_alone_it_is_a_damped_inverse() -> None:
+    """(s_j H^T W H + alpha I)^{-1} g_j, with all eigenvectors and without momentum."""
+    found, _ = directions(Adaptive(12, 1, 1, 1, 1, measured=0))
+    for number, case in enumerate(LAYERS):
+        rows, gradient = rows_of(case, STEPS - 1), gradients(STEPS - 1)[number]
+        moment = torch.einsum("k,ki,kj->ij", rows.weights, rows.inputs, rows.inputs)
+        dense = rows.means[1][:, None, None] * moment + ALPHA * torch.eye(len(moment))
+        assert_close(found[-1][number], torch.linalg.solve(dense, gradient), 1e3 * EXACT)
 
 
 def test_in_place_it_is_the_direction_times_the_scale() -> None:

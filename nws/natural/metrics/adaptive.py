@@ -1,4 +1,4 @@
-"""Adam in the parents' eigenbasis: variances that are measured, in a basis that the model gives."""
+"""Variances of the gradient in the parents' eigenbasis: measured, the model's, or both."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nws.errors import positive_int
+from nws.errors import number, positive_int
 from nws.natural.averages import share_of_newest
 from nws.natural.metrics.metric import Metric
 from nws.natural.operators import Rows
@@ -74,14 +74,15 @@ class Adaptive(Metric):
 
     A layer's gradient G (m, d) has the coordinates G Q along the r largest eigenvectors, and a rest
     R = G - G Q Q^T with a coordinate for each parent. V is the running mean of a coordinate's
-    square, M that of the coordinate itself. The direction is
+    square, M that of the coordinate itself. By the model n V is s_j Lambda_i, with s_j = E[A''(a)],
+    and Lambda_i is rho, the mean of the other eigenvalues, in the rest. The direction is
 
-        M_Q / sqrt(V_Q) Q^T + M_R / sqrt(V_R) (I - Q Q^T)
+        D_Q Q^T + D_R (I - Q Q^T),  D = M / (sqrt(V)^a (s_j Lambda_i + alpha)^(1 - a))
 
-    Without eigenvectors it is Adam (Kingma & Ba 2015). With n V + alpha for sqrt(V) it would be
-    EK-FAC (George et al. 2018), and with s_j Lambda + alpha, which n V is by the model, the
-    Kronecker metric; docs/natural_step.md derives it. SOAP (Vyas et al. 2024) finds bases of both
-    sides from gradients. No alpha comes in: the direction cancels the 1 + alpha of a step.
+    With a = 1 it is Adam in this basis, without eigenvectors Adam itself (Kingma & Ba 2015). With
+    a = 0 it is the Kronecker metric with momentum. docs/natural_step.md derives it. EK-FAC (George
+    et al. 2018) has n V + alpha below M. SOAP (Vyas et al. 2024) finds bases of both sides from
+    gradients. The direction cancels the factor (1 + alpha)^a of a step.
 
     Args:
         rank: r, at most, at least 0.
@@ -89,31 +90,35 @@ class Adaptive(Metric):
         memory: Of the parents' second moment, in steps; 1 for the newest rows alone.
         mean_memory: Of M, in steps; 1 for the newest gradient alone. 10 is a beta of 0.9 in Adam.
         square_memory: Of V, in steps; 20 is a beta of 0.95.
+        measured: a, from 0 to 1: 0.5 and 1 are fastest.
     """
 
     def __init__(
         self, rank: int = 7, refresh_every: int = 20, memory: int = 50,
-        mean_memory: int = 10, square_memory: int = 20,
+        mean_memory: int = 10, square_memory: int = 20, measured: float = 0.5,
     ) -> None:  # fmt: skip
         self.rank = positive_int("metric.rank", rank, minimum=0)
         self.refresh_every = positive_int("metric.refresh_every", refresh_every)
         self.memory = positive_int("metric.memory", memory)
         self.mean_memory = positive_int("metric.mean_memory", mean_memory)
         self.square_memory = positive_int("metric.square_memory", square_memory)
+        inside = "between 0 and 1", lambda value: 0 <= value <= 1
+        self.measured = number("metric.measured", measured, *inside)
         self._step = self._count = 0  # of updates, and of gradients
         self._bases: list[Basis] = []
         self._widths: list[int] = []
         self._frame: Frame
         self._moments: list[Tensor] = []  # M and V
+        self._curvatures: list[Tensor] = []  # alpha and the s_j of the last refresh
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
-        self._scale = 1 / (1 + alpha)
+        self._scale = (1 + alpha) ** -self.measured
         if self._step % self.refresh_every == 0:
             check_rows(rows, alpha, waits=True)
-            self._refresh(rows)
+            self._refresh(rows, alpha)
         self._step += 1
 
-    def _refresh(self, rows: Sequence[Rows]) -> None:
+    def _refresh(self, rows: Sequence[Rows], alpha: Tensor) -> None:
         """Take the rows into the second moments, find their eigenpairs, and turn M and V."""
         terms = self._step // self.refresh_every + 1
         keep = 1 - share_of_newest(self.memory, terms, self.refresh_every)
@@ -129,6 +134,9 @@ class Adaptive(Metric):
         else:
             self._moments = [frame.vector.clone(), frame.vector.clone()]
         self._bases, self._widths, self._frame = bases, widths, frame
+        if self.measured < 1:
+            self._curvatures = [alpha.clone(), *(layer.means[1] for layer in rows)]
+            self._find_model()
 
     def _adapt(self) -> None:
         """Take in the gradient that is in the frame, and put the direction in its place."""
@@ -138,9 +146,23 @@ class Adaptive(Metric):
         mean.lerp_(x, share_of_newest(self.mean_memory, self._count))
         share = share_of_newest(self.square_memory, self._count)
         square.mul_(1 - share).addcmul_(x, x, value=share)
-        torch.sqrt(square, out=x)
-        torch.div(mean, x.add_(EPSILON), out=x)
+        torch.sqrt(square, out=x).add_(EPSILON)
+        if self.measured < 1:
+            x.pow_(self.measured)
+        torch.div(mean, x, out=x)
+        if self.measured < 1:
+            x.mul_(self._model)
         self._frame.leave_()
+
+    def _find_model(self) -> None:
+        """Find (s_j Lambda_i + alpha)^(a - 1) of the coordinates in the frame."""
+        self._model = torch.empty_like(self._frame.vector)
+        alpha, *curvatures = self._curvatures
+        parts = zip(*self._frame.parts(self._model), self._bases, curvatures, strict=True)
+        for rest, along, basis, scales in parts:
+            rest.copy_((scales * basis.rest)[:, None])
+            torch.outer(basis.values, scales, out=along)
+        self._model.add_(alpha).pow_(self.measured - 1)
 
     def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """Take in the gradients, and return the direction, (m, d) for each layer."""
@@ -161,7 +183,7 @@ class Adaptive(Metric):
         return shorten is None
 
     def state_dict(self) -> dict[str, Any]:
-        names = ("step", "count", "widths", "moments")
+        names = ("step", "count", "widths", "moments", "curvatures")
         bases = [basis._asdict() for basis in self._bases]
         return {name: getattr(self, f"_{name}") for name in names} | {"bases": bases}
 
@@ -171,3 +193,6 @@ class Adaptive(Metric):
         self._bases = [Basis(**basis) for basis in state["bases"]]
         if self._bases:
             self._frame = Frame(self._bases, self._widths)
+        self._curvatures = list(state["curvatures"])
+        if self._curvatures:
+            self._find_model()
