@@ -141,9 +141,11 @@ class Comparison:
             "callbacks.images.every=null", "resume=auto", f"hydra.sweep.dir={folder}",
             *options.split(), *self.more,
         )  # fmt: skip
-        runs = read_runs([folder], evaluated=False)
-        if any(run.state not in ("finished", "diverged") for run in runs):
-            raise UserError(f"not all runs of {folder} came to an end; the same command goes on")
+        begun = any(folder.glob("*/metrics.csv"))
+        runs = read_runs([folder], evaluated=False) if begun else []
+        if not runs or any(run.state not in ("finished", "diverged") for run in runs):
+            why = f"{self.folder / 'log'} says why, and the same command goes on"
+            raise UserError(f"not all runs of {folder} came to an end; {why}")
         return runs
 
     def attempt(self, options: str, guess: float, places: list[int]) -> list[float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from numbers import Integral, Real
 
@@ -42,26 +42,33 @@ def one_of(name: str, value: object, choices: Iterable[object]) -> None:
         raise UserError(f"{name} must be one of {', '.join(map(str, there))}, got {value!r}")
 
 
-def number(name: str, value: object, expected: str, holds: Callable[[float], bool]) -> float:
-    """The value as a float, where it is a finite number (2 is, True is not) that is in range.
+def number(
+    name: str, value: object, *, above: float = -math.inf, least: float = -math.inf,
+    below: float = math.inf, most: float = math.inf,
+) -> float:  # fmt: skip
+    """The value as a float, where it is a finite number (2 is, True is not) within bounds.
 
     Args:
         name: Of the option, for the message.
         value: What came.
-        expected: The range in words, after "must be a number".
-        holds: Whether a finite number is in range.
+        above: The value must be above this,
+        least: of at least this,
+        below: below this,
+        most: and at most this.
 
     Raises:
         UserError: For any other value, with its name.
 
     Examples:
-        >>> number("damping.factor", 0.5, "above 0 and below 1", lambda value: 0 < value < 1)
+        >>> number("damping.factor", 0.5, above=0, below=1)
         0.5
     """
     found = math.nan
     if isinstance(value, Real) and not isinstance(value, bool):
         with suppress(OverflowError):  # of whole numbers that are too large
             found = float(value)
-    if math.isfinite(found) and holds(found):
+    if math.isfinite(found) and above < found < below and least <= found <= most:
         return found
-    raise UserError(f"{name} must be a number {expected}, got {value!r}")
+    bounds = {" above": above, " of at least": least, " below": below, " at most": most}
+    ends = [f"{word} {end:g}" for word, end in bounds.items() if math.isfinite(end)]
+    raise UserError(f"{name} must be a number{' and'.join(ends)}, got {value!r}")

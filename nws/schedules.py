@@ -10,26 +10,16 @@ import math
 from nws.errors import number
 
 
-def _at_least_0(**options: object) -> None:
-    for name, value in options.items():
-        number(name, value, "of at least 0", lambda found: found >= 0)
-
-
-def _above_0(**options: object) -> None:
-    for name, value in options.items():
-        number(name, value, "above 0", lambda found: found > 0)
-
-
 def constant(step: int, warmup_steps: int = 0) -> float:
     """1, after a straight line that starts at 1 / (`warmup_steps` + 1)."""
-    _at_least_0(warmup_steps=warmup_steps)
+    number("warmup_steps", warmup_steps, least=0)
     return min(1.0, (step + 1) / (warmup_steps + 1))
 
 
 def linear(step: int, total_steps: int, final: float = 0.0, warmup_steps: int = 0) -> float:
     """1 at the start to `final` at `total_steps`, in a straight line; `final` from there on."""
-    _above_0(total_steps=total_steps)
-    _at_least_0(final=final)
+    number("total_steps", total_steps, above=0)
+    number("final", final, least=0)
     return constant(step, warmup_steps) * (1 + (final - 1) * min(1.0, step / total_steps))
 
 
@@ -38,16 +28,16 @@ def cosine(step: int, total_steps: int, final: float = 0.0, warmup_steps: int = 
 
     Source: Loshchilov & Hutter 2017, eq. 5.
     """
-    _above_0(total_steps=total_steps)
-    _at_least_0(final=final)
+    number("total_steps", total_steps, above=0)
+    number("final", final, least=0)
     wave = (1 + math.cos(math.pi * min(1.0, step / total_steps))) / 2
     return constant(step, warmup_steps) * (final + (1 - final) * wave)
 
 
 def exponential(step: int, half_life: float, final: float = 0.0, warmup_steps: int = 0) -> float:
     """1 towards `final`, half of the way every `half_life` steps."""
-    _above_0(half_life=half_life)
-    _at_least_0(final=final)
+    number("half_life", half_life, above=0)
+    number("final", final, least=0)
     return constant(step, warmup_steps) * (final + (1 - final) * 0.5 ** (step / half_life))
 
 
@@ -58,9 +48,9 @@ def warmup_stable_decay(
 
     Source: Hu et al. 2024 (MiniCPM), section 4.
     """
-    number("decay", decay, "from 0 to 1", lambda found: 0 <= found <= 1)
-    _above_0(total_steps=total_steps)
-    _at_least_0(final=final)
+    number("decay", decay, least=0, most=1)
+    number("total_steps", total_steps, above=0)
+    number("final", final, least=0)
     left, span = max(0, total_steps - step), decay * total_steps
     share = 1.0 if left >= span else left / span
     return constant(step, warmup_steps) * (final + (1 - final) * share)

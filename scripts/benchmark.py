@@ -132,8 +132,8 @@ def check(arguments: argparse.Namespace) -> None:
     if len(arguments.layers) < 2:
         raise UserError(f"--layers needs two sizes or more, got {arguments.layers}")
     damping, accuracy = arguments.damping, arguments.accuracy
-    number("--damping", damping, "above 0 and at most 1e+07", lambda value: 0 < value <= 1e7)
-    number("--accuracy", accuracy, "above 0 and at most 1", lambda value: 0 < value <= 1)
+    number("--damping", damping, above=0, most=1e7)
+    number("--accuracy", accuracy, above=0, most=1)
     known = {"algorithms": [*RULES, *(f"n{name}" for name in RULES)], "metrics": [*METRICS]}
     known["optimizers"] = sorted(path.stem for path in (CONF / "optimizer").glob("*.yaml"))
     for option, names in known.items():

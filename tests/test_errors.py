@@ -24,12 +24,12 @@ def test_positive_int_accepts_whole_numbers() -> None:
 @pytest.mark.parametrize("value", [True, None, "0.5", 1j, math.nan, -math.inf, 10**400, -0.1, 1])
 def test_number_refuses(value: object) -> None:
     with pytest.raises(UserError) as refusal:
-        number("solver.accuracy", value, "of at least 0 and below 1", lambda each: 0 <= each < 1)
+        number("solver.accuracy", value, least=0, below=1)
     message = f"solver.accuracy must be a number of at least 0 and below 1, got {value!r}"
     assert str(refusal.value) == message
 
 
 @pytest.mark.parametrize("value", [0, -2.5, 1e300, np.int64(3), np.float32(0.5), Fraction(1, 4)])
 def test_number_accepts_finite_numbers_as_floats(value: float) -> None:
-    found = number("n", value, "of any size", lambda each: True)
+    found = number("n", value)
     assert type(found) is float and found == value

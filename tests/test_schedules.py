@@ -58,7 +58,7 @@ def test_warm_up_rises_in_equal_steps_to_the_schedule_itself(schedule: Any) -> N
         (partial(linear, total_steps=0), "total_steps must be a number above 0, got 0"),
         (partial(cosine, total_steps=10, final="low"), "final must be a number of at least 0"),
         (partial(exponential, half_life=-3), "half_life must be a number above 0, got -3"),
-        (partial(warmup_stable_decay, total_steps=9, decay=2), "decay must be a number from 0 to"),
+        (partial(warmup_stable_decay, total_steps=9, decay=2), "decay must be a number of at"),
     ],
 )
 def test_numbers_that_are_out_of_range_are_refused(schedule: Schedule, message: str) -> None:

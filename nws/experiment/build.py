@@ -84,9 +84,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "evaluate_every"):
-            given, option = getattr(self, name), f"trainer.{name}"
-            expected = "above 0 and at most 1e9"
-            setattr(self, name, number(option, given, expected, lambda value: 0 < value <= 1e9))
+            given = getattr(self, name)
+            setattr(self, name, number(f"trainer.{name}", given, above=0, most=1e9))
         for name in ("batch_size", "evaluation_samples", "evaluation_points"):
             given, most = getattr(self, name), MOST_SAMPLES if "samples" in name else 10**9
             if given is not None or name != "evaluation_points":
@@ -258,9 +257,7 @@ def build_optimizer(config: DictConfig, machine: HelmholtzMachine) -> Optimizer:
     options = to_dict(config.optimizer)
     for name in ("lr", *RATES):
         if options.get(name) is not None:
-            options[name] = number(
-                f"optimizer.{name}", options[name], "of at least 0", lambda value: value >= 0
-            )
+            options[name] = number(f"optimizer.{name}", options[name], least=0)
     found = locate(options["_target_"], "optimizer")
     if found is SparseAdam:
         raise UserError("optimizer: SparseAdam takes sparse gradients alone; take another")

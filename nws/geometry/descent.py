@@ -60,8 +60,8 @@ def descend(
                 [0.5000],
                 [0.2500]], dtype=torch.float64)
     """
-    rate = number("rate", rate, "above 0", lambda value: value > 0)
-    damping = number("damping", damping, "of at least 0", lambda value: value >= 0)
+    rate = number("rate", rate, above=0)
+    damping = number("damping", damping, least=0)
 
     def direction(x: Tensor) -> Tensor:
         return gradient_in(metric, objective, x, damping)

@@ -71,8 +71,8 @@ def relax(
         UserError: For an option out of range, values that are not N finite numbers, or no way on.
     """
     one_of("coordinates", coordinates, ("theta", "eta"))
-    number("rate", rate, "above 0", lambda value: value > 0)
-    number("damping", damping, "of at least 0", lambda value: value >= 0)
+    number("rate", rate, above=0)
+    number("damping", damping, least=0)
     theta, count = start, positive_int("samples", samples, 2)
     straight = (family.expectation, family.natural) if coordinates == "eta" else (torch.clone,) * 2
     while True:

@@ -49,9 +49,7 @@ class RowOptions:
         if self.max_rows is not None:
             positive_int("metric.max_rows", self.max_rows)
         if self.max_kl is not None:
-            expected = "of nats above 0 or null"
-            nats = number("metric.max_kl", self.max_kl, expected, lambda value: value > 0)
-            object.__setattr__(self, "max_kl", nats)
+            object.__setattr__(self, "max_kl", number("metric.max_kl", self.max_kl, above=0))
 
 
 class NaturalMetric:

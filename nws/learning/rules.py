@@ -47,7 +47,7 @@ class Rule:
             checked["dreams"] = positive_int("algorithm.dreams", self.dreams, maximum=MOST)
         for name in ("generator_wake", "recognition_wake", "recognition_dream"):
             share = getattr(self, name)
-            checked[name] = number(f"algorithm.{name}", share, "of at least 0", lambda x: x >= 0)
+            checked[name] = number(f"algorithm.{name}", share, least=0)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         for name in ("baseline", "bidirectional"):

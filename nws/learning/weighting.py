@@ -25,8 +25,7 @@ def tempered(log_p: Tensor, log_q: Tensor, exponent: float = 1.0) -> Weights:
         >>> tempered(torch.zeros(1, 2), torch.zeros(1, 2))[0]
         tensor([[0.5000, 0.5000]])
     """
-    name = "algorithm.weighting.exponent"
-    exponent = number(name, exponent, "of at least 0", lambda value: value >= 0)
+    exponent = number("algorithm.weighting.exponent", exponent, least=0)
     weights = torch.log_softmax(exponent * (log_p - log_q), dim=1).exp()
     return weights, weights
 

@@ -81,9 +81,7 @@ class HelmholtzMachine(nn.Module):
             for upward, own in ((False, generator), (True, recognition))
         ]
         self.generator, self.recognition = networks
-        weight_scale = number(
-            "model.weight_scale", weight_scale, "from 0 to 1e6", lambda value: 0 <= value <= 1e6
-        )
+        weight_scale = number("model.weight_scale", weight_scale, least=0, most=1e6)
         one_of("model.truncated", truncated, (True, False))
         biases = [_bias("visible", visible_bias, self.sizes[0]), _bias("hidden", hidden_bias)]
         for edge in self.generator.edges + self.recognition.edges:
@@ -264,5 +262,4 @@ def _bias(layers: str, value: object, units: int = 0) -> float | Tensor:
     """First value of biases; `UserError` unless it is a number, or one for each of the units."""
     if isinstance(value, Tensor) and value.shape == (units,):
         return value
-    expected = "from -1e6 to 1e6"
-    return number(f"model.{layers}_bias", value, expected, lambda found: abs(found) <= 1e6)
+    return number(f"model.{layers}_bias", value, least=-1e6, most=1e6)

@@ -159,9 +159,7 @@ class Scaled(Units):
     """
 
     def __init__(self, scale: float = 1.0) -> None:
-        self.scale = number(
-            "model.visible.scale", scale, "from 1e-6 to 1e6", lambda value: 1e-6 <= value <= 1e6
-        )
+        self.scale = number("model.visible.scale", scale, least=1e-6, most=1e6)
 
     def encode(self, values: Tensor) -> Tensor:
         return values * self.scale

@@ -21,7 +21,7 @@ class Damping:
     """
 
     def __init__(self, value: float = 0.2, schedule: Callable[[int], float] | None = None) -> None:
-        self.initial = _positive("damping.value", value)
+        self.initial = number("damping.value", value, above=0)
         self.schedule = schedule
         self._at(0)  # what is wrong with a schedule is found here, not at the first step
         self.alpha = torch.tensor(self.initial, dtype=torch.float64)
@@ -46,7 +46,7 @@ class Damping:
         except (TypeError, ValueError, ArithmeticError) as error:
             what = f"damping.schedule cannot be followed at step {step}: {error}"
             raise UserError(what) from error
-        return _positive(f"the damping at step {step}", self.initial * factor)
+        return number(f"the damping at step {step}", self.initial * factor, above=0)
 
     def measures(self, step: int) -> bool:
         """Whether the reduction ratio of this step is wanted."""
@@ -100,16 +100,14 @@ class LevenbergMarquardt(Damping):
     ) -> None:  # fmt: skip
         super().__init__(value)
         self.every = positive_int("damping.every", every)
-        self.minimum = _positive("damping.minimum", minimum)
-        self.maximum = _positive("damping.maximum", maximum)
+        self.minimum = number("damping.minimum", minimum, above=0)
+        self.maximum = number("damping.maximum", maximum, above=0)
         if not self.minimum <= self.initial <= self.maximum:
             raise UserError(
                 "damping.value must lie in damping.minimum .. maximum,"
                 f" got {value} in {minimum} .. {maximum}"
             )
-        self.factor = number(
-            "damping.factor", factor, "above 0 and below 1", lambda value: 0 < value < 1
-        )
+        self.factor = number("damping.factor", factor, above=0, below=1)
         self.ratio = math.nan
 
     def measures(self, step: int) -> bool:
@@ -133,8 +131,3 @@ class LevenbergMarquardt(Damping):
     def load_state_dict(self, state: dict[str, float]) -> None:
         super().load_state_dict(state)
         self.ratio = state["ratio"]
-
-
-def _positive(name: str, value: object) -> float:
-    expected = "above 0 (a Fisher block from few rows is singular without)"
-    return number(name, value, expected, lambda value: value > 0)

@@ -76,7 +76,7 @@ def fill_in(given: argparse.Namespace) -> None:
             positive_int(f"--{name}", getattr(given, name), int(own.get(name) != 0))
     positive_int("--seed", given.seed, minimum=0, maximum=2**63 - 1)
     if given.noise is not None:
-        number("--noise", given.noise, "from 0 to 1", lambda share: 0 <= share <= 1)
+        number("--noise", given.noise, least=0, most=1)
 
 
 def file_name(given: argparse.Namespace) -> str:

@@ -39,7 +39,7 @@ BAD: list[tuple[Callable[..., Any], str, tuple[Any, ...], str]] = [
     (Adaptive, "rank", (-1, "full"), rf"metric\.rank {WHOLE}"),
     (Adaptive, "mean_memory", (0, 0.9), rf"metric\.mean_memory {WHOLE}"),
     (Adaptive, "square_memory", (0, 0.9), rf"metric\.square_memory {WHOLE}"),
-    (Adaptive, "measured", (-0.1, 1.1, None), r"metric\.measured must be a number between 0 and 1"),
+    (Adaptive, "measured", (-0.1, 1.1, None), r"metric\.measured must be a number of at"),
     *((kind, "value", NOT_ABOVE, r"damping\.value must be a number above 0")
       for kind in (Damping, LevenbergMarquardt)),
     (partial(Damping, 0.5), "schedule", (0.9,), "at step 0: 'float' object is not callable"),

@@ -35,10 +35,8 @@ class Average(Callback):
 
     def __init__(self, memory: float | None = None, start: float = 0.0) -> None:
         if memory is not None:
-            expected = "of steps of at least 1, or null"
-            memory = number("average.memory", memory, expected, lambda value: value >= 1)
-        expected = "of at least 0 and below 1, a share of the run"
-        self.after = number("average.start", start, expected, lambda value: 0 <= value < 1)
+            memory = number("average.memory", memory, least=1)
+        self.after = number("average.start", start, least=0, below=1)
         self.decay = 1.0 if memory is None else 1 - 1 / memory
         self.machine: HelmholtzMachine | None = None
         self.count = 0

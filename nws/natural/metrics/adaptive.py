@@ -102,8 +102,7 @@ class Adaptive(Metric):
         self.memory = positive_int("metric.memory", memory)
         self.mean_memory = positive_int("metric.mean_memory", mean_memory)
         self.square_memory = positive_int("metric.square_memory", square_memory)
-        inside = "between 0 and 1", lambda value: 0 <= value <= 1
-        self.measured = number("metric.measured", measured, *inside)
+        self.measured = number("metric.measured", measured, least=0, most=1)
         self._step = self._count = 0  # of updates, and of gradients
         self._bases: list[Basis] = []
         self._widths: list[int] = []

@@ -105,7 +105,7 @@ class GaussianMean(OutputFamily):
     """
 
     def __init__(self, variance: float = 1.0) -> None:
-        self.variance = number("the variance", variance, "above 0", lambda value: value > 0)
+        self.variance = number("the variance", variance, above=0)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """|y - z|^2 / (2 variance) + log(2 pi variance) / 2 for each output, summed: (n,)."""

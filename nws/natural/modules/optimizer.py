@@ -67,9 +67,9 @@ class NaturalGradient(torch.optim.Optimizer):
         lr: float = 1.0, damping: float | Damping = 0.1,
         metric: str | Sampled = "fisher", solver: Solver | None = None, kl: float | None = None,
     ) -> None:  # fmt: skip
-        lr = number("lr", lr, "above 0", lambda value: value > 0)
+        lr = number("lr", lr, above=0)
         if kl is not None:
-            kl = number("kl", kl, "above 0", lambda value: value > 0)
+            kl = number("kl", kl, above=0)
         if params is None:
             params = (each for each in model.parameters() if each.requires_grad)
         super().__init__(params, {"lr": lr})

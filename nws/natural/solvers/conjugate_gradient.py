@@ -6,11 +6,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from nws.errors import positive_int
+from nws.errors import number, positive_int
 from nws.natural.operators import CurvatureOperator, RowSpace
 from nws.natural.preconditioners import Preconditioner, SharedPreconditioner
 from nws.natural.solvers.cg import Iterations, Map, Rule, UntilAccurate, UntilResidual, cg
-from nws.natural.solvers.solver import IterativeSolver, State, check_system, damped, fraction
+from nws.natural.solvers.solver import IterativeSolver, State, check_system, damped
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +45,8 @@ class ConjugateGradient(IterativeSolver):
         if iterations is not None:
             iterations = positive_int("solver.iterations", iterations)
         self.iterations = iterations
-        self.accuracy = fraction("solver.accuracy", accuracy)
-        self.tolerance = fraction("solver.tolerance", tolerance)
+        self.accuracy = number("solver.accuracy", accuracy, least=0, below=1)
+        self.tolerance = number("solver.tolerance", tolerance, least=0, below=1)
         self.every = positive_int("solver.preconditioner_every", preconditioner_every)
         self.precondition = preconditioner or SharedPreconditioner(rank, self.every)
         self._age = 0  # operators so far

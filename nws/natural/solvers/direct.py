@@ -10,9 +10,9 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from nws.errors import UserError, positive_int
+from nws.errors import UserError, number, positive_int
 from nws.natural.operators import CurvatureOperator, UnitFisher
-from nws.natural.solvers.solver import SINGULAR, Solver, State, check_system, fraction, unfactorable
+from nws.natural.solvers.solver import SINGULAR, Solver, State, check_system, unfactorable
 
 BLOCK = 32  # rows that Sherman-Morrison folds in at once
 
@@ -135,7 +135,7 @@ class ShermanMorrison(DirectSolver):
 
     def __init__(self, max_bytes: int = 2**30, forgetting: float = 0.0) -> None:
         super().__init__(max_bytes)
-        self.forgetting = fraction("solver.forgetting", forgetting)
+        self.forgetting = number("solver.forgetting", forgetting, least=0, below=1)
         self._keeps = self.forgetting > 0
 
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:

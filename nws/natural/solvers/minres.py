@@ -9,9 +9,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nws.errors import positive_int
+from nws.errors import number, positive_int
 from nws.natural.operators import CurvatureOperator
-from nws.natural.solvers.solver import IterativeSolver, check_system, damped, fraction
+from nws.natural.solvers.solver import IterativeSolver, check_system, damped
 
 
 def minres(
@@ -86,7 +86,7 @@ class MinRes(IterativeSolver):
 
     def __init__(self, iterations: int = 50, tolerance: float = 1e-3, scaled: bool = True) -> None:
         self.iterations = positive_int("solver.iterations", iterations)
-        self.tolerance = fraction("solver.tolerance", tolerance)
+        self.tolerance = number("solver.tolerance", tolerance, least=0, below=1)
         self.scaled = scaled
 
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nws.errors import Diverged, number
+from nws.errors import Diverged
 from nws.natural.operators import CurvatureOperator, Rows, UnitFisher
 from nws.natural.preconditioners import State
 
@@ -132,8 +132,3 @@ def unfactorable(operator: CurvatureOperator, damping: Tensor, reason: str) -> D
 def damped(operator: CurvatureOperator, damping: Tensor, vectors: Tensor) -> Tensor:
     """(C_j + alpha I) v_j for all units: (m, d) from V (m, d)."""
     return operator.matmul(vectors).addcmul_(vectors, damping)
-
-
-def fraction(name: str, value: object) -> float:
-    """The value as a float, where it is a number of at least 0 and below 1; else `UserError`."""
-    return number(name, value, "of at least 0 and below 1", lambda value: 0 <= value < 1)
