@@ -223,6 +223,8 @@ def make(section: dict[str, Any], option: str, *arguments: Any, **extra: Any) ->
         return found(*arguments, **options, **extra)
     except (UserError, MemoryError, torch.OutOfMemoryError):
         raise
+    except ModuleNotFoundError as error:
+        raise UserError(f"{option} needs the package {error.name}, not installed here") from error
     except Exception as error:
         inner = error.__traceback__ and error.__traceback__.tb_next
         own = {k: v for k, v in section.items() if k not in HYDRAS and not torch.is_tensor(v)}
