@@ -96,7 +96,7 @@ class Outcome:
 
 
 Command = Callable[..., Outcome]
-Interrupt = Callable[[int, int | BaseException], None]
+Interrupt = Callable[..., None]
 
 
 @pytest.fixture
@@ -163,16 +163,16 @@ def finished(command: Command, home: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def interrupt(monkeypatch: pytest.MonkeyPatch) -> Interrupt:
     """interrupt(n, what): in the n-th training step from now a signal arrives (a number), or an
-    exception breaks the run.
+    exception breaks the run; of several processes with `rank` alone.
     """
 
-    def arm(steps: int, what: int | BaseException) -> None:
+    def arm(steps: int, what: int | BaseException, rank: str | None = None) -> None:
         from nws.learning import WakeSleep
 
         original, number = WakeSleep.step, itertools.count(1)
 
         def step(self: WakeSleep, *batches: Any) -> Any:
-            due = next(number) == steps
+            due = next(number) == steps and rank in (None, os.environ.get("RANK"))
             if due and isinstance(what, BaseException):
                 raise what
             if due:

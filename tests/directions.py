@@ -8,6 +8,7 @@ from typing import Any
 import reference
 import torch
 from cases import Case, exponent_of, make_rule
+from solving import covariance_of, shared_blocks
 from torch import Tensor
 
 from nws.learning import NaturalMetric, RowOptions, WakeSleep
@@ -151,10 +152,8 @@ def kronecker_blocks(
     slopes = torch.sigmoid(network.logits(bits)[position])
     slopes = slopes * (1 - slopes)
     centre, scales = weights @ inputs, weights[kept] @ slopes[kept] / weights[kept].sum()
-    centred = inputs[rows] - centre
-    spread = weights[rows] / weights[rows].sum()
-    shared = centre.outer(centre) + torch.einsum("n,nd,ne->de", spread, centred, centred)
-    return [scale * shared for scale in scales]
+    covariance = covariance_of(inputs[rows], weights[rows] / weights[rows].sum(), centre)
+    return list(shared_blocks(scales, centre, covariance))
 
 
 def natural(

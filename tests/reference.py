@@ -160,12 +160,6 @@ def root_error(machine: HelmholtzMachine, x: Tensor, samples: int) -> float:
     return (4 * (ratio - 1) / samples).sum().sqrt().item() / len(x)
 
 
-def exact_posterior(machine: HelmholtzMachine, x: Tensor) -> Tensor:
-    """p(h | x) of one x (n_0,), in the order of `every_hidden_state`."""
-    joint = generator(machine).log_prob(every_hidden_state(machine, x)).exp()
-    return joint / joint.sum()
-
-
 # --- the Fisher matrix ----------------------------------------------------------------------------
 
 

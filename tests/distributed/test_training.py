@@ -17,14 +17,13 @@ from processes import free_port, together
 from nws.errors import UserError
 from nws.experiment.boundary import errors_for_people
 from nws.experiment.provenance import read_provenance
-from nws.learning import WakeSleep
 
 CLOSE = 1e-5  # relative, of parameters and figures in float32 after 12 steps
 # 201 does not divide by 2, and neither do the layers of 5 and 3 units.
 OPTIONS = (*SMALL, "trainer.batch_size=201", "algorithm=nrws")
 
 
-def start(program: str, arguments: tuple[str, ...], fault: Any = None) -> tuple[Any, list[str]]:
+def start(program: str, arguments: tuple[str, ...]) -> tuple[Any, list[str]]:
     """Run a program in this process, one of several; return its exit status and what it wrote."""
     from nws.programs import evaluate, train
 
@@ -37,8 +36,6 @@ def start(program: str, arguments: tuple[str, ...], fault: Any = None) -> tuple[
     sys.addaudithook(see)
     GlobalHydra.instance().clear()
     sys.argv = [str(ROOT / program), *arguments]
-    if fault is not None:
-        fault()
     try:
         with errors_for_people():
             (train if program == "train.py" else evaluate).run()
@@ -50,31 +47,13 @@ def start(program: str, arguments: tuple[str, ...], fault: Any = None) -> tuple[
     return 0, written
 
 
-def at_step(number: int, rank: int, act: Any) -> Any:
-    """A fault: what one process does in a training step, counted from 1."""
-
-    def arm() -> None:
-        original, count = WakeSleep.step, 0
-
-        def step(self: WakeSleep, *batches: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count == number and int(os.environ["RANK"]) == rank:
-                act()
-            return original(self, *batches)
-
-        WakeSleep.step = step  # type: ignore[method-assign]
-
-    return arm
-
-
 @pytest.fixture
 def processes(tmp_path: Path, capfd: pytest.CaptureFixture[str], command: Command) -> Any:
     """processes("train.py", ...) as under torchrun with 2 processes: exit codes, and an outcome."""
 
-    def run(program: str, *arguments: str, fault: Any = None) -> tuple[list[Any], Outcome]:
+    def run(program: str, *arguments: str) -> tuple[list[Any], Outcome]:
         capfd.readouterr()
-        results = together(2, start, program, arguments, fault, may_die=fault is not None)
+        results = together(2, start, program, arguments, may_die=True)
         results = [each if isinstance(each, tuple) else (each, []) for each in results]
         outcome = Outcome(results[0][0], *capfd.readouterr())
         assert "Traceback" not in outcome.out + outcome.err, outcome.err
@@ -141,8 +120,8 @@ def test_a_run_goes_on_with_one_process_and_with_two(
     interrupt(3, signal.SIGTERM)
     run = command("train.py", *auto).run
     assert checkpoint(run)["step"] == 3
-    halt = at_step(5, 1, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    codes, outcome = processes("train.py", *auto, fault=halt)
+    interrupt(5, signal.SIGTERM, rank="1")
+    codes, outcome = processes("train.py", *auto)
     assert codes == [128 + signal.SIGTERM] * 2
     assert outcome.run == run and checkpoint(run)["step"] == 8
     assert outcome.out.count("stopped by signal 15; go on with") == 1
@@ -151,12 +130,9 @@ def test_a_run_goes_on_with_one_process_and_with_two(
     assert_close(whole, run)
 
 
-def test_a_killed_process_ends_the_others(processes: Any) -> None:
-    def die() -> None:
-        sys.stdout.flush()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    codes, outcome = processes("train.py", *OPTIONS, "hydra.run.dir=run", fault=at_step(8, 1, die))
+def test_a_killed_process_ends_the_others(processes: Any, interrupt: Interrupt) -> None:
+    interrupt(8, signal.SIGKILL, rank="1")
+    codes, outcome = processes("train.py", *OPTIONS, "hydra.run.dir=run")
     assert codes == [1, -signal.SIGKILL]
     assert "another process of this run has ended" in outcome.message()
     run = Path("run").resolve()
@@ -175,7 +151,7 @@ def test_evaluation_is_shared_out(processes: Any, command: Command) -> None:
     assert outcome.out == alone.out
 
 
-def test_mistakes_have_one_message(processes: Any, tmp_path: Path) -> None:
+def test_mistakes_have_one_message(processes: Any, interrupt: Interrupt, tmp_path: Path) -> None:
     cases = {
         ("-m", "seed=0,1"): "torchrun starts the processes of one run",
         ("resume=nowhere",): "does not exist",  # which the first process alone sees
@@ -184,11 +160,8 @@ def test_mistakes_have_one_message(processes: Any, tmp_path: Path) -> None:
         codes, outcome = processes("train.py", *SMALL, *arguments)
         assert codes == [1, 1] and reason in outcome.message()
     assert not list(tmp_path.rglob("*.pt"))
-
-    def fail() -> None:
-        raise UserError("a mistake that one process alone sees")
-
-    codes, outcome = processes("train.py", *SMALL, fault=at_step(2, 1, fail))
+    interrupt(2, UserError("a mistake that one process alone sees"), rank="1")
+    codes, outcome = processes("train.py", *SMALL)
     assert codes == [1, 1] and "a mistake that one process alone sees" in outcome.message()
 
 

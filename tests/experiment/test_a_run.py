@@ -22,7 +22,6 @@ from conftest import (
     Command,
     assert_same_run,
     checkpoint,
-    composed,
     metrics,
     names,
 )
@@ -166,7 +165,6 @@ def test_help(command: Command) -> None:
     assert "--help takes the groups " in command("train.py", "--help", "metrics").message()
     printed = command("train.py", "--cfg", "job", "seed=7")
     assert "\nseed: 7\n" in printed.out and not Path("outputs").exists()
-    composed("algorithm=nrws")  # the control of what --help promises
 
 
 def test_the_code_of_a_run_is_kept(

@@ -46,7 +46,8 @@ def with_exact_recognition(machine: HelmholtzMachine) -> HelmholtzMachine:
     """
 
     def log_odds(x: Tensor) -> float:
-        return reference.exact_posterior(machine, x)[1].logit().item()
+        joint = reference.generator(machine).log_prob(reference.every_hidden_state(machine, x))
+        return (joint[1] - joint[0]).item()
 
     pixels = machine.sizes[0]
     zero, units = torch.zeros(pixels), torch.eye(pixels)

@@ -10,31 +10,15 @@ from cases import EACH_UNITS, EXACT, random_machine, seeded
 from test_likelihood import with_exact_recognition
 from torch import Tensor
 
-from nws.models import HelmholtzMachine, Trace
-from nws.models.likelihood import (
-    Z_INNER,
-    LogPStar,
-    log_sums,
-    log_z_sums,
-    resolves,
-    rows_at_once,
-    summarise_p_star,
-)
+from nws.analysis.evaluation import sums_of_dreams, sums_of_images
+from nws.models import HelmholtzMachine, Trace, likelihood
+from nws.models.likelihood import Z_INNER, LogPStar, resolves, summarise_p_star
 
 
-def log_p_star(
-    machine: HelmholtzMachine, x: Tensor, samples: int, rng: torch.Generator, dreams: int,
-    max_rows: int = 10**6,
-) -> LogPStar:  # fmt: skip
-    """The pieces put together as an evaluation does: chunks of data points, then of dreams."""
-    parts = x.split(max(1, max_rows // samples))
-    roots = [log_sums(machine, part, samples, rng, (0.5,), max_rows)[0] for part in parts]
-    sums = torch.full((2,), -math.inf, dtype=torch.float64)
-    at_once = max(1, max_rows // Z_INNER)
-    for start in range(0, dreams, at_once):
-        count = min(at_once, dreams - start)
-        sums = torch.logaddexp(sums, log_z_sums(machine, count, rng, max_rows))
-    return summarise_p_star(torch.cat(roots), samples, sums, dreams)
+def log_p_star(machine: HelmholtzMachine, x: Tensor, samples: int, dreams: int) -> LogPStar:
+    """As an evaluation finds it."""
+    sums = sums_of_images(machine, x, samples, 0)[2], sums_of_dreams(machine, dreams, 0)
+    return summarise_p_star(sums[0], samples, sums[1], dreams)
 
 
 @pytest.mark.parametrize("units", EACH_UNITS)
@@ -52,9 +36,9 @@ def test_with_exact_recognition_p_star_is_p_and_z_is_one_in_chunks_of_any_size(
         return allocate(self, count, *arguments)
 
     monkeypatch.setattr(HelmholtzMachine, "_allocate", recording)
-    estimate = log_p_star(machine, x, 30, seeded(0), 40, max_rows)
+    monkeypatch.setattr(likelihood, "MAX_ELEMENTS", max_rows * sum(machine.sizes) + 1)
+    estimate = log_p_star(machine, x, 30, 40)
     assert max(rows) <= max_rows and sum(rows) == 5 * 30 + 40 + 40 * Z_INNER
-    assert rows_at_once(machine, max_rows * sum(machine.sizes) + 1) == max_rows
     exact = reference.exact_log_prob(machine, x).mean().item()
     assert estimate.mean == pytest.approx(exact, abs=EXACT)
     assert estimate.log_z == pytest.approx(0, abs=EXACT)
@@ -72,7 +56,7 @@ def test_a_z_far_below_what_the_dreams_resolve_is_found_out() -> None:
         with torch.no_grad():
             network.layers[0].weight.mul_(scale)
             network.layers[0].bias.fill_(-scale / 2)
-    assert not resolves(log_p_star(machine, torch.zeros(1, 40), 2, seeded(0), 1000).log_z, 1000)
+    assert not resolves(log_p_star(machine, torch.zeros(1, 40), 2, 1000).log_z, 1000)
 
 
 def test_extreme_terms_of_z_neither_overflow_nor_vanish() -> None:

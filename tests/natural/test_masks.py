@@ -7,7 +7,7 @@ import pytest
 import torch
 from cases import EXACT, seeded
 from directions import joined, natural_metrics
-from solving import error
+from solving import basis_matrix, error, shared_blocks
 from torch import Tensor
 
 from nws.errors import UserError
@@ -70,14 +70,9 @@ def test_solvers_without_a_masked_form_say_so(solver: Callable[[], Any]) -> None
 
 def dense(basis: Basis, centre: Tensor, scale: Tensor, mask: Tensor, gradient: Tensor) -> Tensor:
     """(s_j K[seen, seen] + alpha I)^{-1} g_j for each unit, by dense blocks."""
-    q = basis.vectors
-    other = torch.eye(len(q), dtype=q.dtype) - q @ q.T
-    matrix = torch.zeros(len(centre), len(centre), dtype=q.dtype)
-    matrix[:-1, :-1] = q @ basis.values.diag() @ q.T + basis.rest * other
-    matrix += centre[:, None] * centre
-    found = torch.zeros_like(gradient)
+    blocks, found = shared_blocks(scale, centre, basis_matrix(basis)), torch.zeros_like(gradient)
     for j, seen in enumerate(mask.bool()):
-        block = scale[j] * matrix[seen][:, seen] + ALPHA * torch.eye(int(seen.sum()), dtype=q.dtype)
+        block = blocks[j][seen][:, seen] + ALPHA * torch.eye(int(seen.sum())).double()
         found[j, seen] = torch.linalg.solve(block, gradient[j, seen])
     return found
 
