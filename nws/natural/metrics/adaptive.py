@@ -89,13 +89,14 @@ class Adaptive(Metric):
         refresh_every: Steps between rows that the parents' second moment takes in.
         memory: Of the parents' second moment, in steps; 1 for the newest rows alone.
         mean_memory: Of M, in steps; 1 for the newest gradient alone. 10 is a beta of 0.9 in Adam.
-        square_memory: Of V, in steps; 20 is a beta of 0.95.
+        square_memory: Of V, in steps; 200 is a beta of 0.995. A short one blows up what is rarely
+            seen, such as a pixel that is nearly always off.
         measured: a, from 0 to 1; others than 0.5 and 1 take a tenth of a step at batch 32.
     """
 
     def __init__(
         self, rank: int = 7, refresh_every: int = 20, memory: int = 50,
-        mean_memory: int = 10, square_memory: int = 20, measured: float = 1.0,
+        mean_memory: int = 10, square_memory: int = 200, measured: float = 1.0,
     ) -> None:  # fmt: skip
         self.rank = positive_int("metric.rank", rank, minimum=0)
         self.refresh_every = positive_int("metric.refresh_every", refresh_every)
