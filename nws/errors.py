@@ -44,7 +44,7 @@ def one_of(name: str, value: object, choices: Iterable[object]) -> None:
 
 def number(
     name: str, value: object, *, above: float = -math.inf, least: float = -math.inf,
-    below: float = math.inf, most: float = math.inf,
+    below: float = math.inf, most: float = math.inf, more: str = "",
 ) -> float:  # fmt: skip
     """The value as a float, where it is a finite number (2 is, True is not) within bounds.
 
@@ -55,6 +55,7 @@ def number(
         least: of at least this,
         below: below this,
         most: and at most this.
+        more: What else the message says of the range.
 
     Raises:
         UserError: For any other value, with its name.
@@ -71,4 +72,4 @@ def number(
         return found
     bounds = {" above": above, " of at least": least, " below": below, " at most": most}
     ends = [f"{word} {end:g}" for word, end in bounds.items() if math.isfinite(end)]
-    raise UserError(f"{name} must be a number{' and'.join(ends)}, got {value!r}")
+    raise UserError(f"{name} must be a number{' and'.join(ends)}{more}, got {value!r}")

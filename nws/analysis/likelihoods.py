@@ -37,7 +37,7 @@ def evaluate_runs(given: argparse.Namespace, open_run: Callable[[Path], LoadedRu
         report(runs, rows, given)
         if paths:
             save(draw_bound(folder_names(runs), rows), paths)
-        most = rows["samples"] == requests[-1].samples
+        most = rows["samples"] == rows["samples"].max()
         print(runs[int(rows["log_likelihood"][most].idxmax())].path)  # the best
     elif len(failures) == 1:
         raise next(iter(failures.values()))

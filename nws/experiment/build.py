@@ -239,7 +239,7 @@ def build_metrics(
         edges = machine.generator.edges + machine.recognition.edges
         if not made.masks and any(edge.layer.mask is not None for edge in edges):
             what = "units that see some parents alone (masks, lateral layers)"
-            raise UserError(f"this solver has no form for {what}; take solver=pcg or cholesky")
+            raise UserError(f"this solver has no form for {what}; pcg, minres and cholesky have")
     return [
         NaturalMetric(
             network, _build(options, "metric", **extra), build_damping(config, total_steps), rows

@@ -200,13 +200,13 @@ def _compose(choices: dict[str, str], options: dict[str, dict[str, Any]]) -> Dic
     for group, choice in choices.items():
         one_of(group, choice, sorted(path.stem for path in (CONF / group).glob("*.yaml")))
     overrides = [f"{group}={choice}" for group, choice in choices.items()]
-    state = GlobalHydra.get_state()  # of a program of the user's own that Hydra started
+    outer = GlobalHydra.instance().hydra  # of a program of the user's own that Hydra started
     try:
         GlobalHydra.instance().clear()
         with hydra.initialize_config_dir(str(CONF), job_name="nws", version_base="1.3"):
             config = hydra.compose("config", overrides)
     finally:
-        GlobalHydra.set_state(state)
+        GlobalHydra.instance().hydra = outer
     for group, values in options.items():
         for name, value in values.items():
             OmegaConf.update(config, f"{group}.{name}", value, merge=False, force_add=True)

@@ -49,7 +49,8 @@ class RowOptions:
         if self.max_rows is not None:
             positive_int("metric.max_rows", self.max_rows)
         if self.max_kl is not None:
-            object.__setattr__(self, "max_kl", number("metric.max_kl", self.max_kl, above=0))
+            nats = number("metric.max_kl", self.max_kl, above=0, more=" nats, or null")
+            object.__setattr__(self, "max_kl", nats)
 
 
 class NaturalMetric:

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from nws.errors import UserError, number, positive_int
 
+SINGULAR = " (a Fisher block from few rows is singular without)"
+
 
 class Damping:
     """alpha = `value` times `schedule(step)`; constant without a schedule.
@@ -21,7 +23,7 @@ class Damping:
     """
 
     def __init__(self, value: float = 0.2, schedule: Callable[[int], float] | None = None) -> None:
-        self.initial = number("damping.value", value, above=0)
+        self.initial = number("damping.value", value, above=0, more=SINGULAR)
         self.schedule = schedule
         self._at(0)  # what is wrong with a schedule is found here, not at the first step
         self.alpha = torch.tensor(self.initial, dtype=torch.float64)
@@ -46,7 +48,7 @@ class Damping:
         except (TypeError, ValueError, ArithmeticError) as error:
             what = f"damping.schedule cannot be followed at step {step}: {error}"
             raise UserError(what) from error
-        return number(f"the damping at step {step}", self.initial * factor, above=0)
+        return number(f"the damping at step {step}", self.initial * factor, above=0, more=SINGULAR)
 
     def measures(self, step: int) -> bool:
         """Whether the reduction ratio of this step is wanted."""
@@ -100,7 +102,7 @@ class LevenbergMarquardt(Damping):
     ) -> None:  # fmt: skip
         super().__init__(value)
         self.every = positive_int("damping.every", every)
-        self.minimum = number("damping.minimum", minimum, above=0)
+        self.minimum = number("damping.minimum", minimum, above=0, more=SINGULAR)
         self.maximum = number("damping.maximum", maximum, above=0)
         if not self.minimum <= self.initial <= self.maximum:
             raise UserError(

@@ -14,7 +14,7 @@ from cases import STANDARD_ERRORS
 from conftest import Command, resaved
 from written import TEST
 
-from nws.analysis import evaluation
+from nws.analysis import evaluation, likelihoods
 from nws.analysis.evaluation import bootstrap_interval, read_rows
 from nws.errors import UserError
 from nws.experiment.loading import load_run
@@ -195,6 +195,19 @@ def test_a_broken_run_does_not_stop_the_others(command: Command, trained: Path) 
     assert str(trained / "broken") in message and "best.pt is damaged" in message
     assert [len(rows(trained / name)) for name in ("bihm", "rws")] == [1, 1]
     assert not (trained / "broken" / "evaluation.json").exists()
+
+
+def test_a_run_that_fails_at_the_second_request_is_one_run(
+    command: Command, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def evaluate(loaded: Any, request: Any) -> Any:
+        if request.samples == 5:
+            raise UserError("too many")
+        return evaluation.evaluate(loaded, request)
+
+    monkeypatch.setattr(likelihoods, "evaluate", evaluate)
+    outcome = command(EVALUATE, str(trained), "--samples", "3", "5", "--z-samples", "300")
+    assert outcome.message().startswith("error: 2 of 2 could not be evaluated\n")
 
 
 def test_what_is_refused_before_work_is_spent(command: Command, trained: Path) -> None:

@@ -64,7 +64,9 @@ CASES = {
     "rws": Case(RWS, **LONG),
     "nrws, exact": Case(RWS, Fisher, **LONG),
     "nrws, Kronecker": Case(RWS, kronecker, RowOptions(max_rows=8), **LONG),
-    "nrws, eigenbasis": Case(RWS, partial(Adaptive, 3, 4), RowOptions(max_rows=8), **LONG),
+    "nrws, eigenbasis": Case(
+        RWS, partial(Adaptive, 3, 4, measured=0.5), RowOptions(max_rows=8), **LONG
+    ),
     "vimco": Case(Rule("vimco", 3, vimco)),
     # so small that some processes have no data point
     "in parts, adaptive": Case(RWS, Fisher, damping=adaptive, parts=True),

@@ -110,6 +110,16 @@ def test_the_natural_flow_of_the_parabola_is_a_straight_line_in_theta() -> None:
     assert (wrong[-1, 1] ** 2 - 0.64 / (1 + 12 * 0.64)).abs() > 0.1  # negative control
 
 
+@pytest.mark.slow
+def test_powers_of_the_variance_are_those_of_the_theory() -> None:
+    found = facts("gaussian_relaxation")
+    expected = {"p of sigma^2 ~ t^p, plain in theta": -1 / 3, "p of sigma^2 ~ t^p, natural": -1}
+    for fact, power in expected.items():
+        assert found[f"parabola, {fact}"] == pytest.approx(power, abs=1e-3)
+    sigma = found["parabola, sigma at time 2, plain in (mu, sigma)"]
+    assert sigma == pytest.approx(np.exp(-12), rel=1e-3)
+
+
 def test_natural_steps_add_the_curvature_to_the_precision() -> None:
     moments, h = gaussian_relaxation.natural_steps(2.5, 4), gaussian_relaxation.CURVATURE
     for k in range(5):
@@ -291,7 +301,13 @@ def test_only_the_natural_path_comes_to_the_minimum_at_every_rate() -> None:
     assert autoencoder.error(autoencoder.path("covariance", 1.0)[:40]).max() > 1_000
 
 
-def test_b_has_a_small_eigenvalue_on_the_plateau() -> None:
+def test_damping_by_the_identity_takes_the_natural_gradient_away() -> None:
     plateau = autoencoder.path("plain", 0.1, 0.0)[300]  # there b has a small eigenvalue
     values, vectors = torch.linalg.eigh(pullback(autoencoder.outputs)(plateau))
     assert 1e-4 < values[0] < 1e-3 and vectors[1, 0].abs() > 0.99
+    found = facts("autoencoder")
+    for rate in autoencoder.RATES:
+        plain = found[f"steps, plain, rate {rate:g}"]
+        damped = found[f"steps, natural, rate {rate:g}, damping 1 I"]
+        natural = found[f"steps, natural, rate {rate:g}"]
+        assert plain < damped < 1.1 * plain and 10 * natural < plain

@@ -198,10 +198,11 @@ def test_the_code_of_a_run_is_kept(
     run = train("hydra.run.dir=run", "trainer.epochs=0.5").run
     facts = read_provenance(run)["git"]
     assert facts == {"commit": commit, "changed": True, "diff": "provenance.diff"}
-    monkeypatch.setattr(provenance, "read_code", lambda: (commit, b"other"))
-    assert train("resume=run", "trainer.epochs=1").code == 0
+    monkeypatch.setattr(provenance, "read_code", lambda: ("f" * 40, b"other"))
+    resumed = train("resume=run", "trainer.epochs=1")
+    assert resumed.code == 0 and ", fffffff with changes)" in resumed.out + resumed.err
     (entry,) = read_provenance(run)["resumed"]
-    assert entry["step"] == 3 and entry["git"] == {"commit": commit, "changed": True}
+    assert entry["step"] == 3 and entry["git"] == {"commit": "f" * 40, "changed": True}
     assert (run / "provenance.diff").read_bytes() == code[1]  # that of the start
 
 

@@ -53,7 +53,7 @@ WRONG = {
     "scheduler.lr_lambda.warmup_steps=-1": "warmup_steps must be a number of at least 0, got -1",
     "average=tail average.start=1": "average.start must be a number of at least 0 and below 1",
     "callbacks.patience.evaluations=0": "callbacks.patience.evaluations must be a whole number",
-    "callbacks.images.every=0": "callbacks.images.every must be a number above 0",
+    "callbacks.images.every=0": "callbacks.images.every must be a number above 0 epochs",
     "logger=wandb_offline logger.mode=off": "logger.mode must be one of online, offline, disabled",
     "model.generator.lateral=some": "model.generator.lateral must be one of none, visible, hidden",
     "model.recognition.lateral=visible": "model.recognition.lateral must be one of none, hidden",

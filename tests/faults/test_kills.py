@@ -121,6 +121,24 @@ def started_twice(case: Case) -> tuple[str, ...]:
     return AUTO
 
 
+def stopped_for_a_while(case: Case) -> tuple[str, ...]:
+    """What does not run holds its directory all the same."""
+    process, said = begin(case.folder, *RUN)
+    lock = case.folder / "run" / ".lock"
+    deadline = time.monotonic() + 100
+    while not (lock.exists() and lock.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(case.part * case.whole.seconds / 2)
+    os.kill(process, signal.SIGSTOP)
+    other = start(case.folder, *RUN)
+    words = (f"by process {process} on", "already, nothing was changed")
+    assert other.code == 1 and any(word in other.err for word in words), other
+    os.kill(process, signal.SIGCONT)
+    assert end(process, said).code == 0
+    return AUTO
+
+
 def a_sweep(case: Case) -> tuple[str, ...]:
     """Of two processes. It is killed, and the next start comes at once, where workers may be living
     yet; or Ctrl-C ends all processes of a terminal.
@@ -143,7 +161,7 @@ def a_sweep(case: Case) -> tuple[str, ...]:
 FAULTS: dict[Callable[[Case], tuple[str, ...]], tuple[int, int]] = {
     killed: (8, 0), without_a_disk: (6, 0), killed_again_and_again: (1, 60),
     killed_at_a_moment: (3, 150), killed_with_new_options: (3, 0), started_twice: (2, 20),
-    a_sweep: (2, 20),
+    stopped_for_a_while: (1, 10), a_sweep: (2, 20),
 }  # fmt: skip
 
 

@@ -31,7 +31,7 @@ MAKE: dict[str, Callable[[], Any]] = {
     "kronecker of low rank": partial(Kronecker, 5, 2, refresh_every=3),
     "kronecker, full": partial(Kronecker, 50, "full", refresh_every=2),
     "adaptive": partial(Adaptive, 2, refresh_every=3),
-    "adaptive, all": partial(Adaptive, 9, 2, mean_memory=10),
+    "adaptive, all": partial(Adaptive, 9, 2, mean_memory=10, measured=0.5),
     "fisher of 3": partial(Fisher, Cholesky, memory=3),
     "fisher of 2 by pcg": partial(Fisher, partial(PCG, 2), memory=2),
     "empirical by pcg": partial(Empirical, partial(PCG, 2)),

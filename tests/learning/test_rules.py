@@ -66,7 +66,7 @@ BAD: list[tuple[str, list[Any], str]] = [
     ("metric.batch", ["next"], "one of same, other, unlabeled, got 'next'"),
     ("metric.max_rows", [0, 2.5], "a whole number of at least 1, got"),
     ("metric.refresh_every", [0, None], "a whole number of at least 1, got"),
-    ("metric.max_kl", [0, math.nan, math.inf, "small"], "a number above 0, got"),
+    ("metric.max_kl", [0, math.nan, math.inf, "small"], "a number above 0 nats, or null, got"),
 ]
 CALLED = "algorithm.weighting, a function of log p and log q, .* cannot be called: "
 WRONG: list[tuple[str, Any, str]] = [

@@ -67,9 +67,6 @@ def test_mean_and_curvature_are_the_derivatives_of_the_log_partition(units: Unit
     assert_close(units.link(mean), LOGITS)
     out = torch.empty_like(LOGITS)
     assert torch.equal(units.mean(LOGITS, out=out), mean) and torch.equal(out, mean)
-    values = draw(units, mean)
-    formula = values * LOGITS - units.log_partition(LOGITS) + units.log_base(values)
-    assert_close(log_prob(units, values, LOGITS), formula)
 
 
 @families
@@ -83,6 +80,18 @@ def test_probabilities_sum_to_one_with_the_mean_and_curvature(units: Units, logi
     assert float(p @ values) == pytest.approx(float(mean), abs=bound)
     variance = float(p @ (values - mean).square())
     assert variance == pytest.approx(float(units.curvature(mean)), rel=bound)
+
+
+@families
+def test_log_prob_is_linear_in_the_value_and_its_gradient_is_value_minus_mean(units: Units) -> None:
+    values = draw(units, units.mean(LOGITS))
+    logits = LOGITS.clone().requires_grad_()
+    formula = values * logits - units.log_partition(logits) + units.log_base(values)
+    (gradient,) = torch.autograd.grad(formula.sum(), logits)
+    assert_close(gradient, values - units.mean(LOGITS))
+    assert_close(log_prob(units, values, LOGITS), formula)
+    one, other = (log_prob(units, values, each) for each in (LOGITS, LOGITS + 0.5))
+    assert (one - other).abs().max() > 1e-3  # the control: another logit
 
 
 @families

@@ -73,18 +73,15 @@ def low_rank(
     first, second = (1 - beta**STEPS for beta in BETAS)
     scales, last = rows_of(LAYERS[number], STEPS - 1).means[1][:, None], bases[-1][number]
     models = scales * last.rest + ALPHA, scales * last.values + ALPHA
+    roots = [(square / second).sqrt() + 1e-8 for square in (rest, along)]
     beside, inside = (
-        mean
-        @ part
-        / first
-        / ((square / second).sqrt() + 1e-8) ** measured
-        / model ** (1 - measured)
-        for part, square, model in zip((away, q), (rest, along), models, strict=True)
+        mean @ part / first / (root**measured * model ** (1 - measured))
+        for part, root, model in zip((away, q), roots, models, strict=True)
     )
     return inside @ q.T + (beside @ away if projects else beside)
 
 
-@pytest.mark.parametrize(("rank", "measured"), [(1, 1), (3, 1), (3, 0.5), (1, 0.2)])
+@pytest.mark.parametrize(("rank", "measured"), [(1, 1), (3, 1), (3, 0.5), (3, 0.2)])
 def test_few_eigenvectors_are_coordinates_and_the_rest_lies_beside_them(
     rank: int, measured: float
 ) -> None:
@@ -96,7 +93,7 @@ def test_few_eigenvectors_are_coordinates_and_the_rest_lies_beside_them(
     wrong: tuple[dict[str, Any], ...] = ({"turns": False}, {"projects": False}, {"measured": 0.6})
     for each in wrong:  # the controls
         other = low_rank(0, bases, **{"measured": measured} | each)
-        assert float((found[-1][0] - other).abs().max()) > 1e-4
+        assert float((found[-1][0] - other).abs().max()) > 1e-3
 
 
 def test_with_the_models_variances_alone_it_is_a_damped_inverse() -> None:

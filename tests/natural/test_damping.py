@@ -55,7 +55,7 @@ def test_schedules_multiply_the_value(schedule: Any, expected: list[float]) -> N
 def test_alpha_must_stay_above_zero_and_has_the_dtype_of_the_network() -> None:
     damping = Damping(0.5, partial(linear, total_steps=4))
     assert alphas(damping, 4) == [0.5, 0.375, 0.25, 0.125]
-    with pytest.raises(UserError, match=r"damping at step 4 must be a number above 0, got 0\.0"):
+    with pytest.raises(UserError, match=r"damping at step 4 must be a number above 0 .*, got 0\.0"):
         damping.start_step(4)
     assert float(Damping(0.2).to(torch.zeros(1, dtype=torch.float64)).alpha) == 0.2
     assert Damping(0.5).to(torch.zeros(1)).alpha.dtype == torch.float32

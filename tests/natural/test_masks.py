@@ -17,6 +17,7 @@ from nws.models.masks import local
 from nws.natural import Rows
 from nws.natural.masked import MaskedInverse
 from nws.natural.metrics import Adaptive, Diagonal, Fisher, Kronecker, Mean, Metric
+from nws.natural.operators import UnitFisher
 from nws.natural.reference import natural_direction
 from nws.natural.shared import Basis, SharedInverse
 from nws.natural.solvers import Cholesky, ConjugateGradient, MinRes, ShermanMorrison, Woodbury
@@ -53,6 +54,9 @@ def test_exact_directions_are_those_of_dense_blocks(solver: Callable[[], Any]) -
     inputs, curvature, mask, gradient = system()
     rows = Rows(inputs, curvature, mask=mask)
     expected = natural_direction(inputs, curvature, gradient, ALPHA, mask)
+    fisher = UnitFisher(inputs, curvature, mask=mask)
+    assert torch.equal(fisher.diagonal() == 0, mask == 0)
+    assert error(fisher.diagonal(), fisher.blocks().diagonal(dim1=1, dim2=2)) < EXACT
     found = direction(Fisher(solver), rows, gradient)
     assert error(found, expected) < EXACT
     assert (found[mask == 0] == 0).all()

@@ -35,8 +35,8 @@ class Average(Callback):
 
     def __init__(self, memory: float | None = None, start: float = 0.0) -> None:
         if memory is not None:
-            memory = number("average.memory", memory, least=1)
-        self.after = number("average.start", start, least=0, below=1)
+            memory = number("average.memory", memory, least=1, more=" step, or null")
+        self.after = number("average.start", start, least=0, below=1, more=", a share of the run")
         self.decay = 1.0 if memory is None else 1 - 1 / memory
         self.machine: HelmholtzMachine | None = None
         self.count = 0

@@ -66,7 +66,7 @@ class Callback:
         """After an image file was written, under a name such as `images/generated`."""
 
     def finish(self, trainer: Trainer, summary: dict[str, Any], state: str) -> None:
-        """At the end: a few numbers and the reason; `state` is finished, stopped or another."""
+        """At the end, finished, stopped, failed or diverged; `summary` has the reason."""
 
     def state_dict(self) -> dict[str, Any]:
         """What the run needs to go on bit for bit, as tensors and plain values."""

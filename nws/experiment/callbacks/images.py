@@ -21,7 +21,7 @@ class Images(Callback):
 
     def __init__(self, every: float | None = 50, count: int = 64) -> None:
         if every is not None:
-            every = number("callbacks.images.every", every, above=0)
+            every = number("callbacks.images.every", every, above=0, more=" epochs, or null")
         self.every = every
         self.count = positive_int("callbacks.images.count", count, minimum=2, maximum=10_000)
 

@@ -89,8 +89,8 @@ class Adaptive(Metric):
         refresh_every: Steps between rows that the parents' second moment takes in.
         memory: Of the parents' second moment, in steps; 1 for the newest rows alone.
         mean_memory: Of M, in steps; 1 for the newest gradient alone. 10 is a beta of 0.9 in Adam.
-        square_memory: Of V, in steps; 200 is a beta of 0.995. A short one blows up what is rarely
-            seen, such as a pixel that is nearly always off.
+        square_memory: Of V, in steps; 200 is a beta of 0.995. With a tenth of it weights run
+            away in long runs.
         measured: a, from 0 to 1; others than 0.5 and 1 take a tenth of a step at batch 32.
     """
 
@@ -148,21 +148,19 @@ class Adaptive(Metric):
         square.mul_(1 - share).addcmul_(x, x, value=share)
         torch.sqrt(square, out=x).add_(EPSILON)
         if self.measured < 1:
-            x.pow_(self.measured)
+            x.pow_(self.measured).mul_(self._model)
         torch.div(mean, x, out=x)
-        if self.measured < 1:
-            x.mul_(self._model)
         self._frame.leave_()
 
     def _find_model(self) -> None:
-        """Find (s_j Lambda_i + alpha)^(a - 1) of the coordinates in the frame."""
+        """Find (s_j Lambda_i + alpha)^(1 - a) of the coordinates in the frame."""
         self._model = torch.empty_like(self._frame.vector)
         alpha, *curvatures = self._curvatures
         parts = zip(*self._frame.parts(self._model), self._bases, curvatures, strict=True)
         for rest, along, basis, scales in parts:
             rest.copy_((scales * basis.rest)[:, None])
             torch.outer(basis.values, scales, out=along)
-        self._model.add_(alpha).pow_(self.measured - 1)
+        self._model.add_(alpha).pow_(1 - self.measured)
 
     def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """Take in the gradients, and return the direction, (m, d) for each layer."""

@@ -54,7 +54,7 @@ class Solver(ABC):
 
 
 class IterativeSolver(Solver):
-    """A solver by products with the operator: it says how many it took."""
+    """A solver by products with the operator: it counts its iterations."""
 
     used_iterations = 0  # of the last solve
     _operator: CurvatureOperator
