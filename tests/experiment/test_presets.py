@@ -27,7 +27,7 @@ SETTINGS: dict[tuple[str, ...], tuple[float, float, float | None, int | None]] =
     ("fashion_mnist", "optimizer.lr=0.02", "damping.value=0.3", "metric.max_kl=2"): (
         0.02, 0.3, 2, 3,
     ),
-    ("fashion_mnist", "natural_metric=adaptive", "trainer.batch_size=128"): (0.08, 0.2, None, 3),
+    ("fashion_mnist", "natural_metric=adaptive", "trainer.batch_size=128"): (0.09, 0.2, None, 3),
     ("benchmark/sbn",): (0.2, 0.1, 10, 3),
     ("published/mnist",): (0.002, 0.2, None, None),
 }  # fmt: skip
