@@ -81,7 +81,7 @@ class MultivariateGaussian(ExponentialFamily):
 
     def from_moments(self, moments: Moments) -> Tensor:
         """theta of mu and Sigma."""
-        precision = torch.linalg.inv(moments.covariance)
+        precision = torch.linalg.inv_ex(moments.covariance)[0]  # not finite where singular
         vector = (precision @ moments.mean[..., None]).squeeze(-1)
         return self._join(vector, _diagonal(precision) / 2 - precision)
 

@@ -109,6 +109,7 @@ def test_a_step_out_of_the_family_is_halved() -> None:
     start = torch.tensor([0.0, -0.5], dtype=torch.float64)
     step = next(relax(lambda x: -x[:, 0].square(), line, start, 0.7, 20, rng=seeded(0)))
     assert_close(step[2], torch.tensor([0, -0.5 + 0.7 / 2]).double(), 1e-7)  # not 0.2
+    assert not line.contains(line.natural(torch.tensor([2.0, 4.0]).double()))  # no variance
 
 
 @pytest.mark.parametrize(
