@@ -61,10 +61,10 @@ def deformed(images: Tensor, side: int = 28) -> Tensor:
 
 
 def make_stream(root: Path, size: int, held_out: int) -> Stream:
-    """Parts of `size` images of Fashion-MNIST, all of them different images."""
+    """Parts of `size` images of Fashion-MNIST; other draws are of images that are in no part."""
     task, count = fashion(root), PARTS * size
     torch.manual_seed(0)  # of the deformations
-    inputs, targets = torch.cat([task.train[0], task.unlabelled]), task.train[1]
+    inputs, targets = task.train
     others = torch.randint(count, len(targets), (REPLACED, DRAWS, size))
     train = deformed(inputs[:count]), targets[:count]
     other = deformed(inputs[others.flatten()]).view(*others.shape, -1), targets[others]

@@ -66,11 +66,11 @@ def main() -> None:
         "results.csv": epochs_of(results).to_csv(index=False).encode(),
         "results.md": markdown(found).encode(),
         "search.csv": scores_of(searches).to_csv(index=False).encode(),
-        f"{arguments.task}.png": figure(task, results),
     }
     for name, content in files.items():
         write_atomically(folder / name, content)
     print(found.to_string(index=False))
+    write_atomically(folder / f"{arguments.task}.png", figure(task, results))
     print(folder)
 
 

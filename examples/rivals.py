@@ -116,8 +116,8 @@ class Comparison:
         self.guess = method.rate * setting.scale
         self.other = method.other.format(damping=setting.damping)
 
-    def program(self, *arguments: str) -> None:
-        """Start a program of nws, on one thread, with its output in a file.
+    def program(self, *arguments: str) -> int:
+        """Start a program of nws, on one thread, with its output in a file; its status.
 
         Raises:
             UserError: It failed or was stopped. A sweep with a run that diverged has status 1.
@@ -130,12 +130,13 @@ class Comparison:
         if code not in ((0, 1) if arguments[0] == "train" else (0,)):
             place = self.folder / "log"
             raise UserError(f"{arguments[0]} ended with status {code}; {place} says why")
+        return code
 
     def train(self, name: str, options: str, evaluations: int) -> list[Run]:
         """The runs of a sweep, those that diverged too."""
         folder = (self.folder / name).absolute()
         every = f"trainer.evaluate_every={self.setting.epochs / evaluations}"
-        self.program(
+        code = self.program(
             "train", "-m", *self.setting.options.split(), *self.method.options.split(),
             f"trainer.epochs={self.setting.epochs}", every, "logger=none", "progress=false",
             "callbacks.images.every=null", "resume=auto", f"hydra.sweep.dir={folder}",
@@ -143,7 +144,8 @@ class Comparison:
         )  # fmt: skip
         begun = any(folder.glob("*/metrics.csv"))
         runs = read_runs([folder], evaluated=False) if begun else []
-        if not runs or any(run.state not in ("finished", "diverged") for run in runs):
+        states = {run.state for run in runs}
+        if not states <= {"finished", "diverged"} or (code and "diverged" not in states):
             why = f"{self.folder / 'log'} says why, and the same command goes on"
             raise UserError(f"not all runs of {folder} came to an end; {why}")
         return runs
@@ -219,16 +221,16 @@ def report(folder: Path) -> None:
     lines = [
         line(run, method)
         for method in METHODS
-        if (folder / place_of(method)).is_dir()
+        if any((folder / place_of(method)).rglob("metrics.csv"))
         for run in read_runs([folder / place_of(method)], evaluated=False)
     ]
     table = pd.DataFrame(lines)
     table.to_csv(folder / "trials.csv", index=False)
-    seeds = table[table["test"].notna()]
+    seeds = table[table["test"].notna() & (table["state"] == "finished")]
     columns = [f"{name}_{share}" for name in ("valid", "average") for share in MOMENTS] + ["test"]
     groups = seeds.groupby(["method", "rate", "choice"], sort=False)[columns]
     means, deviations = groups.mean(), groups.std()
-    text = means.map("{:.1f}".format)
+    text = means.map("{:.1f}".format).assign(seeds=groups.size())
     for column in ("valid_1", "average_1", "test"):
         text[column] += deviations[column].map(" ± {:.1f}".format)
     show(text.reset_index().astype(str))
@@ -239,14 +241,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
     add("what", choices=list(SETTINGS), help="the data, the batch size and the length of a run")
-    add("overrides", metavar="key=value", nargs="*", help="passed on to the training")
+    passed_on = "passed on to the training; before --methods, and part of the folder's name"
+    add("overrides", metavar="key=value", nargs="*", help=passed_on)
     add("--methods", nargs="+", choices=list(METHODS), default=list(METHODS), help="default: all")
     add("--workers", type=int, default=1, help="methods at a time, each on one thread (default 1)")
     add("--output", type=Path, default=Path("rivals"), metavar="DIR", help="default: rivals")
     given = parser.parse_intermixed_args()
     if given.workers < 1:
         raise UserError(f"--workers must be at least 1, got {given.workers}")
-    folder, setting = given.output / given.what, SETTINGS[given.what]
+    name = re.sub(r"[^\w.]+", "_", "_".join([given.what, *given.overrides]))
+    folder, setting = given.output / name, SETTINGS[given.what]
     parts = [
         Comparison(folder / place_of(name), setting, METHODS[name], given.overrides)
         for name in given.methods

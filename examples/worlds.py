@@ -42,7 +42,7 @@ def shown(value: float) -> str:
     """A number as the pages and the program show it: three digits; rounding errors are 0."""
     if abs(value) < 1e-9:
         return "0"
-    return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else f"{value:.3g}"
+    return f"{value:,.0f}" if value % 1 == 0 or abs(value) >= 1000 else f"{value:.3g}"
 
 
 def read_arguments() -> argparse.Namespace:
@@ -61,7 +61,7 @@ def read_arguments() -> argparse.Namespace:
 
 def main() -> None:
     arguments = read_arguments()
-    names = list(WORLDS) if arguments.names == ["all"] else arguments.names
+    names = list(WORLDS) if "all" in arguments.names else arguments.names
     unknown = [name for name in names if name not in WORLDS]
     if unknown:
         raise UserError(f"a world must be one of {', '.join(WORLDS)}, or all, got {unknown[0]!r}")

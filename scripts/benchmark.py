@@ -37,7 +37,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
 LAYERS = [784, 300, 200, 100, 75, 50, 35, 30, 25, 20, 15, 10, 10]
 LEAST = {
     "repeats": 2, "batch": 1, "threads": 1, "max_rows": 1, "rank": 0, "steps_before": 0,
-    "iterations": 1, "layers": 1, "visible": 1, "hidden": 1, "dreams": 1,
+    "iterations": 1, "layers": 1, "visible": 1, "hidden": 1, "dreams": 1, "predict": 1,
 }  # fmt: skip
 
 
@@ -135,6 +135,7 @@ def check(arguments: argparse.Namespace) -> None:
     number("--damping", damping, above=0, most=1e7)
     number("--accuracy", accuracy, above=0, most=1)
     known = {"algorithms": [*RULES, *(f"n{name}" for name in RULES)], "metrics": [*METRICS]}
+    known["precisions"] = ["float32", "bfloat16"]
     known["optimizers"] = sorted(path.stem for path in (CONF / "optimizer").glob("*.yaml"))
     for option, names in known.items():
         unknown = [name for name in getattr(arguments, option) if name not in names]

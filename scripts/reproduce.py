@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from nws.analysis.runs import read_runs
 from nws.errors import UserError
 from nws.experiment.boundary import errors_for_people
 from nws.experiment.invocation import command_line
@@ -35,7 +36,7 @@ def read_arguments() -> argparse.Namespace:
     )
     add = parser.add_argument
     add("what", choices=["fashion_mnist", "mnist", "tfd", "three_by_three"], help="the preset")
-    passed_on = "passed on to the training: data.root=DIR, seed=0,1"
+    passed_on = "passed on to the training, before --methods: data.root=DIR, seed=0,1"
     add("overrides", metavar="key=value", nargs="*", help=passed_on)
     add("--quick", action="store_true", help="one epoch at batch 128, 100 samples, 1,000 images")
     add("--methods", nargs="+", choices=list(METHODS), default=list(METHODS), help="default: all")
@@ -64,6 +65,13 @@ def commands(given: argparse.Namespace, folder: Path) -> list[list[str]]:
     ]  # fmt: skip
 
 
+def ended(sweep: Path) -> bool:
+    """Whether all runs of a sweep came to an end, if only as they diverged."""
+    begun = any(sweep.glob("*/metrics.csv"))
+    runs = read_runs([sweep], evaluated=False) if begun else []
+    return begun and all(run.state in ("finished", "diverged") for run in runs)
+
+
 def main() -> None:
     given = read_arguments()
     folder = given.output or Path("reproduce") / (given.what + "_quick" * given.quick)
@@ -73,10 +81,16 @@ def main() -> None:
     if given.dry_run:
         print(*typed, sep="\n")
         return
+    failed = []
     for number, (program, *arguments) in enumerate(steps):
         print(f"[{number + 1}/{len(steps)}] {typed[number]}", flush=True)
-        if subprocess.run([sys.executable, "-m", "nws", program, *arguments]).returncode:
-            raise UserError(f"{program} failed, see above; go on with\n  {again}")
+        if code := subprocess.run([sys.executable, "-m", "nws", program, *arguments]).returncode:
+            failed.append(program)
+            over = program == "train" and not ended(folder / "runs" / given.methods[number])
+            if code != 1 or over:
+                break
+    if failed:
+        raise UserError(f"{' and '.join(failed)} failed, see above; go on with\n  {again}")
     print(folder)
 
 

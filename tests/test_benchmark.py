@@ -161,6 +161,10 @@ def test_scale(bench: Bench) -> None:
     assert all(row["ms"] > 0 for row in rows)
     (left_out,) = bench("scale", "--visible", "10000000", "--hidden", "4096", "--most-bytes", "1e9")
     assert left_out["ms"] is None is left_out["peak_bytes"] and left_out["model_bytes"] > 1e9
+    (too_large,) = bench(
+        "scale", "--visible", "784", "--hidden", "10000000000"
+    )  # not even allocated
+    assert too_large["ms"] is None is too_large["peak_bytes"]
 
 
 @pytest.mark.parametrize(("metric", "more"), [(None, 0), ("kronecker", 0), ("fisher", 1)])

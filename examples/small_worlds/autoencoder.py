@@ -75,7 +75,7 @@ def least() -> float:
     return float(error(path("natural", 0.5)[-1]))
 
 
-def steps_until(points: Tensor, bound: float = 1e-3) -> int:
+def steps_until(points: Tensor, bound: float = 1e-3) -> float:
     """The first step within a bound of the least error, or -1."""
     return first(error(points) - least() < bound)
 

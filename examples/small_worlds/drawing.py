@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nws.style import COLOURS, STYLE
 
-BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK = COLOURS
+BLUE, VERMILION, GREEN, PURPLE, ORANGE, _, BLACK = COLOURS
 Style = dict[str, Any]
 #: one colour and line for each role, the same in every world
 NATURAL: Style = {"color": BLUE, "linestyle": "-", "linewidth": 1.5}

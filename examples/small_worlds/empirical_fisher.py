@@ -96,7 +96,7 @@ def path(labels: str, kind: str, far: float, rate: float = 0.1, steps: int = 120
     return descend(loss(q), metric, away(labels, far), rate, steps)
 
 
-def steps_until_fit(labels: str, kind: str, far: float, bound: float = 1e-3) -> int:
+def steps_until_fit(labels: str, kind: str, far: float, bound: float = 1e-3) -> float:
     """Steps of rate 0.1 until the loss is within a bound (nats) of the least one."""
     f = loss(LABELS[labels])
     return first(f(path(labels, kind, far)) - f(fit(labels)) < bound)

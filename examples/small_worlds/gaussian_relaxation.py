@@ -119,7 +119,7 @@ def plain_means(rate: float, steps: int) -> Tensor:
     return descend(quadratic_of_mean, euclidean, START, rate, steps)
 
 
-def steps_until(means: Tensor, share: float = 1e-2) -> int:
+def steps_until(means: Tensor, share: float = 1e-2) -> float:
     """The first step at which the mean is within this share of its first distance."""
     distances = means.norm(dim=-1)
     return first(distances < share * distances[0])

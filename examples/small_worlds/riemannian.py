@@ -83,7 +83,7 @@ def gap(line: str, rate: float) -> float:
     return float(fisher_rao_distance(*ends))
 
 
-def steps_until(line: str, rate: float) -> int:
+def steps_until(line: str, rate: float) -> float:
     """The first step with a KL below 1e-3 nats, or -1."""
     return first(kl(descent(line, rate, 20), TARGET) < 1e-3)
 

@@ -75,7 +75,7 @@ def bend(path: Tensor) -> float:
     return float((r - (r @ along)[:, None] * along).norm(dim=-1).max())
 
 
-def steps_until(path: Tensor, bound: float = 1e-2) -> int:
+def steps_until(path: Tensor, bound: float = 1e-2) -> float:
     """The first step with f below the bound, or -1."""
     return first(half_rosenbrock(path) < bound)
 

@@ -1,5 +1,7 @@
 """What a comparison shows: tables, and a figure."""
 
+import math
+
 import matplotlib
 import pandas as pd
 from matplotlib.axes import Axes
@@ -33,7 +35,7 @@ def table(task: Task, results: Runs) -> pd.DataFrame:
     rows = []
     for method, runs in results.items():
         last = pd.DataFrame([run["rows"][-1] for run in runs])
-        settings, ended = runs[0]["settings"], int((last["epoch"] < task.epochs).sum())
+        settings, ended = runs[0]["settings"], sum(math.isinf(score(run)) for run in runs)
         note = f" ({ended} of {len(runs)} diverged)" if ended else ""
         damping = settings["damping"]
         row = {
@@ -84,7 +86,7 @@ def _set_scales(axes: Axes, seconds: bool, errors: bool) -> None:
 
     A training error may be 0.
     """
-    if seconds:
+    if seconds and axes.dataLim.xmax > 0:  # not where every run ended in its first epoch
         axes.set_xscale("log")
         _decimal(axes.xaxis)
     low, high = axes.get_ylim()

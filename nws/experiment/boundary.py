@@ -73,7 +73,7 @@ def explain(error: Exception) -> str:
         text = f"{error} {error.__cause__ or ''}"
         own = text.partition("UserError raised while resolving interpolation: ")[2].splitlines()
         return own[0] if own else " ".join(text.split())
-    if kinds & {"MemoryError", "OutOfMemoryError"} or "Allocator" in str(error):
+    if out_of_memory(error):
         return MEMORY
     if isinstance(error, OSError):
         what = f"{error.filename}: " if error.filename is not None else ""
@@ -83,6 +83,12 @@ def explain(error: Exception) -> str:
             file.write("".join(traceback.format_exception(error)))
         return f"{describe(error)}; its traceback is in {file.name}"
     return f"{describe(error)}; NWS_DEBUG=1 shows its traceback"
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether an error of Python or torch is for want of memory, on a CPU or a GPU."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return bool(kinds & {"MemoryError", "OutOfMemoryError"}) or "Allocator" in str(error)
 
 
 def describe(error: BaseException) -> str:

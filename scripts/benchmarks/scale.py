@@ -23,6 +23,7 @@ import torch
 
 from benchmarks.solvers import Row, interleaved
 from benchmarks.steps import cases, make_learner
+from nws.experiment.boundary import out_of_memory
 from nws.learning.step import parts_of
 from nws.natural.operators import FEW
 
@@ -49,12 +50,14 @@ def benchmark_scale(arguments: argparse.Namespace) -> list[Row]:
 
 
 def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function returns in a new process; None where that is killed, for want of memory."""
+    """What a function returns in a new process; None for want of memory, or killed."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         try:
             return pool.submit(function, *arguments).result()
-        except BrokenProcessPool:
-            return None
+        except Exception as error:
+            if isinstance(error, BrokenProcessPool) or out_of_memory(error):
+                return None
+            raise
 
 
 def measure(arguments: argparse.Namespace, sizes: list[int], case: tuple[str, str | None]) -> Row:

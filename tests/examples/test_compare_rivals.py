@@ -70,6 +70,42 @@ def test_a_comparison_is_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert {*seeds.test} == {-7.12} and (seeds.valid_1 - seeds["valid_0.5"] == 5).all()
 
 
+def test_overrides_have_a_folder_of_their_own_and_what_diverged_no_part_in_a_mean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(rivals, "subprocess", SimpleNamespace(run=pretend))
+    arguments = ["digits", "damping.value=0.3", "--methods", "RWS, Adam"]
+    monkeypatch.setattr(sys, "argv", ["rivals.py", *arguments])
+    rivals.main()
+    (place,) = Path("rivals").iterdir()
+    assert place.name == "digits_damping.value_0.3" and " 3\n" in capsys.readouterr().out
+    (place / "rws_muon").mkdir()  # of a method that could not start
+    ended = place / "rws_adam/seeds/2/provenance.json"
+    ended.write_text(json.dumps({"state": "diverged"}))
+    rivals.report(place)
+    assert " 2\n" in capsys.readouterr().out
+
+
+def test_a_refused_sweep_is_not_one_that_diverged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have status 1; other runs that lie there are not taken for the new ones."""
+    done = SimpleNamespace(returncode=0)
+    monkeypatch.setattr(rivals, "subprocess", SimpleNamespace(run=lambda *given, **_: done))
+    write_run(tmp_path / "sweep", "0", [(0, 0, -9.0), (1, 1, -8.0)])
+    state = tmp_path / "sweep" / "0" / "provenance.json"
+    compared = rivals.Comparison(
+        tmp_path, rivals.SETTINGS["digits"], rivals.METHODS["RWS, Adam"], []
+    )
+    for name, done.returncode in (("finished", 0), ("diverged", 1)):
+        state.write_text(json.dumps({"state": name}))
+        assert [run.state for run in compared.train("sweep", "", 1)] == [name]
+    state.write_text(json.dumps({"state": "finished"}))
+    with pytest.raises(UserError, match="log says why"):
+        compared.train("sweep", "", 1)
+
+
 @pytest.mark.parametrize(("program", "code"), [("train", 130), ("evaluate", 1)])
 def test_a_program_that_ends_early_ends_the_comparison(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, code: int
