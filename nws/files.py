@@ -66,10 +66,20 @@ def check_file(path: Path, limit: float = float("inf")) -> None:
 
 
 def remove_temporary(folder: Path) -> None:
-    """Remove what killed processes left of `write_atomically` below a folder of this process."""
+    """Remove what killed processes left of `write_atomically` below a folder."""
     for path in folder.rglob(".*.[0-9]*.tmp"):
-        with contextlib.suppress(OSError):
-            path.unlink()
+        with contextlib.suppress(OSError, ValueError):
+            if not is_running(int(path.suffixes[-2][1:])):  # else it may be writing
+                path.unlink()
+
+
+def is_running(process: int) -> bool:
+    """Return whether there is a process of this number on this host."""
+    try:
+        os.kill(process, 0)  # the signal 0 only asks
+    except (OSError, OverflowError) as error:
+        return isinstance(error, PermissionError)  # it is of another user
+    return True
 
 
 def check_writable(path: Path) -> None:

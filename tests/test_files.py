@@ -23,7 +23,8 @@ def test_a_file_is_written_whole_or_not(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_what_killed_processes_left_goes(tmp_path: Path) -> None:
-    for name in (".last.pt.1.tmp", "last.pt", ".lock", "my.tmp"):
+    new = [".lock", ".new.pt.1.tmp", "last.pt", "my.tmp"]  # one of another process, which runs
+    for name in (".last.pt.99999999.tmp", *new):
         (tmp_path / name).touch()
     remove_temporary(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "last.pt", "my.tmp"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == new

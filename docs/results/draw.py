@@ -130,9 +130,32 @@ def draw_rivals() -> None:
     figure.savefig(IMAGES / "rivals.png", dpi=100)
 
 
+def draw_published() -> None:
+    """The authors' settings on faces: methods by epochs and by seconds, and the age of inverses."""
+    runs = pd.read_csv(TRIALS / "published.csv")
+    runs = runs[(runs.rate == 0.005) & (runs.optimizer == "SGD")]
+    old = runs.refresh_every.isin([1000, 20]) | (runs.method == "NRWS, diagonal")
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(9, 2.8), layout="constrained")
+    groups = runs[old | runs.refresh_every.isna()].groupby("method", sort=False)
+    for colour, (method, mine) in zip(COLOURS, groups, strict=False):
+        curve = mine.groupby("epoch")[["valid", "seconds"]].mean()
+        for axes, x in ((left, curve.index), (middle, curve.seconds)):
+            axes.plot(x, curve.valid, color=colour, label=method)
+    exact = runs[(runs.method == "NRWS, exact") & (runs.epoch <= 20)]
+    for colour, (every, mine) in zip(COLOURS, exact.groupby("refresh_every"), strict=False):
+        right.plot(mine.epoch, mine.valid, color=colour, label=f"every {every:,.0f} steps")
+    left.set(xlabel="epochs", ylabel="validation nats", ylim=(-356, -343))
+    middle.set(xlabel="seconds", ylim=(-356, -343))
+    right.set(xlabel="epochs", ylim=(-351, -344.5), title="new inverses")
+    left.legend()
+    right.legend()
+    figure.savefig(IMAGES / "published_faces.png", dpi=110)
+
+
 if __name__ == "__main__":
     plt.rcParams.update(STYLE | {"savefig.dpi": 150, "lines.markersize": 4})
     draw_fashion_mnist()
     draw_other_data()
     draw_costs()
     draw_rivals()
+    draw_published()

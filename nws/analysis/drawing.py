@@ -131,12 +131,14 @@ class Drawing:
         """The images of --image, and binary draws of them where the run sees such."""
         shape, device = self.loaded.shape, self.loaded.device
         grey = torch.stack([read_image(path, shape) for path in self.given.image]).to(device)
-        seen = self.loaded.config.data.get("binarize") == "none"  # as they are
+        binarize = self.loaded.config.data.get("binarize")
+        seen, threshold = binarize == "none", binarize == "threshold"  # none: as they are
         seen |= self.loaded.machine.units[0].support is None
         if seen or ((grey == 0) | (grey == 1)).all():
             return [grey], ["images of your own"]
-        binary = torch.bernoulli(grey, generator=self.rng)
-        return [grey, binary], ["images of your own", "binary draws of them, which the run sees"]
+        binary = (grey > 0.5).float() if threshold else torch.bernoulli(grey, generator=self.rng)
+        how = "their pixels above 0.5" if threshold else "binary draws of them"
+        return [grey, binary], ["images of your own", f"{how}, which the run sees"]
 
     def dreams(self, count: int | None = None, probabilities: bool = False) -> Tensor:
         count = count or self.given.count

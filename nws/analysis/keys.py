@@ -104,7 +104,8 @@ def value_text(key: str, value: Any) -> str:
         return "-".join(map(str, value))
     if isinstance(value, float):
         return f"{value:.4g}"
-    return str(value).split(".")[-1] if key.endswith("_target_") else str(value)
+    ours = key.endswith("_target_") and str(value).startswith(("nws.", "torch."))
+    return str(value).split(".")[-1] if ours else str(value)
 
 
 def label(run: Run, keys: Sequence[str]) -> str:

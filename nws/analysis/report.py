@@ -75,7 +75,8 @@ def _evaluations(run: Run) -> dict[str, str]:
     found = {}
     for row in read_rows(run.path):
         checkpoint, weights = row.get("checkpoint"), row.get("weights", "plain")
-        if row.get("step") == (run.last if checkpoint == "last" else run.best).get("step"):
+        last = run.provenance.get("steps", run.last.get("step"))  # it may be between two rows
+        if row.get("step") == (last if checkpoint == "last" else run.best.get("step")):
             asked = f"{row['data_points']:,} {row.get('split')} images, K = {row['samples']:,}"
             asked += f", {checkpoint}" + f", {weights}" * (weights != "plain")
             found[f"log p ({asked})"] = with_error(row["log_likelihood"], row["standard_error"], 2)

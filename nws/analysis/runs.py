@@ -105,6 +105,17 @@ def read_runs(folders: Iterable[str | Path], evaluated: bool = True) -> list[Run
     raise UserError(f"no run at or below {', '.join(map(str, folders))} has a metrics.csv: {when}")
 
 
+def readable_runs(folders: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
+    """Read the runs at or below folders: those that can be read, and what is wrong with others."""
+    runs, wrong = [], []
+    for path in dict.fromkeys(path for folder in folders for path in find_runs(folder)):
+        try:
+            runs.append(read_run(path))
+        except UserError as error:
+            wrong.append(str(error))
+    return runs, wrong
+
+
 def frame(runs: Sequence[Run]) -> pd.DataFrame:
     """One line a run: what became of it, then its configuration by keys such as optimizer.lr.
 

@@ -17,12 +17,11 @@ from nws.analysis.keys import (
     short_names,
     value_text,
 )
-from nws.analysis.runs import Run, folder_names, frame, read_run
+from nws.analysis.runs import Run, folder_names, frame, readable_runs
 from nws.analysis.tables import show, with_error
 from nws.errors import UserError
 from nws.experiment.config import flatten, override_key
 from nws.experiment.invocation import command_line
-from nws.experiment.run import find_runs
 
 #: the columns that say what became of a run
 OUTCOME = ("state", "best valid, nats", "ms/step", "epochs", "seconds")
@@ -60,7 +59,7 @@ def means_table(
 
     Args:
         runs: The runs.
-        values: One of each run, in nats; those that are not finite are left out.
+        values: One of each run, nats; left out: not finite, or of a run that did not finish.
         keys: In which the runs differ.
         name: Of the values.
 
@@ -70,6 +69,8 @@ def means_table(
     table = columns_of(runs, but_seed(keys))
     heads = list(table)
     numbers = pd.Series(values, dtype=float).replace([float("inf"), -float("inf")], float("nan"))
+    apart = [run.state not in ("finished", "unknown") for run in runs]
+    numbers[apart] = float("nan")
     groups = numbers.groupby([table[head] for head in heads] or [0] * len(runs), sort=False)
     found = groups.agg(["count", "mean", "std"]).reset_index(drop=not heads)
     found = found[found["count"] > 0]
@@ -77,14 +78,18 @@ def means_table(
         return None
     shown = found[[*heads, "count"]].rename(columns={"count": "seeds"}).astype(str)
     texts = list(map(with_error, found["mean"], found["std"]))
-    return shown.assign(**{f"{name}: mean ± deviation over seeds": texts})
+    without = f" ({sum(apart)} of {len(runs)} runs left out: not finished)" * any(apart)
+    return shown.assign(**{f"{name}: mean ± deviation over seeds{without}": texts})
 
 
 def print_sweep(directory: Path) -> None:
     """Print the end of a sweep: its runs, the means over seeds, and the best run's directory."""
     try:
-        runs = [read_run(path) for path in find_runs(directory)]
+        runs, wrong = readable_runs([directory])
     except UserError:  # no job came to a run of its own
+        return
+    print(*wrong, sep="\n", end="\n" * bool(wrong))
+    if not runs:
         return
     keys, numbers = differing_keys(runs), frame(runs)
     print()

@@ -21,7 +21,8 @@ from nws.files import check_file, write_atomically
 VERSION = 2  # of the format
 NAMES = ("best.pt", "last.pt")
 #: What every checkpoint has, and every row of it.
-PARTS = {"step": int, "machine": dict, "configuration": str, "choices": dict, "rows": list}
+PARTS = {"step": int, "machine": dict, "configuration": str, "choices": dict}
+PARTS |= {"rows": list, "shape": list}
 COLUMNS = {"epoch", "step", "seconds", "valid/log_likelihood", "valid/standard_error"}
 
 State = dict[str, Any]
@@ -90,5 +91,7 @@ def way_out(path: Path) -> str:
         step = _read(other)["step"]
     except Exception:
         return "no other checkpoint beside it can be used; take a copy of the run, or train again"
+    if path.name == NAMES[0] and not path.exists():
+        return f"last.pt is there (step {step}): take checkpoint last"
     copy = shlex.join(["cp", str(other), str(path)])
     return f"{other.name} beside it is good (step {step}): {copy}"

@@ -211,8 +211,7 @@ class Job:
         aside = ("hydra/", "experiment/", "debug/")
         found = self.hydra.runtime.choices.items()
         choices = {name: each for name, each in found if each and not f"{name}/".startswith(aside)}
-        if start.state is not None:
-            choices = start.state["choices"]
+        choices = (start.state or {}).get("choices", {}) | choices
         place, record = start.run.path, read_sweep(start.run.path.parent)
         words = [str(start.config.algorithm.name), str(start.config.data.name)]
         if record:  # with what its sweep varies

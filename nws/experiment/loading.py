@@ -111,17 +111,18 @@ def load_run(
     state = load_checkpoint(file)
     config = parse_yaml(state["configuration"], file)
     check_trust(config, trust, run.path)
+    parameters: dict[str, torch.Tensor] = state["machine"]
+    if weights == "average":
+        average = (state.get("callbacks") or {}).get("average") or {"count": 0}
+        if not average["count"]:
+            way = "a run has them with average=exponential or average=tail, from its start on"
+            later = "; perhaps checkpoint last has them" * (checkpoint == "best")
+            raise UserError(f"{file} has no averaged weights; {way}{later}")
+        parameters = average["machine"]
+    machine = build_machine(config, [int(side) for side in state["shape"]])
     with from_checkpoint(file):
-        parameters: dict[str, torch.Tensor] = state["machine"]
-        if weights == "average":
-            average = state["callbacks"].get("average") or {"count": 0}
-            if not average["count"]:
-                way = "a run has them with average=exponential or average=tail, from its start on"
-                raise UserError(f"{file} has no averaged weights; {way}")
-            parameters = average["machine"]
         if not all(each.isfinite().all() for each in parameters.values()):
             raise UserError(f"{file} has parameters that are not finite, of no use to any program")
-        machine = build_machine(config, [int(side) for side in state["shape"]])
         machine.load_state_dict(parameters)
     return LoadedRun(run, config, machine.to(place), state)
 

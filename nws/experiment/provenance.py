@@ -19,7 +19,7 @@ from typing import Any
 from nws.errors import UserError
 from nws.experiment.callbacks.callback import Callback, Trainer
 from nws.experiment.run import RunDirectory, now
-from nws.files import PACKAGE, read_text
+from nws.files import PACKAGE, is_running, read_text
 
 log = logging.getLogger(__name__)
 
@@ -43,13 +43,9 @@ def read_provenance(run: str | Path) -> Facts:
     resumed = record.get("resumed")
     newest = resumed[-1] if isinstance(resumed, list) and resumed else record
     host = newest.get("host") if isinstance(newest, dict) else None
-    if record.get("state") == "running" and host == socket.gethostname():
-        try:
-            os.kill(record["pid"], 0)  # the signal 0 only asks
-        except PermissionError:  # it is of another user
-            pass
-        except (OSError, KeyError, TypeError, OverflowError):
-            record["state"] = "failed"
+    alive = isinstance(record.get("pid"), int) and is_running(record["pid"])
+    if record.get("state") == "running" and host == socket.gethostname() and not alive:
+        record["state"] = "failed"
     return record
 
 
@@ -61,7 +57,10 @@ class Provenance(Callback):
 
     def __init__(self, run: RunDirectory, origin: Facts, here: Facts, step: int | None) -> None:
         self.run, (commit, diff) = run, read_code() or (None, b"")
-        git = {"commit": commit, "changed": bool(diff)} if commit else None
+        git: Facts | None = {"commit": commit, "changed": bool(diff)} if commit else None
+        if git and diff:
+            git["diff"] = DIFF if step is None else f"provenance_step_{step}.diff"
+            run.write(git["diff"], diff)
         self.record = origin | here | {"started": now(), "git": git, "resumed": []}
         changed = f", {commit[:7]}{' with changes' * bool(diff)}" if commit else ""
         self.code = f"nws {here['version']}{changed}"  # in a few words
@@ -71,9 +70,6 @@ class Provenance(Callback):
             entry = {"step": step, "time": now(), "command": origin["command"], "git": git} | here
             self.record = before | {"resumed": [*entries, entry]}
             log.info("resumed at step %d by %s", step, shlex.join(origin["command"]))
-        elif diff:
-            self.record["git"] |= {"diff": DIFF}
-            run.write(DIFF, diff)
 
     def start(self, trainer: Trainer) -> None:
         if trainer.rows:  # a new run has no file yet

@@ -15,8 +15,9 @@ from nws.experiment.config import check_trust, flatten, override_key, to_dict
 from nws.experiment.run import RunDirectory, open_run, parse_yaml, remove_empty
 from nws.files import CONF
 
-#: What a resumed run keeps: its place in the draws depends on it, or only a start takes it.
-FIXED = ("seed", "name", "trainer.batch_size", "algorithm", "model", "data")
+#: What a resumed run keeps: its draws or its best value depend on it, or only a start takes it.
+FIXED = ["seed", "name", "trainer.batch_size", "algorithm", "model", "data"]
+FIXED += ["trainer.evaluation_samples", "trainer.evaluation_points"]
 #: Options of the data that may change: where the files are.
 FREE = ("data.root", "data.path", "data.shape", "data.where")
 #: What changes no number, or only chooses other options: two runs that differ in it are the same.

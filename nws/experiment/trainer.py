@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from nws.errors import Diverged
+from nws.errors import Diverged, UserError
 from nws.experiment.batches import EVALUATION_SEED, Batches, derive_seed
 from nws.experiment.build import Parts
 from nws.experiment.callbacks.callback import Row
@@ -109,6 +109,7 @@ class Trainer:
             if self.ends and self.step < self.total_steps:
                 log.warning(f"the run ends at {self.place}: {self.ends}")
             if self.saved_step != self.step:
+                self.call("before_stop", self)
                 self._save(best=False)
         except Diverged as error:
             kept = f"{self.run.last} (step {self.saved_step}) is the last good checkpoint"
@@ -217,8 +218,10 @@ class Trainer:
         row["learning_rate"], rate = self.rates
         if len(starting_rates(self.optimizer)) > 1:
             row["recognition/learning_rate"] = rate
-        for columns in own:
-            row |= columns or {}
+        for name, value in (pair for columns in own for pair in (columns or {}).items()):
+            if not isinstance(value, int | float):
+                raise UserError(f"a callback's {name} must be an int or a float, got {value!r}")
+            row[name] = value
         return row | (self.learner.report() if self.step else {})
 
     def validate(self, machine: HelmholtzMachine) -> Row:

@@ -33,20 +33,14 @@ def read_arguments() -> argparse.Namespace:
 def run() -> None:
     given = read_arguments()
     from nws.analysis.keys import differing_keys
-    from nws.analysis.runs import frame, read_run
+    from nws.analysis.runs import frame, readable_runs
     from nws.analysis.summaries import in_order, runs_table, side_by_side
     from nws.analysis.tables import show
-    from nws.experiment.run import find_runs
 
     folders = given.folders or [name for name in FOLDERS if Path(name).is_dir()]
     if not folders:
         raise UserError(f"there is no folder {' or '.join(FOLDERS)} here; name one with runs in it")
-    every, failures = [], []
-    for path in dict.fromkeys(path for folder in folders for path in find_runs(folder)):
-        try:
-            every.append(read_run(path))
-        except UserError as error:
-            failures.append(str(error))
+    every, failures = readable_runs(folders)
     if every:
         runs = in_order(every, given.where, given.sort)
         show(side_by_side(runs) if given.all else runs_table(runs, differing_keys(runs)))

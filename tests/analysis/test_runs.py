@@ -11,7 +11,7 @@ import pytest
 from conftest import Command
 from written import Make
 
-from nws.analysis.keys import differing_keys, find_key, label, short_names
+from nws.analysis.keys import differing_keys, find_key, label, short_names, value_text
 from nws.analysis.runs import Run, frame, read_run, read_runs
 from nws.analysis.summaries import means_table, print_sweep
 from nws.errors import UserError
@@ -95,6 +95,11 @@ def test_means_are_over_the_runs_that_share_all_but_the_seed(make: Make) -> None
     assert table is not None and list(table)[:2] == ["algorithm", "seeds"]
     assert table.values.tolist() == [["rws", "2", "-2.500 ± 2.121"], ["nrws", "1", "-2.000"]]
     assert means_table(runs[::3], [-1.0, -2.0], keys, "x") is None  # no seeds of one thing
+    runs[3].provenance["state"] = "diverged"
+    table = means_table(runs, [-1.0, -4.0, -2.0, -9.0, -2.0], keys, "x")
+    assert table is not None and table.values.tolist()[1] == ["nrws", "2", "-2.000 ± 0.000"]
+    assert list(table)[-1].endswith("over seeds (1 of 5 runs left out: not finished)")
+    assert value_text("a._target_", "nws.a.Adam") == "Adam" != value_text("a._target_", "my.Adam")
 
 
 @pytest.fixture

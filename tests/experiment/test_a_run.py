@@ -202,7 +202,8 @@ def test_the_code_of_a_run_is_kept(
     resumed = train("resume=run", "trainer.epochs=1")
     assert resumed.code == 0 and ", fffffff with changes)" in resumed.out + resumed.err
     (entry,) = read_provenance(run)["resumed"]
-    assert entry["step"] == 3 and entry["git"] == {"commit": "f" * 40, "changed": True}
+    assert entry["step"] == 3 and entry["git"]["commit"] == "f" * 40 and entry["git"]["changed"]
+    assert (run / entry["git"]["diff"]).read_bytes() == b"other"
     assert (run / "provenance.diff").read_bytes() == code[1]  # that of the start
 
 

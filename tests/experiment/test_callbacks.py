@@ -2,6 +2,7 @@
 
 import math
 import re
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -46,7 +47,9 @@ def test_a_loss_that_is_not_finite_names_step_layer_and_remedy(train: Command) -
     assert read_provenance("run")["state"] == "diverged"
 
 
-def test_numbers_not_finite_amid_a_run(train: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_not_finite_amid_a_run(
+    train: Command, monkeypatch: pytest.MonkeyPatch, interrupt: Interrupt
+) -> None:
     """A parameter ends it, or a loss. Its last checkpoint is good, and a small alpha is blamed."""
 
     def nan(learner: WakeSleep, result: Any) -> Any:
@@ -63,6 +66,11 @@ def test_numbers_not_finite_amid_a_run(train: Command, monkeypatch: pytest.Monke
     assert "last.pt (step 6) is the last good checkpoint" in message
     state = checkpoint(Path("run"))
     assert state["step"] == 6 and all(each.isfinite().all() for each in state["machine"].values())
+    with monkeypatch.context() as patch:
+        spoil(patch, 8, nan)
+        interrupt(9, signal.SIGTERM)  # before the next look
+        assert "step 9: the loss of" in train("hydra.run.dir=stopped").err
+    assert checkpoint(Path("stopped"))["step"] == 6
     with monkeypatch.context() as patch:
         spoil(patch, 3, inf)
         small = train("algorithm=nrws", "metric=fisher", "damping.value=1e-6", "hydra.run.dir=lost")
@@ -111,7 +119,7 @@ def test_a_job_far_below_the_others_of_its_sweep_is_pruned(train: Command) -> No
     sweep = ("-m", "optimizer.lr=0.1,0.2,1e-6", "callbacks.pruning.runs=2", "trainer.epochs=6")
     outcome = train(*sweep, "callbacks.pruning.evaluations=3", "hydra.sweep.dir=sweep")
     (line,) = [each for each in outcome.warnings if "below the median of 2 other runs" in each]
-    assert outcome.code == 0 and "step 18" in line
+    assert outcome.code == 0 and "epoch 3" in line
     assert [len(metrics(Path(f"sweep/{job}"))) for job in range(3)] == [6, 6, 3]
     assert train("resume=sweep/2", "callbacks.pruning.evaluations=null").code == 0
     assert len(metrics(Path("sweep/2"))) == 6

@@ -7,6 +7,7 @@ import pytest
 import torch
 import yaml
 from conftest import CONF, Command, checkpoint, composed, flatten, metrics, names
+from hydra.utils import instantiate
 
 from nws.experiment.hardware import product_type
 
@@ -94,6 +95,15 @@ def test_schedules_scale_both_rates(train: Command, scheduler: str) -> None:
     for column, rate in {"learning_rate": 0.02, "recognition/learning_rate": 0.05}.items():
         expected = [rate * factor for factor in FACTORS[scheduler]]
         assert [float(row[column]) for row in rows] == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_rate_falls_on_a_plateau_and_on_the_way_down() -> None:
+    for slope in (0.0, -0.01):
+        rate = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+        plateau = instantiate(composed("scheduler=plateau").scheduler, optimizer=rate)
+        for place in range(8):
+            plateau.step(-232 + slope * place)
+        assert rate.param_groups[0]["lr"] == 0.5
 
 
 def test_rates_may_part_and_join_again(train: Command) -> None:

@@ -59,6 +59,9 @@ class Callback:
     def after_row(self, trainer: Trainer, row: Row) -> None:
         """After a row was made, before the checkpoint that has it."""
 
+    def before_stop(self, trainer: Trainer) -> None:
+        """Before the checkpoint of a run that a signal stops between two rows."""
+
     def saved(self, trainer: Trainer) -> None:
         """After the checkpoints and metrics.csv were written."""
 

@@ -55,6 +55,8 @@ class Divergence(Callback):
                 why = "before any training; see model.weight_scale, hidden_bias and visible_bias"
             raise Diverged(f"step {first}: {what} is not finite, {why}")
 
+    before_stop = check
+
 
 def cause(trainer: Trainer) -> str:
     """Return the learning rate, and what to do: a small damping is blamed first (synchronises)."""

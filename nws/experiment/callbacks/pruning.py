@@ -12,7 +12,7 @@ from nws.files import read_text
 class Pruning(Callback):
     """Ends a job of a sweep whose best valid/log_likelihood is below the median of the others'.
 
-    Each of the others counts with its best up to the same step, once it has come so far. This is
+    Each of the others counts with its best up to the same epoch, once it has come so far. This is
     the median rule of Golovin et al. 2017 (Google Vizier, section 3.2.2).
 
     Args:
@@ -31,19 +31,19 @@ class Pruning(Callback):
         if waits or not trainer.group or not trainer.run.writes:
             return
         files = set(trainer.run.path.parent.glob("*/metrics.csv")) - {trainer.run.metrics}
-        found = [best_until(path, trainer.step) for path in files]
+        found = [best_until(path, trainer.epoch) for path in files]
         others = [best for best in found if best is not None]
         best = max(trainer.best, row["valid/log_likelihood"])
         if len(others) >= self.runs and best < median(others):
             self.ends = (
                 f"{best:.3f} nats are below the median of {len(others)} other runs of the sweep at"
-                f" step {trainer.step}, {median(others):.3f}; go on with"
+                f" epoch {trainer.epoch:g}, {median(others):.3f}; go on with"
                 " callbacks.pruning.evaluations=null"
             )
 
 
-def best_until(path: Path, step: int) -> float | None:
-    """Return the best valid/log_likelihood of a run up to a step; None if it is not so far."""
+def best_until(path: Path, epoch: float) -> float | None:
+    """Return the best valid/log_likelihood of a run up to an epoch; None if it is not so far."""
     rows = list(csv.DictReader(read_text(path).splitlines()))
-    seen = [float(row["valid/log_likelihood"]) for row in rows if 0 < int(row["step"]) <= step]
-    return max(seen) if seen and int(rows[-1]["step"]) >= step else None
+    seen = [float(row["valid/log_likelihood"]) for row in rows if 0 < float(row["epoch"]) <= epoch]
+    return max(seen) if seen and float(rows[-1]["epoch"]) >= epoch else None
