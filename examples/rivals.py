@@ -145,7 +145,7 @@ class Comparison:
         begun = any(folder.glob("*/metrics.csv"))
         runs = read_runs([folder], evaluated=False) if begun else []
         states = {run.state for run in runs}
-        if not states <= {"finished", "diverged"} or (code and "diverged" not in states):
+        if not runs or states - {"finished", "diverged"} or (code and "diverged" not in states):
             why = f"{self.folder / 'log'} says why, and the same command goes on"
             raise UserError(f"not all runs of {folder} came to an end; {why}")
         return runs

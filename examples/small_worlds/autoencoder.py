@@ -76,7 +76,7 @@ def least() -> float:
 
 
 def steps_until(points: Tensor, bound: float = 1e-3) -> float:
-    """The first step within a bound of the least error, or -1."""
+    """The first step within a bound of the least error, or nan."""
     return first(error(points) - least() < bound)
 
 

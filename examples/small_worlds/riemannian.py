@@ -84,7 +84,7 @@ def gap(line: str, rate: float) -> float:
 
 
 def steps_until(line: str, rate: float) -> float:
-    """The first step with a KL below 1e-3 nats, or -1."""
+    """The first step with a KL below 1e-3 nats, or nan."""
     return first(kl(descent(line, rate, 20), TARGET) < 1e-3)
 
 

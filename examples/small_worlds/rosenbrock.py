@@ -76,7 +76,7 @@ def bend(path: Tensor) -> float:
 
 
 def steps_until(path: Tensor, bound: float = 1e-2) -> float:
-    """The first step with f below the bound, or -1."""
+    """The first step with f below the bound, or nan."""
     return first(half_rosenbrock(path) < bound)
 
 

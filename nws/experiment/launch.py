@@ -211,7 +211,10 @@ class Job:
         aside = ("hydra/", "experiment/", "debug/")
         found = self.hydra.runtime.choices.items()
         choices = {name: each for name, each in found if each and not f"{name}/".startswith(aside)}
-        choices = (start.state or {}).get("choices", {}) | choices
+        if start.state is not None:  # what this command chooses anew
+            given = set(map(override_key, self.overrides))
+            anew = {name: each for name, each in choices.items() if override_key(name) in given}
+            choices = start.state["choices"] | anew
         place, record = start.run.path, read_sweep(start.run.path.parent)
         words = [str(start.config.algorithm.name), str(start.config.data.name)]
         if record:  # with what its sweep varies

@@ -56,8 +56,7 @@ def run() -> None:
     for name, group in groups.items():
         short = min(group, key=lambda run: run.last["epoch"])
         if short.last["epoch"] < max(run.last["epoch"] for run in group):
-            at = f"epoch {short.last['epoch']:g}"
-            warn(f"{name} ends at {at}, as {short.path} ({short.state}) does")
+            warn(f"{name} ends at {short.last['epoch']:g}, as {short.path} ({short.state}) does")
         if unlike := but_seed(differing_keys(group)):
             warn(f"{name} is a mean over runs that differ in {', '.join(unlike[:4])}")
     if len(runs) < len(every):

@@ -66,9 +66,7 @@ def fill_in(given: argparse.Namespace) -> None:
     """Fill in the defaults of WHAT; refuse what it does not take, and numbers out of range."""
     own = OPTIONS[given.what]
     if given.what == "generate" and not given.steps and (given.chain or given.samples):
-        raise UserError(
-            "--chain and --samples are of steps from the generated images: give --steps"
-        )
+        raise UserError("--chain and --samples are for steps of a chain: give --steps")
     for name in TAKEN_BY_SOME:
         if getattr(given, name) is None:
             setattr(given, name, own.get(name))

@@ -153,6 +153,7 @@ def test_what_is_refused(command: Command, trained: Path, tmp_path: Path) -> Non
     (tmp_path / "text.png").write_text("no image")
     os.mkfifo(tmp_path / "pipe.png")
     for line, expected in {
+        "generate --chain=gibbs": "--chain and --samples are for steps of a chain",
         "generate --mask=left": "--mask is for inpaint; generate does not take it",
         "generate --image=x.png": "--image is for reconstruct, inpaint, denoise; generate",
         "reconstruct --steps=3": "--steps is for generate, inpaint, chain, walk; recon",

@@ -167,6 +167,9 @@ def test_new_options_are_applied(train: Command) -> None:
     assert train("resume=run", "trainer.epochs=6", "damping.value=0.7").code == 0
     columns = [row["generator/damping"][:4] for row in metrics(Path("run"))]
     assert columns == ["", "", "", "", "0.5", "0.69"]  # in float32
+    back = ("optimizer=momentum", "optimizer.nesterov=false")  # as at the start, not as now
+    assert train("resume=run", "trainer.epochs=7", *back).code == 0
+    assert checkpoint(Path("run"))["optimizer"]["param_groups"][0]["momentum"] == 0.9
 
 
 FIXED = {
