@@ -146,7 +146,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
         variance = group.groupby("part")["variance"].mean() * 1e3
         lines.append({
             "method": METHODS[method].label, "rate": f"{lr:.3g}",
-            "error %": f"{group['error'].mean():.2f}", "variance": f"{variance.mean():.2f}",
+            "error %": f"{group['error'].mean():.2f}", "variance, 1e-3": f"{variance.mean():.2f}",
             "of part 1": f"{variance[1]:.2f}", f"of part {REPLACED}": f"{variance[REPLACED]:.2f}",
         })  # fmt: skip
     return pd.DataFrame(lines)

@@ -18,7 +18,7 @@ Make = Callable[..., Path]
 
 def write_run(
     folder: Path, name: str, rows: list[tuple[float, float, Any]], algorithm: str = "rws",
-    lr: float = 0.1, seed: int = 0, batch_size: int = 10,
+    lr: float = 0.1, seed: int = 0, batch_size: int = 10, **more: dict[str, Any],
 ) -> Path:  # fmt: skip
     """A run directory with rows of (epoch, seconds, value) and this configuration."""
     path = folder / name
@@ -28,7 +28,7 @@ def write_run(
         "algorithm": {"_target_": "nws.learning.Rule", "name": algorithm},
         "optimizer": {"_target_": "torch.optim.SGD", "lr": lr},
         "trainer": {"batch_size": batch_size},
-    }
+    } | more
     (path / ".hydra" / "config.yaml").write_text(yaml.safe_dump(config))
     with open(path / "metrics.csv", "w", newline="") as file:
         writer = csv.writer(file)

@@ -57,5 +57,7 @@ def exponential(p: Tensor, velocity: Tensor) -> Tensor:
     move = torch.stack([velocity[..., 0] / math.sqrt(2), velocity[..., 1]], dim=-1)
     size = move.norm(dim=-1)
     way, (across, up) = size / p[..., 1], (move / size.clamp_min(1e-300)[..., None]).unbind(-1)
-    sigma = p[..., 1] / (way.cosh() - up * way.sinh())
-    return torch.stack([p[..., 0] + math.sqrt(2) * across * way.sinh() * sigma, sigma], dim=-1)
+    small = (-2 * way).exp()  # cosh and sinh over e^way, so that nothing overflows
+    sigma = p[..., 1] / ((1 - up) + (1 + up) * small)
+    mu = p[..., 0] + math.sqrt(2) * across * (1 - small) * sigma
+    return torch.stack([mu, 2 * (-way).exp() * sigma], dim=-1)

@@ -80,7 +80,7 @@ def loss(theta: Tensor) -> Tensor:
 
 def divergence(theta: Tensor, old: Tensor) -> Tensor:
     """KL(p_old || p_theta), the Bregman divergence of A; infinite where there is no Gaussian."""
-    return torch.where(theta[1] < 0, LINE.kl(old, theta), torch.inf)
+    return LINE.kl(old, theta)
 
 
 def mirror_path() -> Tensor:

@@ -55,7 +55,7 @@ def score(run: Run) -> float:
     """
     rows = run["rows"]
     last = rows[1:][-AVERAGED:]
-    if rows[-1]["epoch"] < run["epochs"] or last[-1]["valid_loss"] > rows[0]["valid_loss"]:
+    if rows[-1]["epoch"] < run["epochs"] or not last[-1]["valid_loss"] <= rows[0]["valid_loss"]:
         return math.inf
     losses = sum(row["valid_loss"] for row in last) / len(last)
     if "valid_error" not in last[0]:

@@ -91,7 +91,7 @@ def way_out(path: Path) -> str:
         step = _read(other)["step"]
     except Exception:
         return "no other checkpoint beside it can be used; take a copy of the run, or train again"
-    if path.name == NAMES[0] and not path.exists():
-        return f"last.pt is there (step {step}): take checkpoint last"
+    if not path.exists():
+        return f"{other.name} is there (step {step}): take checkpoint {other.stem}"
     copy = shlex.join(["cp", str(other), str(path)])
     return f"{other.name} beside it is good (step {step}): {copy}"

@@ -57,7 +57,10 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
         path = path[1:-1]
     if path in ("", "null", "auto"):
         return list(arguments)
-    choices = load_checkpoint(open_run(path)[0].last)["choices"]
+    if not (last := open_run(path)[0].last).exists():
+        others = "copies by nws export, and runs without their checkpoints, can only be looked at"
+        raise UserError(f"expected a checkpoint at {last}, found none; {others}")
+    choices = load_checkpoint(last)["choices"]
     there = {path.relative_to(CONF).with_suffix("").as_posix() for path in CONF.rglob("*.yaml")}
     known = {k: v for k, v in choices.items() if f"{k}/{v}" in there and not k.startswith("hydra")}
     added = [f"{name}={known[name]}" for name in known if override_key(name) not in given]
@@ -92,12 +95,9 @@ def starting_point(config: DictConfig, overrides: Sequence[str], output: Path) -
 
 def _start(run: RunDirectory, config: DictConfig, overrides: Sequence[str]) -> Start:
     state = load_checkpoint(run.last) if run.last.exists() and config.resume else None
-    if config.resume in (None, "auto") and state is None:
+    if state is None:  # a run that resume names has its checkpoint: see resume_arguments
         run.check_free()
         return Start(run, config)
-    if state is None:
-        others = "copies by nws export, and runs without their checkpoints, can only be looked at"
-        raise UserError(f"expected a checkpoint at {run.last}, found none; {others}")
     saved = parse_yaml(state["configuration"], run.last)
     if config.resume == "auto":
         check_same(config, saved, run.path, ANOTHER)

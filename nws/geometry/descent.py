@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.func import grad, hessian, vmap
 
 from nws.errors import UserError, number, positive_int
-from nws.geometry.metrics import Metric, euclidean
+from nws.geometry.metrics import Metric
 
 Objective = Callable[[Tensor], Tensor]
 EVALUATIONS, INFINITY = 20_000, 1e9  # a flow that needs more, or comes there, does not end
@@ -25,8 +25,6 @@ ACCURACY = 1e-10  # of the flow, relative and absolute, for each step of the sol
 def gradient_in(metric: Metric, objective: Objective, x: Tensor, damping: float = 0.0) -> Tensor:
     """(G(x) + alpha I)^{-1} df/dx, the gradient in a metric: (n,)."""
     plain = grad(objective)(x)
-    if metric is euclidean:
-        return plain / (1 + damping)
     matrix = metric(x) + damping * torch.eye(len(x), dtype=x.dtype)
     return torch.linalg.solve(matrix, plain)
 
@@ -47,7 +45,8 @@ def descend(
         project: Where given, what brings a point back to the space after each step.
 
     Returns:
-        The path, (steps + 1, n) or (steps + 1, B, n).
+        The path, (steps + 1, n) or (steps + 1, B, n). A step that is too long may leave the space,
+        or go to infinity: see `ExponentialFamily.contains`.
 
     Raises:
         UserError: For a rate, a damping or a number of steps out of range, or where the metric is
@@ -85,7 +84,7 @@ def flow(objective: Objective, metric: Metric, starts: Tensor, times: Tensor) ->
     Args:
         objective: f.
         metric: G.
-        starts: First points, (B, n).
+        starts: First points, (B, n) or (n,).
         times: At which the flow is wanted, (T,), rising from 0.
 
     Returns:
@@ -100,7 +99,7 @@ def flow(objective: Objective, metric: Metric, starts: Tensor, times: Tensor) ->
 
 def integrate(field: Callable[[Tensor], Tensor], starts: Tensor, times: Tensor) -> Tensor:
     """Follow dx/dt = field(x) from points (B, n); `flow` says what comes back and is raised."""
-    shape, left = starts.shape, iter(range(EVALUATIONS))
+    shape, left = torch.atleast_2d(starts).shape, iter(range(EVALUATIONS))
 
     def derivative(_: float, x: np.ndarray) -> np.ndarray:
         if next(left, None) is None or not np.abs(x).max() < INFINITY:
@@ -141,7 +140,7 @@ def proximal_step(
         objective: f.
         start: The point before the step, (n,).
         rate: The learning rate, above 0.
-        divergence: D, by default half the squared Euclidean distance.
+        divergence: D, inf outside of its space; by default half the squared Euclidean distance.
 
     Returns:
         The local minimum that Newton's method with a trust region finds from `start`, (n,).
@@ -151,7 +150,7 @@ def proximal_step(
     """
 
     def total(x: Tensor) -> Tensor:
-        return objective(x) + divergence(x, start) / rate
+        return objective(x) + divergence(x, start) / number("rate", rate, above=0)
 
     def as_numpy(function: Callable[[Tensor], Tensor]) -> Callable[[np.ndarray], np.ndarray]:
         return lambda x: function(torch.from_numpy(x)).numpy()

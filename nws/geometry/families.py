@@ -127,8 +127,8 @@ class ExponentialFamily(ABC):
 class IndependentUnits(ExponentialFamily):
     """Independent units of nws: A(theta) = sum_i A(theta_i), with A, A' and A'' of the units.
 
-    One binary unit is a Bernoulli variable, several are independent bits. Gaussian units have unit
-    variance and an unknown mean; Poisson units are counts. A unit's natural parameter is its logit.
+    Binary units are independent bits. Gaussian units have unit variance and an unknown mean;
+    Poisson units are counts. Data x of bipolar units are 0 and 1 too: their spins are 2 x - 1.
 
     Args:
         units: The one-parameter family, or its name: binary, bipolar (nws/models/units.py).
@@ -155,9 +155,6 @@ class IndependentUnits(ExponentialFamily):
 
     def natural(self, eta: Tensor) -> Tensor:
         return self.units.link(eta)
-
-    def fisher(self, theta: Tensor) -> Tensor:
-        return torch.diag_embed(self.units.curvature(self.units.mean(theta)))
 
     def dual_fisher(self, eta: Tensor) -> Tensor:
         return torch.diag_embed(1 / self.units.curvature(eta))
@@ -209,7 +206,8 @@ class Categorical(ExponentialFamily):
 class Interactions(ExponentialFamily):
     r"""Spins x_i in {-1, +1} with T_g(x) = \prod_{i in g} x_i for each group g of a list.
 
-    Up to 16 spins all is exact, over every state. With more, Gibbs sampling alone works.
+    Up to 16 spins all is exact, over every state. With more, Gibbs sampling alone works. theta is
+    float64.
 
     Args:
         size: d, the number of spins.
@@ -220,7 +218,7 @@ class Interactions(ExponentialFamily):
     def __init__(self, size: int, groups: Sequence[Sequence[int]], sweeps: int = 100) -> None:
         self.size, self.sweeps = positive_int("size", size), positive_int("sweeps", sweeps)
         self.dimension, width = len(groups), max(map(len, groups), default=0)
-        sets = {frozenset(group) for group in groups if group and {*group} <= {*range(size)}}
+        sets = {frozenset(g) for g in groups if 0 < len(g) == len({*g} & {*range(size)})}
         if len(sets) < len(groups) or not groups:
             raise UserError(f"groups must be distinct sets of spins below {size}, got {[*groups]}")
         self.where = torch.tensor([[*group, *[size] * (width - len(group))] for group in groups])

@@ -80,7 +80,7 @@ class MultivariateGaussian(ExponentialFamily):
         return Moments((covariance @ vector[..., None]).squeeze(-1), covariance)
 
     def from_moments(self, moments: Moments) -> Tensor:
-        """theta of mu and Sigma."""
+        """theta of mu and Sigma; with `pairs`, Sigma^{-1} must be 0 at all others."""
         precision = torch.linalg.inv_ex(moments.covariance)[0]  # not finite where singular
         vector = (precision @ moments.mean[..., None]).squeeze(-1)
         return self._join(vector, _diagonal(precision) / 2 - precision)
@@ -109,8 +109,8 @@ class MultivariateGaussian(ExponentialFamily):
 
     def log_partition(self, theta: Tensor) -> Tensor:
         mean, covariance = self.moments(theta)
-        normal = self.size * math.log(2 * math.pi) + torch.linalg.slogdet(covariance)[1]
-        return ((theta[..., : self.size] * mean).sum(-1) + normal) / 2
+        logs = torch.linalg.slogdet(math.tau * covariance)[1].where(self.contains(theta), math.inf)
+        return ((theta[..., : self.size] * mean).sum(-1) + logs) / 2
 
     def sample(self, theta: Tensor, count: int, rng: torch.Generator | None = None) -> Tensor:
         """Points, (count, d); torch's `LinAlgError` where theta belongs to no Gaussian."""

@@ -24,6 +24,7 @@ def sampled_gradient(
     C = Cov(T, T) and g = Cov(f, T) are of T (N, n) and f (N,) at a sample. Where C is singular,
     alpha = 0 gives the shortest solution.
     """
+    one_of("coordinates", coordinates, ("theta", "eta"))
     t, f, weight = statistics - statistics.mean(0), values - values.mean(), len(values) - 1
     if coordinates == "eta":
         return f @ t / weight
@@ -70,14 +71,15 @@ def relax(
     Raises:
         UserError: For an option out of range, values that are not N finite numbers, or no way on.
     """
-    one_of("coordinates", coordinates, ("theta", "eta"))
     number("rate", rate, above=0)
     number("damping", damping, least=0)
     theta, count = start, positive_int("samples", samples, 2)
+    if start.shape != (family.dimension,) or not family.contains(start):
+        raise UserError(f"start must be a theta of the family, ({family.dimension},), got {start}")
     straight = (family.expectation, family.natural) if coordinates == "eta" else (torch.clone,) * 2
     while True:
         x = family.sample(theta, count, rng)
-        values = objective(x)
+        values = torch.as_tensor(objective(x)).to(theta)
         if values.shape != (count,) or not values.isfinite().all():
             raise UserError(f"the objective must give {count} finite numbers, got {values}")
         t, there = family.statistics(x), straight[0](theta)

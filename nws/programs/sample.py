@@ -45,7 +45,7 @@ def read_arguments() -> argparse.Namespace:
     add("--steps", type=int, help="of the chain (default 50) or of the walk (default 16)")
     kinds = "gibbs: exact for p*, the default for runs of bihm and nbihm; resampling: for p"
     add("--chain", choices=["gibbs", "resampling"], help=kinds)
-    add("--samples", type=int, help="importance samples (default 50)")
+    add("--samples", type=int, help="of resampling and of denoise (default 50)")
     taken = "what inpaint takes away: left, right, top, bottom (default), or a PNG, white there"
     add("--mask", help=taken)
     turned = "share of the pixels that denoise turns (default 0.1; 0 for images of your own)"

@@ -185,5 +185,8 @@ def test_how_a_search_ends(make: Make, tmp_path: Path, capsys: pytest.CaptureFix
         "  nws train optimizer.lr=0.3 'name=my own'",  # pytest is none of the scripts
         str(tmp_path / "search" / "1"),
     ]
+    make("search/4", [(1, 1, -6)], data={"binarize": "none"})  # of other images
+    print_sweep(tmp_path / "search")
+    assert "-6.000" in (out := capsys.readouterr().out) and "best of" not in out
     print_sweep(tmp_path / "search" / "3" / "nothing")  # no run: nothing to print
     assert capsys.readouterr().out == ""

@@ -134,6 +134,7 @@ def test_a_sweep_and_a_machine_that_comes_with_nws_run_nothing(
 ) -> None:
     (tmp_path / "evil.py").write_text(EVIL)
     assert command("scripts/sample.py", "pretrained/digits").code == 0
+    assert "can only be looked at" in command("train.py", "resume=pretrained/digits").message()
     altered("model._target_", "evil.call")(tmp_path / "pretrained/digits/checkpoints/best.pt")
     message = command("scripts/sample.py", "pretrained/digits").message()
     assert "wants to call evil.call" in message

@@ -54,6 +54,7 @@ def test_flows_are_their_exponentials() -> None:
     path = flow(quadratic, euclidean, starts, times)
     expected = torch.stack([starts @ torch.linalg.matrix_exp(-A * t) for t in times])
     assert_close(path, expected, FLOW)
+    assert_close(flow(quadratic, euclidean, X, times)[:, 0], expected[:, 0], FLOW)  # one start
     newton = flow(quadratic, hessian(quadratic), starts, times)
     assert_close(newton, torch.stack([starts * math.exp(-t) for t in times]), FLOW)
     with pytest.raises(AssertionError):  # negative control
@@ -139,6 +140,8 @@ def test_the_exponential_map_follows_the_geodesic() -> None:
     assert_close(torch.stack([found[:, 0], found[:, 1].log()], dim=-1), end, FLOW)
     length = ((velocity[:, 0].square() + 2 * velocity[:, 1].square()) / p[:, 1].square()).sqrt()
     assert_close(fisher_rao_distance(p, found), length)
+    far = exponential(p[2], torch.tensor([0.0, 40.0]).double())  # straight up
+    assert_close(far[1].log(), torch.tensor(40.0))
     assert (found - p - velocity).norm(dim=-1).min() > 0.01  # negative control: a straight line
 
 
@@ -152,6 +155,7 @@ def test_the_exponential_map_follows_the_geodesic() -> None:
         "steps must be": lambda: descend(quadratic, euclidean, X, 1.0, 0),
         "the metric is singular after 0 steps":
             lambda: descend(quadratic, pullback(lambda x: x[:1]), X, 1.0, 1),
+        "rate must be a number above 0, got -2": lambda: proximal_step(quadratic, X, -2.0),
         "found no minimum": lambda: proximal_step(lambda x: -100 * x.square().sum(), X, 1.0),
         "the flow ends before the time 1": lambda: flow(  # infinite at the time 1 / 3
             lambda x: -(x[0] ** 3), euclidean, torch.ones(1, 1).double(), torch.tensor([0.0, 1])

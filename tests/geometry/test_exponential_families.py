@@ -193,7 +193,7 @@ def test_a_chain_has_no_precision_between_its_ends_and_newton_says_what_it_misse
 def test_mistakes_have_messages() -> None:
     with pytest.raises(UserError, match="pairs must be .i, j., 0 <= i < j < 3, got .1, 0."):
         MultivariateGaussian(3, [(1, 0)])
-    for groups in ([], [()], [(0,), (0,)], [(0, 1), (1, 0)], [(3,)]):
+    for groups in ([], [()], [(0,), (0,)], [(0, 1), (1, 0)], [(3,)], [(0, 0), (1,)]):
         with pytest.raises(UserError, match="groups must be distinct sets of spins below 3"):
             Interactions(3, groups)
     with pytest.raises(UserError, match="states must be a whole number of at least 2, got 1"):
@@ -202,5 +202,7 @@ def test_mistakes_have_messages() -> None:
         IndependentUnits("binary", 0)
     with pytest.raises(UserError, match="units must be binary or bipolar"):
         IndependentUnits("triangular")
+    line, none = MultivariateGaussian(1), torch.tensor([0.0, 1.0])  # a negative variance
     with pytest.raises(torch.linalg.LinAlgError, match="not positive-definite"):
-        MultivariateGaussian(1).sample(torch.tensor([0.0, 1.0]), 3)
+        line.sample(none, 3)
+    assert line.kl(-none, none) == torch.inf and line.kl(-none, -2 * none) < 1

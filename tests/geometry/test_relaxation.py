@@ -121,10 +121,12 @@ def test_a_step_out_of_the_family_is_halved() -> None:
         "samples must be a whole number of at least 2": {"samples": 1},
         "the objective must give 9 finite numbers": {"objective": lambda x: x.sum(-1) / 0},
         "objective must give 9 finite": {"objective": lambda x: x},
+        "start must be a theta": {"start": THETA[:1]},
+        "start must be": {"start": THETA * math.nan},
         "no part of a step": {"weigh": lambda values: values * 1e300, "rate": 1e300},
     }.items(),
 )
 def test_mistakes_have_messages(message: str, options: dict[str, object]) -> None:
-    given = {"objective": spanned, "family": RING, "rate": 1.0, "samples": 9, **options}
+    given = {"objective": spanned, "family": RING, "start": THETA, "rate": 1.0, "samples": 9}
     with pytest.raises(UserError, match=message):
-        next(relax(start=THETA, **given))  # type: ignore[arg-type]
+        next(relax(**given | options))  # type: ignore[arg-type]
