@@ -98,8 +98,7 @@ def print_sweep(directory: Path) -> None:
     if averages is not None:
         print()
         show(averages)
-    scales = ("data.", "trainer.evaluation_")  # likelihoods of other images compare with none
-    if numbers["best"].isna().all() or any(key.startswith(scales) for key in keys):
+    if numbers["best"].isna().all() or any(k.startswith(("data.", "trainer.eval")) for k in keys):
         return
     place = int(numbers["best"].idxmax())
     name = f" {label(runs[place], keys)}:" if keys else ""

@@ -269,7 +269,7 @@ class Trainer:
     def _stateful(self) -> dict[str, Any]:
         """Return the parts of a user's own that keep a state: a weighting, or families of units."""
         parts: dict[str, Any] = {"weighting": self.learner.rule.weighting}
-        parts |= {f"units.{n}": each for n, each in enumerate(dict.fromkeys(self.machine.units))}
+        parts |= {f"units.{n}": each for n, each in enumerate(self.machine.units[:2])}
         return {name: each for name, each in parts.items() if hasattr(each, "state_dict")}
 
     def load_state_dict(self, state: State, changed: set[str]) -> None:

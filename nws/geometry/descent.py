@@ -45,8 +45,7 @@ def descend(
         project: Where given, what brings a point back to the space after each step.
 
     Returns:
-        The path, (steps + 1, n) or (steps + 1, B, n). A step that is too long may leave the space,
-        or go to infinity: see `ExponentialFamily.contains`.
+        The path, (steps + 1, n) or (steps + 1, B, n). Too long steps may leave the space.
 
     Raises:
         UserError: For a rate, a damping or a number of steps out of range, or where the metric is

@@ -206,8 +206,7 @@ class Categorical(ExponentialFamily):
 class Interactions(ExponentialFamily):
     r"""Spins x_i in {-1, +1} with T_g(x) = \prod_{i in g} x_i for each group g of a list.
 
-    Up to 16 spins all is exact, over every state. With more, Gibbs sampling alone works. theta is
-    float64.
+    Up to 16 spins all is exact, over every state, in float64. More have Gibbs sampling alone.
 
     Args:
         size: d, the number of spins.

@@ -94,8 +94,8 @@ class MultivariateGaussian(ExponentialFamily):
         return torch.cat([x, x[..., self.rows] * x[..., self.columns]], dim=-1)
 
     def contains(self, theta: Tensor) -> Tensor:
-        failed = torch.linalg.cholesky_ex(self._information(theta)[1])[1]
-        return super().contains(theta) & (failed == 0)
+        precision = self._information(theta)[1]
+        return super().contains(theta) & (torch.linalg.cholesky_ex(precision)[1] == 0)
 
     def expectation(self, theta: Tensor) -> Tensor:
         mean, covariance = self.moments(theta)

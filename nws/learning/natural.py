@@ -20,6 +20,7 @@ from nws.learning.together import sum_
 from nws.models import BeliefNetwork, HelmholtzMachine, Layer
 from nws.natural import Damping, Rows, UnitFisher
 from nws.natural.metrics import Metric
+from nws.natural.solvers.solver import move
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ class NaturalMetric:
     def _write_directions(self, terms: Sequence[Term], measures: bool) -> None:
         weights, biases = self._gradients()
         gradients = [_join(*parts) for parts in zip(weights, biases, strict=True)]
-        directions = self.metric.direction(gradients)
+        directions = self.metric.direction(gradients)  # which may work in place
         found, expected = ([tuple(each.shape) for each in part] for part in (directions, gradients))
         if found != expected:
             what = f"a tensor (m, d) for each layer of the {self.network.name}, {expected}"
@@ -140,7 +141,8 @@ class NaturalMetric:
         pairs = zip(directions, masks, strict=True)
         directions = [each if mask is None else each * mask for each, mask in pairs]
         if measures:
-            self._measured = terms, gradients, self._parameters()
+            again = [_join(*each) for each in zip(weights, biases, strict=True)]
+            self._measured = terms, again, self._parameters()
         scale = 1 + self._alpha
         if self.options.max_kl is not None:
             scale = scale * self._shorten(scale.square() * self._square_length(directions))
@@ -234,11 +236,11 @@ class NaturalMetric:
             return
         if "rows" in state and self.options.refresh_every > 1:
             self._alpha.copy_(state["alpha"])
-            pairs = zip(_move(state["rows"], self._alpha), self._layers, strict=False)
+            pairs = zip(move(state["rows"], self._alpha), self._layers, strict=False)
             self.rows = [_restore(saved, layer.mask_with_bias) for saved, layer in pairs]
             if self.rows:
                 self.metric.update(self.rows, self._alpha)
-        self.metric.load_state_dict(_move(state["metric"], self._alpha))
+        self.metric.load_state_dict(move(state["metric"], self._alpha))
 
 
 def _join(weight: Tensor, bias: Tensor) -> Tensor:
@@ -249,12 +251,3 @@ def _join(weight: Tensor, bias: Tensor) -> Tensor:
 def _restore(saved: Any, mask: Tensor | None) -> Rows:
     inputs, curvature, errors, name, weights, means, *low = saved
     return Rows(inputs, curvature, lambda: errors, name, weights, lambda: means, mask, *low)
-
-
-def _move(value: Any, like: Tensor) -> Any:
-    """Nested state with its floating-point tensors on the device and in the dtype of `like`."""
-    if isinstance(value, dict):
-        return {key: _move(each, like) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_move(each, like) for each in value]
-    return value.to(like) if isinstance(value, Tensor) and value.is_floating_point() else value

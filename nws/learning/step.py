@@ -11,13 +11,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from nws.errors import UserError
 from nws.learning.gradients import Term, write_gradients
 from nws.learning.natural import NaturalMetric
 from nws.learning.rules import Rule
 from nws.learning.together import own_points, sum_
 from nws.learning.weighting import Weighting
 from nws.models import BeliefNetwork, HelmholtzMachine, Trace
-from nws.models.likelihood import effective_sample_size
+from nws.models.likelihood import check_data, effective_sample_size
 from nws.models.noise import Share
 
 STATISTICS = ("wake_loss", "dream_loss", "log_likelihood", "ess")
@@ -118,6 +119,10 @@ class WakeSleep:
         Returns:
             Losses, the K-sample bound and the effective sample size.
         """
+        if x.device.type == "cpu":  # on others looking at the data waits
+            check_data(self.machine, x)
+        if other is None and any(each.options.batch != "same" for each in self.metrics):
+            raise UserError("metric.batch=other or unlabeled takes another batch: step(x, other)")
         with self.machine.products_in(self.precision):
             return self._step(x, other)
 

@@ -231,7 +231,5 @@ class BeliefNetwork(nn.Module):
         for units, h, a in zip(
             self.units[start:], states[start:], self.logits(states), strict=True
         ):
-            values = units.decode(h)
-            density = values * a - units.log_partition(a) + units.log_base(values)
-            total = total + density.sum(-1)
+            total = total + Units.log_prob(units, units.decode(h), a, a).sum(-1)  # the formula
         return total

@@ -73,9 +73,7 @@ class GibbsChain(Chain):
             children.append(self._child(q[layer], layer, layer + 1))
         for child in children:
             logits = logits + child.linear
-        uniform = torch.rand(
-            values.shape, generator=self.rng, device=values.device, dtype=values.dtype
-        )
+        uniform = torch.empty_like(values).uniform_(generator=self.rng)
         for unit in self._free_units[layer]:
             self._draw_unit(layer, unit, logits[:, unit], uniform, children)
 

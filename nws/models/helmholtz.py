@@ -71,7 +71,7 @@ class HelmholtzMachine(nn.Module):
         hidden = find_units(units)
         bottom = hidden if visible is None else find_units(visible, "model.visible")
         self.units = (bottom, *[hidden] * (len(self.sizes) - 1))
-        for family in {bottom, hidden} - {*NAMED.values()}:
+        for family in [each for each in (bottom, hidden) if each not in NAMED.values()]:
             check_units(family)
         both: dict[str, Any] = {"skip": skip, "mask": mask, "order": order, "shape": shape}
         for option in {**(generator or {}), **(recognition or {})}:
@@ -199,7 +199,7 @@ class HelmholtzMachine(nn.Module):
     def _allocate(self, rows: int, samples: int, rng: Rng = None) -> Trace:
         like = next(self.parameters())
         values = like.new_empty(rows, sum(self.sizes))
-        encoded = any(units.encode(values) is not values for units in set(self.units))
+        encoded = any(units.encode(values) is not values for units in self.units[:2])
         states = torch.empty_like(values) if encoded else values
         hidden = sum(self.sizes[1:])
         rounded = like.new_empty(rows, hidden, dtype=self._dtype) if self._dtype else None

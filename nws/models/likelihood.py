@@ -119,7 +119,7 @@ def log_likelihood(
 def check_data(machine: HelmholtzMachine, x: Tensor) -> None:
     """Raise `UserError` where there are no data points, or units with a support get others."""
     if len(x) == 0:
-        raise UserError("a log-likelihood needs at least one data point, got none")
+        raise UserError("expected at least one data point, got none")
     if machine.units[0].support is not None and not ((x >= 0) & (x <= 1)).all():
         raise UserError(
             "data points must be bits or intensities in [0, 1], got"
@@ -236,6 +236,7 @@ def exact_log_likelihood(
             f" table of 2^{_largest_table(machine, len(x)):.1f} states, the limit is {max_states};"
             " use the importance-sampled log_likelihood instead"
         )
+    check_data(machine, x)
     x = x.to(next(machine.parameters()))
     if not machine.generator.chain:
         return _sum_over_all(machine, x)

@@ -106,9 +106,10 @@ def find_order(
     order: Order | None, sizes: Sequence[int], layer: int, shape: Sequence[int]
 ) -> Tensor | None:
     """The order of a layer's units; None for 0 .. n_i - 1."""
-    turn = None if order is None else order(sizes, layer, shape)
-    wanted = torch.arange(sizes[layer])
-    if turn is not None and not torch.equal(torch.as_tensor(turn).sort()[0], wanted):
+    if order is None or (found := order(sizes, layer, shape)) is None:
+        return None
+    turn, wanted = torch.as_tensor(found).long(), torch.arange(sizes[layer])
+    if not torch.equal(turn.sort()[0], wanted):
         raise UserError(
             f"model.order must be a permutation of layer {layer}'s {sizes[layer]} units"
         )
@@ -123,16 +124,14 @@ def find_mask(
     blocks, masked = [], False
     for parent in parents:
         expected = sizes[child], sizes[parent]
-        block = None if mask is None else mask(sizes, child, parent, shape)
-        if block is not None and (
-            block.shape != expected or not ((block == 0) | (block == 1)).all()
-        ):
+        given = None if mask is None else mask(sizes, child, parent, shape)
+        block = torch.ones(expected) if given is None else torch.as_tensor(given).float()
+        if block.shape != expected or not ((block == 0) | (block == 1)).all():
             raise UserError(
                 f"model.mask must give {expected} zeros and ones for layer {child} that sees"
                 f" layer {parent}, got {tuple(block.shape)}"
             )
-        masked |= block is not None or parent == child
-        block = torch.ones(expected) if block is None else block.to(torch.float32)
+        masked |= given is not None or parent == child
         if parent == child:
             rank = torch.arange(sizes[child]) if order is None else order.argsort()
             block = block * (rank < rank[:, None])

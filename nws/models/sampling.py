@@ -33,7 +33,7 @@ def generate(
         probabilities: Whether to return the expected pixels given h^1 ~ p, or draws of them. Of a
             lateral layer they are expected given the pixels that were drawn before, too.
     """
-    trace = machine.dream(positive_int("count", count), rng)
+    trace = machine.dream(positive_int("count", count), rng, evaluate=False)
     return (trace.pixel_means if probabilities else trace.pixels).clone()
 
 
@@ -156,9 +156,8 @@ def walk(
     states[:, :, -width:] = units.encode((first[:, None] + turned.cumsum(1)) % 2)
     for edge in machine.generator.edges[1:]:
         units = machine.units[edge.child]
-        noise = like.new_empty(walks, 1, machine.sizes[edge.child])
-        units.fill_noise(noise, rng)
-        every = noise.expand(-1, steps, -1).flatten(0, 1)
+        noise = _noise(units, like.new_empty(walks, 1, machine.sizes[edge.child]), rng)
+        every = noise.repeat(1, steps, 1).flatten(0, 1)
         means = _draw_layer(machine, edge, states.view(walks * steps, -1), every)
     return units.to_data(means).unflatten(0, (walks, steps))
 

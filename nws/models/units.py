@@ -212,18 +212,21 @@ def check_units(units: Units) -> None:
     A' and A'' are compared with derivatives of A by autograd, at logits from -2 to 2.
 
     Raises:
-        UserError: Where A is not finite for every logit, a method does not fit A, or `out` is left
-            unwritten.
+        UserError: Where A is not finite, or a method does not fit it or writes nothing in place.
     """
     name, logits = type(units).__name__, torch.linspace(-2, 2, 9, dtype=torch.float64)
     slope = grad(lambda at: units.log_partition(at).sum())
     second = grad(lambda at: slope(at).sum())(logits)
     a, mean, out = units.log_partition(logits), units.mean(logits), torch.full_like(logits, nan)
     units.mean(logits, out=out)
+    drawn = units.sample_(noise := torch.full_like(logits, 0.5), mean)
+    formula = Units.log_prob(units, mean, logits, mean)
     pairs = {
         "log_partition must be finite for every real logit": (a * 0, logits * 0),
         "mean must be the derivative of log_partition": (mean, slope(logits)),
         "mean must write its result to out where it is given": (out, mean),
+        "sample_ must change the noise in place": (noise, noise if drawn is noise else out * nan),
+        "log_prob must be y a - A(a) + log_base(y)": (units.log_prob(mean, logits, mean), formula),
         "curvature must be the second derivative of log_partition": (units.curvature(mean), second),
         "link must be the inverse of mean": (units.link(mean), logits),
         "decode must be the inverse of encode": (units.decode(units.encode(mean)), mean),

@@ -132,4 +132,4 @@ class LevenbergMarquardt(Damping):
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         super().load_state_dict(state)
-        self.ratio = state["ratio"]
+        self.ratio = state.get("ratio", math.nan)

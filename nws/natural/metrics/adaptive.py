@@ -187,7 +187,7 @@ class Adaptive(Metric):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._step, self._count = state["step"], state["count"]
-        self._widths, self._moments = state["widths"], list(state["moments"])
+        self._widths, self._moments = state["widths"], [m.clone() for m in state["moments"]]
         self._bases = [Basis(**basis) for basis in state["bases"]]
         if self._bases:
             self._frame = Frame(self._bases, self._widths)

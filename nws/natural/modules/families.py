@@ -122,6 +122,6 @@ class GaussianMean(OutputFamily):
 def _check_shape(targets: Tensor, expected: torch.Size, what: str, outputs: Tensor) -> None:
     if outputs.ndim < 2 or targets.shape != expected:
         raise UserError(
-            f"outputs (n, ...) of shape {tuple(outputs.shape)} need targets that are {what} of"
-            f" shape {tuple(expected)}, got {tuple(targets.shape)}"
+            f"outputs of shape {tuple(outputs.shape)}, (n, ...) of two dimensions at least, need"
+            f" targets that are {what} of shape {tuple(expected)}, got {tuple(targets.shape)}"
         )

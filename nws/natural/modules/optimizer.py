@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from nws.errors import UserError, number, one_of
+from nws.errors import Diverged, UserError, number, one_of
 from nws.natural.damping import Damping
 from nws.natural.modules.curvature import Inputs, Linearized, ModelCurvature
 from nws.natural.modules.families import OutputFamily
@@ -22,7 +22,7 @@ from nws.natural.modules.sampled import Sampled
 from nws.natural.operators import UnitFisher
 from nws.natural.preconditioners import Unpreconditioned
 from nws.natural.solvers import ConjugateGradient, Solver
-from nws.natural.solvers.solver import IterativeSolver
+from nws.natural.solvers.solver import IterativeSolver, move
 
 LIMIT = 500  # iterations of the usual solver at most
 #: Relative residual at which it stops: the relative error is at most some two or three times it.
@@ -40,7 +40,7 @@ class NaturalGradient(torch.optim.Optimizer):
         model: The module.
         family: Of its outputs: `BernoulliLogits()`, `CategoricalLogits()` or `GaussianMean()`.
         params: The parameters to train, or groups of them with rates of their own; by default all
-            of the model that require a gradient.
+            of the model. Those that require no gradient stay as they are.
         lr: Step along the direction.
         damping: alpha: a number, a `Damping` with a schedule, or a `LevenbergMarquardt`.
         metric: "fisher"; "empirical", the second moment of the examples' gradients;
@@ -67,28 +67,24 @@ class NaturalGradient(torch.optim.Optimizer):
         lr: float = 1.0, damping: float | Damping = 0.1,
         metric: str | Sampled = "fisher", solver: Solver | None = None, kl: float | None = None,
     ) -> None:  # fmt: skip
-        lr = number("lr", lr, above=0)
-        if kl is not None:
-            kl = number("kl", kl, above=0)
-        if params is None:
-            params = (each for each in model.parameters() if each.requires_grad)
-        super().__init__(params, {"lr": lr})
-        self.model, self.family, self.kl = model, family, kl
+        params = model.parameters() if params is None else params
+        super().__init__(params, {"lr": number("lr", lr, above=0)})
+        self.kl = None if kl is None else number("kl", kl, above=0)
+        self.model, self.family = model, family
         if not isinstance(metric, Sampled):
             one_of("metric", metric, ("fisher", "empirical", "covariance", "sampled"))
         self.metric = Sampled() if metric == "sampled" else metric
-        parameters = self._parameters()
-        if not {id(each) for each in parameters} <= {id(each) for each in model.parameters()}:
+        own = self._parameters()
+        if not {id(each) for each in own} <= {id(each) for each in model.parameters()}:
             raise UserError("params must be parameters of the model: the metric is of its outputs")
-        damping = damping if isinstance(damping, Damping) else Damping(damping)
-        self.damping = damping.to(parameters[0])
+        self.damping = (damping if isinstance(damping, Damping) else Damping(damping)).to(own[0])
         self.solver = solver or ConjugateGradient(
             LIMIT, tolerance=RESIDUAL, preconditioner=Unpreconditioned()
         )
         self._step = 0
 
     def _parameters(self) -> list[Tensor]:
-        return [each for group in self.param_groups for each in group["params"]]
+        return [p for group in self.param_groups for p in group["params"] if p.requires_grad]
 
     @torch.no_grad()
     def step(  # type: ignore[override]
@@ -109,8 +105,8 @@ class NaturalGradient(torch.optim.Optimizer):
             The mean loss before the step in nats; None where no targets were given.
 
         Raises:
-            UserError: For targets that do not fit, modules in training mode that must not be, or
-                outputs that are not finite.
+            UserError: For targets that do not fit, modules in training mode that must not be, or a
+                step that is not finite, which is not taken.
         """
         _check_modes(self.model)
         self.damping.start_step(self._step)
@@ -131,7 +127,10 @@ class NaturalGradient(torch.optim.Optimizer):
             predicted -= curvature.quadratic(delta.view(curvature.shape)) / 2
         own.release()
         linear.release()
+        if not delta.isfinite().all():
+            raise Diverged("the step is not finite: look at inputs, targets and lr")
         self._move(delta)
+        torch.clear_autocast_cache()  # of the weights before the step
         if measures and loss is not None and targets is not None:
             after = self.family.loss(self.model(*own.inputs), targets).mean()
             self.damping.compare(float(loss - after), float(predicted))
@@ -155,15 +154,13 @@ class NaturalGradient(torch.optim.Optimizer):
 
     def _delta(self, curvature: ModelCurvature | UnitFisher, gradient: Tensor) -> Tensor:
         """The step (1, d)."""
-        alpha = self.damping.alpha
-        self.solver.factor(curvature, alpha)
-        found = self.solver.solve(gradient.view(curvature.shape)) * (1 + alpha)
+        self.solver.factor(curvature, self.damping.alpha)
+        found = self.solver.solve(gradient.view(curvature.shape)) * (1 + self.damping.alpha)
         direction = found.view_as(gradient)
         if self.kl is not None:
-            length = curvature.quadratic(found)
-            direction *= (2 * self.kl / length.clamp_min(torch.finfo(length.dtype).tiny)).sqrt()
+            direction *= (2 * self.kl) ** 0.5 / curvature.quadratic(found).sqrt().clamp_min(1e-19)
         groups = self.param_groups
-        sizes = [sum(each.numel() for each in group["params"]) for group in groups]
+        sizes = [sum(p.numel() for p in each["params"] if p.requires_grad) for each in groups]
         parts = zip(direction.split(sizes, dim=1), groups, strict=True)
         return torch.cat([part * -group["lr"] for part, group in parts], dim=1)
 
@@ -196,7 +193,7 @@ class NaturalGradient(torch.optim.Optimizer):
         if "natural" not in state_dict:
             raise UserError("this state is of another optimizer than NaturalGradient")
         super().load_state_dict(state_dict)
-        own = state_dict["natural"]
+        own = move(state_dict["natural"], self.damping.alpha)
         self._step = own["step"]
         self.damping.load_state_dict(own["damping"])
         self.solver.load_state_dict(own["solver"])

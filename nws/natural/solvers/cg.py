@@ -119,4 +119,4 @@ class UntilResidual:
     def __call__(self, progress: Progress) -> bool:
         length = self.length(progress.residual)
         self.worst = float(torch.where(length <= self.target, 0.0, length / self.target).max())
-        return self.worst == 0 or progress.iteration >= self.limit
+        return not self.worst > 0 or progress.iteration >= self.limit

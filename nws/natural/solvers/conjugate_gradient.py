@@ -67,8 +67,8 @@ class ConjugateGradient(IterativeSolver):
         """About (C_j + alpha I)^{-1} g_j; on the CPU `UserError` for an alpha below the dtype."""
         system, damping = self._reduced, self._damping
         if system is None:
-            operators = self._operator, self._operator.rounded()
-            first, later = (partial(damped, each, damping) for each in operators)
+            quick = self._operator if self.tolerance else self._operator.rounded()
+            first, later = (partial(damped, each, damping) for each in (self._operator, quick))
             stop = self._rule(gradient, lambda x: (x * gradient).sum(), lambda r: r.norm(dim=1))
             solution, used = cg(first, gradient, self.precondition, stop, later)
         else:
@@ -114,6 +114,6 @@ class ConjugateGradient(IterativeSolver):
         return state | {f"{PREFIX}{key}": value for key, value in own.items()}
 
     def load_state_dict(self, state: State) -> None:
-        self._age, self._count = int(state["age"]), int(state["count"])
+        self._age, self._count = int(state.get("age", 0)), int(state.get("count", 0))
         own = {k.removeprefix(PREFIX): v for k, v in state.items() if k.startswith(PREFIX)}
         self.precondition.load_state_dict(own)

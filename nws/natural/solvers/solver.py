@@ -7,6 +7,7 @@ synchronisation.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -120,6 +121,15 @@ def check_rows(rows: Sequence[Rows], damping: Tensor | float, waits: bool = Fals
             fisher = UnitFisher(layer.inputs, layer.curvature, layer.name)
             check_system(fisher, damping, waits=waits)
     return damping
+
+
+def move(value: Any, like: Tensor) -> Any:
+    """Nested state with its floating-point tensors on the device and in the dtype of `like`."""
+    if isinstance(value, dict):
+        return {key: move(each, like) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [move(each, like) for each in value]
+    return value.to(like) if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def unfactorable(operator: CurvatureOperator, damping: Tensor, reason: str) -> Diverged:

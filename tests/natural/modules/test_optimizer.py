@@ -318,10 +318,11 @@ def test_what_does_not_fit_is_refused() -> None:
         optimizer_of(case, metric="exact")
     with pytest.raises(UserError, match="parameters of the model"):
         NaturalGradient(case.model, CategoricalLogits(), other.parameters)
-    case.parameters[0].requires_grad_(False)  # left out by default
-    assert len(NaturalGradient(case.model, CategoricalLogits()).param_groups[0]["params"]) == 3
+    frozen, before = case.parameters[0].requires_grad_(False), position(case)
+    optimizer_of(case).step(case.inputs, case.targets)
+    assert (position(case) != before).nonzero().min() >= frozen.numel()  # it alone stays
     other.inputs[0][0], before = math.nan, position(other)
-    for solver in (Woodbury(), None):
+    for solver, seen in ((Woodbury(), None), (None, None), (None, case.inputs)):
         with pytest.raises(UserError, match="not finite"):
-            optimizer_of(other, solver=solver).step(other.inputs, other.targets)
+            optimizer_of(other, solver=solver).step(other.inputs, other.targets, seen)
     assert torch.equal(position(other), before)
