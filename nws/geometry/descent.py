@@ -53,10 +53,9 @@ def descend(
 
     Examples:
         >>> square = lambda x: (x**2).sum() / 2
-        >>> descend(square, euclidean, torch.ones(1, dtype=torch.float64), rate=0.5, steps=2)
-        tensor([[1.0000],
-                [0.5000],
-                [0.2500]], dtype=torch.float64)
+        >>> from nws.geometry.metrics import euclidean
+        >>> descend(square, euclidean, torch.ones(1, dtype=torch.float64), rate=0.5, steps=2)[-1]
+        tensor([0.2500], dtype=torch.float64)
     """
     rate = number("rate", rate, above=0)
     damping = number("damping", damping, least=0)
