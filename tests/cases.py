@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from nws.learning import Rule, importance, tempered, uniform
-from nws.models import HelmholtzMachine
+from nws.learning.gradients import Term
+from nws.models import BeliefNetwork, HelmholtzMachine
 from nws.models.units import NAMED
 from nws.natural import UnitFisher
 
@@ -62,6 +63,12 @@ def row_weights(rows: int, seed: int = 5) -> Tensor:
     """Random w_k (n,) that sum to 1."""
     weights = torch.rand(rows, generator=seeded(seed), dtype=torch.float64)
     return weights / weights.sum()
+
+
+def by_autograd(network: BeliefNetwork, terms: list[Term]) -> list[Tensor]:
+    """The gradient of -sum_k w_k log p(rows_k), through `BeliefNetwork.log_prob`."""
+    objective = sum(weights @ network.log_prob(trace.state_blocks) for trace, weights in terms)
+    return list(torch.autograd.grad(-objective, list(network.parameters())))
 
 
 def apart(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:

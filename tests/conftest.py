@@ -219,9 +219,8 @@ def checkpoint(run: Path, name: str = "last.pt") -> dict[str, Any]:
     """
     state = torch.load(run / "checkpoints" / name, map_location="cpu", weights_only=True)
     lines = state["configuration"].splitlines()
-    state["configuration"] = "\n".join(
-        each for each in lines if not each.startswith(("resume:", "  root:"))
-    )
+    kept = [each for each in lines if not each.startswith(("resume:", "  root:"))]
+    state["configuration"] = "\n".join(kept)
     return {key: value for key, value in state.items() if key not in ("seconds", "rows")}
 
 

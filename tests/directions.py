@@ -40,12 +40,8 @@ def natural_metrics(
     make: Callable[[], Any] | None = None, **options: Any,
 ) -> list[NaturalMetric]:  # fmt: skip
     """A metric for each network: of a kind, or one that `make` makes."""
-    return [
-        NaturalMetric(
-            network, (make or ALL[kind])(), Damping(alpha, schedule), RowOptions(**options)
-        )
-        for network in machine.networks
-    ]
+    new, rows = make or ALL[kind], RowOptions(**options)
+    return [NaturalMetric(net, new(), Damping(alpha, schedule), rows) for net in machine.networks]
 
 
 def learner(case: Case, machine: HelmholtzMachine, rule: str = "rws", **options: Any) -> WakeSleep:
@@ -60,9 +56,7 @@ def directions(machine: HelmholtzMachine) -> list[Tensor]:
 
 def joined(network: BeliefNetwork) -> list[Tensor]:
     """`.grad` of each layer as one matrix (m, d)."""
-    return [
-        torch.cat([layer.weight.grad, layer.bias.grad[:, None]], dim=1) for layer in network.layers
-    ]
+    return [torch.cat([each.weight.grad, each.bias.grad[:, None]], 1) for each in network.layers]
 
 
 def relative_error(actual: Tensor, expected: Tensor) -> float:

@@ -201,10 +201,8 @@ def p_tilde_gradients(machine: HelmholtzMachine, samples: int, wake: Bits) -> tu
     p, q = generator(machine), recognition(machine)
     thetas = [network.theta.clone().requires_grad_() for network in (p, q)]
     log_roots = (p.log_prob(wake, thetas[0]) + q.log_prob(wake, thetas[1])) / 2 - q.log_prob(wake)
-    p_part, q_part = torch.autograd.grad(
-        2 * log_roots.view(-1, samples).exp().mean(1).log().mean(), thetas
-    )
-    return p_part, q_part
+    estimate = 2 * log_roots.view(-1, samples).exp().mean(1).log().mean()
+    return torch.autograd.grad(estimate, thetas)
 
 
 def rule_gradients(
@@ -224,7 +222,5 @@ def rule_gradients(
     p_wake = p.gradient(wake, of_p.flatten() / len(of_p))
     q_wake = q.gradient(wake, centred.flatten() / len(of_q))
     q_dream = q.gradient(dream, uniform)
-    return (
-        -rule.generator_wake * p_wake,
-        -rule.recognition_wake * q_wake - rule.recognition_dream * q_dream,
-    )
+    q_ascent = rule.recognition_wake * q_wake + rule.recognition_dream * q_dream
+    return -rule.generator_wake * p_wake, -q_ascent

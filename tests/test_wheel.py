@@ -18,9 +18,8 @@ from nws.experiment.invocation import PROGRAMS, SCRIPTS, command_line
 def call(*command: object, folder: Path) -> str:
     """The output of a command that succeeds, in a folder of its own, without this repository."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(
-        [*map(str, command)], cwd=folder, env=environment, capture_output=True, text=True
-    )
+    line = [*map(str, command)]
+    done = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

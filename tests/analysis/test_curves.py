@@ -49,9 +49,8 @@ def test_by_epochs_at_the_rows_that_all_runs_have(make: Make) -> None:
     alone = curve([first], "epoch", LL)
     assert alone["mean"].tolist() == [-8, -6, -5] and not alone["deviation"].any()
     between = read_run(make("c", [(0.5, 1, -8), (2.5, 2, -4)]))  # no epoch is the same
-    assert curve([between, first], "epoch", LL)["mean"].tolist() == pytest.approx(
-        [-7.5, -5.5, -4.75]
-    )
+    means = curve([between, first], "epoch", LL)["mean"].tolist()
+    assert means == pytest.approx([-7.5, -5.5, -4.75])
 
 
 def test_by_seconds_over_the_span_that_all_runs_share(make: Make) -> None:

@@ -109,6 +109,9 @@ def test_figures_that_stand_there_are_not_computed_again(
     assert computed() == 0
     assert computed("--seed", "1") == 36 and computed(*NO_STAR, "--checkpoint", "last") == 6
     assert computed(*NO_STAR, "--split", "valid", "--data-points", "3") == 2
+    loaded = load_run(run, device="cpu")
+    images = evaluation.fingerprint(loaded.machine, loaded.data.valid.first(3))
+    assert rows(run)[3]["fingerprint"] == images
     requests = [(row["seed"], row["checkpoint"], row["data_points"]) for row in rows(run)]
     assert requests == [(0, "best", 12), (1, "best", 12), (0, "last", 12), (0, "best", 3)]
     # another checkpoint of the same name: computed again, in place of the old figure

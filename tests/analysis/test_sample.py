@@ -11,6 +11,7 @@ from PIL import Image
 
 from nws.analysis.drawing import read_image
 from nws.data import load_dataset, load_digits
+from nws.experiment.loading import load_run
 
 SAMPLE = "scripts/sample.py"
 
@@ -58,6 +59,10 @@ def test_reconstructions_stand_below_their_originals(command: Command, trained: 
     outcome = command(SAMPLE, str(trained / "rws"), "reconstruct", "--count", "4", "--columns", "2")
     grid = cells(drawn(outcome, "reconstruct_count_4_seed_0.png"))
     assert grid.shape[:2] == (4, 2)  # two images above their reconstructions, twice
+    valid = command(SAMPLE, str(trained / "rws"), "reconstruct", "--split", "valid")
+    shown = cells(drawn(valid, "reconstruct_split_valid_seed_0.png"))[::2].reshape(-1, 6)
+    images = load_run(trained / "rws", device="cpu").data.valid.batch()
+    assert (shown[: len(images)] == 255 * images.numpy()).all()
     for row in (0, 2):
         assert {*grid[row].ravel()} <= {0, 255} and len({*grid[row + 1].ravel()}) > 2
 
@@ -81,11 +86,12 @@ def test_inpainting_leaves_the_rest_of_the_image_alone(
 
 def test_denoising(command: Command, trained: Path) -> None:
     """Noise turns pixels; what is restored is the mean of p given the noisy image."""
-    options = ("--count", "3", "--noise", "0.3", "--samples", "200")
+    options = ("--count", "12", "--columns", "12", "--noise", "0.3", "--samples", "200")
     outcome = command(SAMPLE, str(trained / "rws"), "denoise", *options)
-    path = drawn(outcome, "denoise_count_3_noise_0.3_samples_200_seed_0.png")
+    path = drawn(outcome, "denoise_count_12_noise_0.3_samples_200_seed_0.png")
     original, noisy, restored = cells(path)
-    assert 0 < (original != noisy).mean() < 0.7 and {*noisy.ravel()} <= {0, 255}
+    error = (0.3 * 0.7 / original.size) ** 0.5
+    assert abs((original != noisy).mean() - 0.3) < 3 * error and {*noisy.ravel()} <= {0, 255}
     assert len({*restored.ravel()}) > 2 and "30% of the pixels turned" in outcome.out
 
 

@@ -5,24 +5,13 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import data_files
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from conftest import idx
-from data_files import (
-    FOLDS,
-    GREY,
-    PARTS,
-    REAL,
-    TEST_FILE,
-    TRAIN_FILE,
-    faces,
-    marked,
-    write_mnist,
-    write_picture,
-    write_tfd,
-)
+from data_files import GREY, PARTS, REAL, faces, marked, write_mnist, write_picture, write_tfd
 from PIL import Image
 
 import nws.data as nd
@@ -85,7 +74,8 @@ def test_mnist_without_writing(tmp_path: Path, packed: bool) -> None:
     assert data.labels is not None and [*data.labels] == ["train", "valid", "test"]
     for part, labels in data.labels.items():
         assert torch.equal(labels, getattr(data, part).bytes[:, 0].long() % 10)
-    (raw / TEST_FILE).write_bytes(idx(marked(7, 240, 250)))  # unpacked files are read first
+    unpacked = raw / data_files.TEST_FILE  # which is read first
+    unpacked.write_bytes(idx(marked(7, 240, 250)))
     assert load(nd.load_mnist, root=tmp_path).test.bytes.min() >= 240
 
 
@@ -100,7 +90,8 @@ def test_first_use_downloads_into_root(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("kind", ["MNIST", "FashionMNIST"])
 def test_the_real_files(kind: str) -> None:
-    files = [REAL / kind / "raw" / f"{name}.gz" for name in (TRAIN_FILE, TEST_FILE)]
+    names = (data_files.TRAIN_FILE, data_files.TEST_FILE)
+    files = [REAL / kind / "raw" / f"{name}.gz" for name in names]
     if not all(file.is_file() for file in files):
         pytest.skip(f"NWS_DATA_ROOT names no folder with packed files of {kind}")
     data = load({"MNIST": nd.load_mnist, "FashionMNIST": nd.load_fashion_mnist}[kind], root=REAL)
@@ -247,7 +238,7 @@ def test_tfd_may_be_dealt_out_anew(tmp_path: Path) -> None:
 
 def test_tfd_is_read_pixel_by_pixel(tmp_path: Path) -> None:
     """Rows stay rows, also where the images are reduced."""
-    write_tfd(tmp_path, folds=FOLDS.astype(np.float64))  # may be MATLAB's doubles
+    write_tfd(tmp_path, folds=data_files.FOLDS.astype(np.float64))  # may be MATLAB's doubles
     write_tfd(tmp_path, 96)
     for size in (48, 96):
         data = load(nd.load_tfd, root=tmp_path, size=size, split="both")

@@ -48,9 +48,7 @@ class Case:
 
 RWS = Rule("rws", 3)
 BIHM = Rule("bihm", 3, partial(tempered, exponent=0.5), 1.0, 1.0, 0.0)
-LATERAL = {
-    "generator": {"lateral": "all"}, "recognition": {"lateral": "hidden"}, "skip": True
-}  # fmt: skip
+LATERAL = {"generator": {"lateral": "all"}, "recognition": {"lateral": "hidden"}, "skip": True}
 LONG: dict[str, Any] = {"steps": 25, "dtype": torch.float32}
 
 
@@ -59,14 +57,13 @@ def fisher(solver: Callable[..., Any], memory: int = 1, **options: Any) -> Make:
 
 
 kronecker = partial(Kronecker, rank=3, refresh_every=4)
+eigenbasis = partial(Adaptive, 3, 4, measured=0.5)
 adaptive = partial(LevenbergMarquardt, every=2)
 CASES = {
     "rws": Case(RWS, **LONG),
     "nrws, exact": Case(RWS, Fisher, **LONG),
     "nrws, Kronecker": Case(RWS, kronecker, RowOptions(max_rows=8), **LONG),
-    "nrws, eigenbasis": Case(
-        RWS, partial(Adaptive, 3, 4, measured=0.5), RowOptions(max_rows=8), **LONG
-    ),
+    "nrws, eigenbasis": Case(RWS, eigenbasis, RowOptions(max_rows=8), **LONG),
     "vimco": Case(Rule("vimco", 3, vimco)),
     # so small that some processes have no data point
     "in parts, adaptive": Case(RWS, Fisher, damping=adaptive, parts=True),

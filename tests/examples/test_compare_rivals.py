@@ -95,9 +95,8 @@ def test_a_refused_sweep_is_not_one_that_diverged(
     monkeypatch.setattr(rivals, "subprocess", SimpleNamespace(run=lambda *given, **_: done))
     write_run(tmp_path / "sweep", "0", [(0, 0, -9.0), (1, 1, -8.0)])
     state = tmp_path / "sweep" / "0" / "provenance.json"
-    compared = rivals.Comparison(
-        tmp_path, rivals.SETTINGS["digits"], rivals.METHODS["RWS, Adam"], []
-    )
+    what = rivals.SETTINGS["digits"], rivals.METHODS["RWS, Adam"]
+    compared = rivals.Comparison(tmp_path, *what, [])
     for name, done.returncode in (("finished", 0), ("diverged", 1)):
         state.write_text(json.dumps({"state": name}))
         assert [run.state for run in compared.train("sweep", "", 1)] == [name]

@@ -92,9 +92,8 @@ def test_the_relaxation_is_the_mean_over_the_four_states() -> None:
 @pytest.mark.parametrize("name", gaussian_relaxation.POLYNOMIALS)
 def test_the_mean_of_a_polynomial_is_its_integral(name: str) -> None:
     nodes, weights = np.polynomial.hermite_e.hermegauss(8)
-    values = np.polynomial.polynomial.polyval(
-        0.4 + 1.3 * nodes, gaussian_relaxation.POLYNOMIALS[name]
-    )
+    coefficients = gaussian_relaxation.POLYNOMIALS[name]
+    values = np.polynomial.polynomial.polyval(0.4 + 1.3 * nodes, coefficients)
     point = torch.tensor([0.4, 1.3], dtype=torch.float64)
     found = gaussian_relaxation.mean_of(name)(gaussian_relaxation.moments(point))
     assert float(found) == pytest.approx(weights @ values / weights.sum(), rel=1e-12)

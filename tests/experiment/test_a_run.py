@@ -11,20 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import conftest
 import pytest
 import yaml
-from conftest import (
-    CONF,
-    FINISHED,
-    ROOT,
-    SMALL,
-    TWO_STEPS,
-    Command,
-    assert_same_run,
-    checkpoint,
-    metrics,
-    names,
-)
+from conftest import CONF, FINISHED, ROOT, SMALL, TWO_STEPS, Command, checkpoint, metrics, names
 from PIL import Image
 
 from nws.experiment import provenance
@@ -100,7 +90,7 @@ def test_a_bar_below_lines_on_a_terminal(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_the_seed_fixes_a_run_and_overrides_change_it(train: Command, finished: Path) -> None:
-    assert_same_run(finished, train("hydra.run.dir=again", *FINISHED).run)
+    conftest.assert_same_run(finished, train("hydra.run.dir=again", *FINISHED).run)
     assert metrics(finished) != metrics(train("seed=1", *FINISHED).run)
     odd = train(
         "data.name=2026", "optimizer=momentum", "+optimizer.weight_decay=0.5", "~optimizer.fused",

@@ -16,11 +16,14 @@ import torch
 import wandb
 from conftest import FINISHED, Command, Interrupt, assert_same_run, checkpoint, flatten, metrics
 
+from nws.analysis.evaluation import fingerprint, read_rows
+from nws.analysis.runs import read_run
 from nws.errors import Diverged
 from nws.experiment.callbacks import Average
 from nws.experiment.loading import load_run
 from nws.experiment.provenance import read_provenance
 from nws.learning import WakeSleep
+from nws.learning.step import STATISTICS
 from nws.models import HelmholtzMachine
 from nws.models.likelihood import log_likelihood
 
@@ -119,6 +122,8 @@ def test_a_job_far_below_the_others_of_its_sweep_is_pruned(train: Command) -> No
     sweep = ("-m", "optimizer.lr=0.1,0.2,1e-6", "callbacks.pruning.runs=2", "trainer.epochs=6")
     outcome = train(*sweep, "callbacks.pruning.evaluations=3", "hydra.sweep.dir=sweep")
     (line,) = [each for each in outcome.warnings if "below the median of 2 other runs" in each]
+    bests = [max(float(row[LL]) for row in metrics(Path(f"sweep/{job}"))[:3]) for job in (0, 1)]
+    assert f"at epoch 3, {np.mean(bests):.3f};" in line
     assert outcome.code == 0 and "epoch 3" in line
     assert [len(metrics(Path(f"sweep/{job}"))) for job in range(3)] == [6, 6, 3]
     assert train("resume=sweep/2", "callbacks.pruning.evaluations=null").code == 0
@@ -155,7 +160,9 @@ def test_an_average_is_a_weighted_mean_of_all_it_saw(steps: int, options: dict[s
         assert (seen[-1] - expected).abs().max() > 1e3 * ROUNDING
 
 
-def test_an_average_leaves_training_alone_and_is_evaluated(train: Command, finished: Path) -> None:
+def test_an_average_leaves_training_alone_and_is_evaluated(
+    train: Command, command: Command, finished: Path
+) -> None:
     plain = train("hydra.run.dir=plain", *FINISHED, "average=none").run
     states = [checkpoint(run) for run in (plain, finished)]
     for state in states:
@@ -169,11 +176,34 @@ def test_an_average_leaves_training_alone_and_is_evaluated(train: Command, finis
     found = log_likelihood(loaded.machine, loaded.data.valid.first(20), 5, rng)
     assert float(own[-1][0]) == found.mean != float(rows[-1][LL])
     assert float(own[-1][1]) == found.standard_error
+    few = ("--weights", "average", "--checkpoint", "last", "--samples", "2")
+    assert command("scripts/evaluate.py", str(finished), *few).code == 0
+    expected = fingerprint(loaded.machine, loaded.data.test.batch())
+    assert [row["fingerprint"] for row in read_rows(finished)] == [expected]
     tail = train("average=tail", "average.start=0.75", "hydra.run.dir=tail").run  # of 12 steps
     assert [row["average/log_likelihood"] != "" for row in metrics(tail)] == [False, True]
     assert checkpoint(tail)["callbacks"]["average"]["count"] == 3
     train("resume=tail", "trainer.epochs=3")  # the tail of 18 steps starts after 13.5
     assert checkpoint(tail)["callbacks"]["average"]["count"] == 5
+
+
+def test_rows_have_the_means_of_the_steps_since_the_last(
+    train: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, original = [], WakeSleep.step
+
+    def step(self: WakeSleep, *batches: Any) -> Any:
+        seen.append((result := original(self, *batches)).statistics.tolist())
+        return result
+
+    monkeypatch.setattr(WakeSleep, "step", step)
+    clock = SimpleNamespace(perf_counter=lambda: len(seen))  # a step takes a second, the rest none
+    monkeypatch.setattr("nws.experiment.trainer.time", clock)
+    run = train().run
+    for row, part in zip(metrics(run), (seen[:6], seen[6:12]), strict=True):
+        found = [float(row[f"train/{name}"]) for name in STATISTICS]
+        assert found == pytest.approx(np.mean(part, 0), rel=ROUNDING)
+    assert read_run(run).metrics["seconds"].tolist() == [0, 6, 12]
 
 
 def test_noise_and_images_leave_training_alone(train: Command, finished: Path) -> None:

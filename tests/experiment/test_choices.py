@@ -10,6 +10,7 @@ from conftest import CONF, Command, checkpoint, composed, flatten, metrics, name
 from hydra.utils import instantiate
 
 from nws.experiment.hardware import product_type
+from nws.learning import NaturalMetric
 
 ROUNDING = 1e-6  # of w + step in float32, where w is a visible bias of up to 5
 SHORT = ("algorithm=nrws", "metric=fisher", "scheduler=constant", "trainer.epochs=0.5")
@@ -81,6 +82,20 @@ def test_each_network_has_its_own_rate(train: Command, optimizer: str) -> None:
             )  # fmt: skip
 
 
+def test_a_trust_region_knows_the_rate_of_its_network(
+    train: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, original = {}, NaturalMetric.precondition
+
+    def precondition(self: NaturalMetric, *given: Any) -> None:
+        seen[self.network.upward] = float(self.learning_rate)
+        original(self, *given)
+
+    monkeypatch.setattr(NaturalMetric, "precondition", precondition)
+    train(*SHORT, "metric.max_kl=1", *APART)
+    assert seen == {False: pytest.approx(0.02), True: pytest.approx(0.05)}
+
+
 # What each scheduler makes of the rate by steps 6 and 12 of 12. A warm-up of 20 steps has come to
 # (step + 1) / 21, and wsd falls over the last fifth of the run.
 FACTORS = {
@@ -97,13 +112,16 @@ def test_schedules_scale_both_rates(train: Command, scheduler: str) -> None:
         assert [float(row[column]) for row in rows] == pytest.approx(expected, abs=1e-12)
 
 
-def test_the_rate_falls_on_a_plateau_and_on_the_way_down() -> None:
+def test_the_rate_falls_on_a_plateau_and_on_the_way_down(train: Command) -> None:
     for slope in (0.0, -0.01):
         rate = torch.optim.SGD([torch.zeros(1)], lr=1.0)
         plateau = instantiate(composed("scheduler=plateau").scheduler, optimizer=rate)
         for place in range(8):
             plateau.step(-232 + slope * place)
         assert rate.param_groups[0]["lr"] == 0.5
+    rows = metrics(train("scheduler=plateau", "scheduler.patience=0", "trainer.epochs=4").run)
+    values = [float(row["valid/log_likelihood"]) for row in rows]
+    assert values == sorted(values) and len({row["learning_rate"] for row in rows}) == 1
 
 
 def test_rates_may_part_and_join_again(train: Command) -> None:

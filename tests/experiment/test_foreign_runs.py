@@ -186,13 +186,13 @@ def test_an_odd_config_is_one_line_in_no_time(finished: Path, command: Command, 
 @pytest.mark.parametrize("name", ["metrics.csv", "provenance.json", "checkpoints/best.pt"])
 def test_a_pipe_as_a_file_hangs_nothing(finished: Path, command: Command, name: str) -> None:
     def hang(*_: object) -> None:
-        raise AssertionError("it hangs")
+        pytest.fail("it hangs")  # which no program catches
 
     signal.signal(signal.SIGALRM, hang)
     signal.alarm(200)
     fifo(finished / name)
     plot, table = ("scripts/plot_curves.py", "run", "--out", "x.png"), ("scripts/runs.py", ".")
-    for arguments in (*PROGRAMS[:2], plot, table):
+    for arguments in (PROGRAMS[1], plot, table, PROGRAMS[0]):  # the last one may put it right
         assert command(*arguments).code in (0, 1)
     signal.alarm(0)
 

@@ -24,9 +24,8 @@ SETTINGS: dict[tuple[str, ...], tuple[float, float, float | None, int | None]] =
     ("fashion_mnist", "trainer.batch_size=512"): (1.4, 0.2, 10, 3),
     ("fashion_mnist", EXACT, "trainer.batch_size=512"): (1.4, 0.2, 10, None),
     ("fashion_mnist_exact", "trainer.batch_size=512"): (1.4, 0.2, 10, None),
-    ("fashion_mnist", "optimizer.lr=0.02", "damping.value=0.3", "metric.max_kl=2"): (
-        0.02, 0.3, 2, 3,
-    ),
+    ("fashion_mnist", "optimizer.lr=0.02", "damping.value=0.3", "metric.max_kl=2"):
+        (0.02, 0.3, 2, 3),
     ("fashion_mnist", "natural_metric=adaptive", "trainer.batch_size=128"): (0.09, 0.2, None, 3),
     ("benchmark/sbn",): (0.2, 0.1, 10, 3),
     ("published/mnist",): (0.002, 0.2, None, None),

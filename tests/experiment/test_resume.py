@@ -4,21 +4,10 @@ import os
 import signal
 from pathlib import Path
 
+import conftest
 import pytest
 import yaml
-from conftest import (
-    FINISHED,
-    ROOT,
-    SMALL,
-    Command,
-    Interrupt,
-    assert_same_run,
-    checkpoint,
-    complete,
-    flatten,
-    metrics,
-    snapshot,
-)
+from conftest import FINISHED, Command, Interrupt, assert_same_run, checkpoint, metrics, snapshot
 from filelock import FileLock
 
 from nws.experiment.provenance import read_provenance
@@ -73,7 +62,8 @@ def test_a_resumed_run_ends_as_one_never_stopped(
     interrupt(losses, signal.SIGTERM)
     stopped = train("hydra.run.dir=stopped", *words)
     assert stopped.code == 128 + signal.SIGTERM, stopped.err
-    assert f"stopped by signal 15; go on with\n  python {ROOT / 'train.py'} resume=" in stopped.out
+    again = f"go on with\n  python {conftest.ROOT / 'train.py'} resume="
+    assert f"stopped by signal 15; {again}" in stopped.out
     # Amid an epoch, and the control: not at the end.
     assert checkpoint(stopped.run)["step"] in (7, 8, 9) and len(metrics(stopped.run)) == 1
     resumed = train("resume=stopped")
@@ -91,7 +81,8 @@ def test_a_run_on_faces_goes_on(train: Command, interrupt: Interrupt, data_root:
     assert train("resume=stopped").code == 0
     assert_same_run(whole, Path("stopped"))
     other = train("hydra.run.dir=other", *options, "metric.batch=same").run  # the control
-    assert flatten(checkpoint(other)["machine"]) != flatten(checkpoint(whole)["machine"])
+    ends = [conftest.flatten(checkpoint(run)["machine"]) for run in (other, whole)]
+    assert ends[0] != ends[1]
 
 
 def test_the_end_of_a_run_that_broke(train: Command, interrupt: Interrupt, finished: Path) -> None:
@@ -206,18 +197,17 @@ def test_a_refused_resume_changes_nothing(command: Command, finished: Path, tmp_
 
 
 def test_of_two_starts_in_a_directory_one_is_refused(
-    command: Command, finished: Path, tmp_path: Path
+    train: Command, finished: Path, tmp_path: Path
 ) -> None:
     lock = finished / ".lock"
     with FileLock(lock):
         lock.write_text("process 7 on a host")
         before = snapshot(tmp_path)
-        start = (*SMALL, *FINISHED, "hydra.run.dir=run")
-        for options in (start, ("resume=run", "trainer.epochs=3")):
-            message = command("train.py", *options).message()
+        for options in ((*FINISHED, "hydra.run.dir=run"), ("resume=run", "trainer.epochs=3")):
+            message = train(*options).message()
             assert "run is being trained by process 7 on a host; nothing was changed" in message
             assert snapshot(tmp_path) == before
-    assert command("train.py", "resume=run", "trainer.epochs=3").code == 0
+    assert train("resume=run", "trainer.epochs=3").code == 0
 
 
 # --- resume=auto ----------------------------------------------------------------------------------
@@ -231,7 +221,7 @@ def test_auto_finds_the_run_that_was_left(
     interrupt(8, signal.SIGTERM)
     left = train(*auto).run
     other = train(*auto, "seed=1").run  # the control: another run
-    assert complete(other) and checkpoint(left)["step"] == 8
+    assert conftest.complete(other) and checkpoint(left)["step"] == 8
     found = train("++resume=auto", *FINISHED)
     assert found.run == left and "resumed    from step 8 " in found.out
     assert_same_run(finished, left)

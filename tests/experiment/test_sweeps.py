@@ -4,19 +4,11 @@ import re
 import signal
 from pathlib import Path
 
+import conftest
 import numpy as np
 import pytest
 import yaml
-from conftest import (
-    ROOT,
-    Command,
-    Interrupt,
-    assert_same_run,
-    checkpoint,
-    complete,
-    metrics,
-    snapshot,
-)
+from conftest import Command, Interrupt, assert_same_run, checkpoint, complete, metrics, snapshot
 from slurm import put_commands
 
 from nws.experiment.provenance import read_provenance
@@ -61,7 +53,7 @@ def test_a_stopped_sweep_is_completed_by_the_same_command(
     stopped = train("-m", "seed=0,1,2")
     assert stopped.code == 128 + signal.SIGTERM and "Traceback" not in stopped.err
     (folder,) = (tmp_path / "multirun" / "digits_rws").iterdir()
-    again = f"go on with\n  python {ROOT / 'train.py'} -m "  # as this one was started
+    again = f"go on with\n  python {conftest.ROOT / 'train.py'} -m "  # as this one was started
     assert f"the sweep was stopped; {again}" in stopped.out
     assert f" seed=0,1,2 {AUTO}\n" in stopped.out and "train.py resume=" not in stopped.out
     assert complete(folder / "0") and checkpoint(folder / "1")["step"] == 8

@@ -59,9 +59,7 @@ def gaussian(size: int, pairs: list[tuple[int, int]] | None = None) -> Case:
     theta, other = whole.from_moments(moments)[:, [True] * size + kept]
 
     def statistics(x: Tensor) -> Tensor:
-        products = [
-            x[..., i] * x[..., j] for (i, j), here in zip(places, kept, strict=True) if here
-        ]
+        products = [x[..., i] * x[..., j] for i, j in itertools.compress(places, kept)]
         return torch.cat([x, torch.stack(products, dim=-1)], dim=-1)
 
     nodes = {1: interval(16, 801, 1), 2: interval(13, 161, 2)}.get(size)
@@ -90,9 +88,7 @@ CASES = {
     "Gaussian chain": gaussian(3, [(0, 1), (1, 2)]),
     "interactions": Case(
         Interactions(3, [(0,), (2,), (0, 1), (2, 1, 0)]), *points(2, 4), every(SPINS, 3),
-        lambda x: torch.stack(
-            [x[..., 0], x[..., 2], x[..., 0] * x[..., 1], x.prod(-1)], dim=-1
-        ),
+        lambda x: torch.stack([x[..., 0], x[..., 2], x[..., 0] * x[..., 1], x.prod(-1)], dim=-1),
     ),
 }  # fmt: skip
 families = pytest.mark.parametrize("case", CASES.values(), ids=CASES)

@@ -4,18 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from cases import assert_close, seeded
+from cases import assert_close, by_autograd, seeded
 from families import MIXED, small_machine
 from torch import Tensor
 
-from nws.learning.gradients import Term, write_gradients
+from nws.learning.gradients import write_gradients
 from nws.models import BeliefNetwork
-
-
-def by_autograd(network: BeliefNetwork, terms: list[Term]) -> list[Tensor]:
-    """The gradient of -sum_k w_k log p(rows_k), through `BeliefNetwork.log_prob`."""
-    objective = sum(weights @ network.log_prob(trace.state_blocks) for trace, weights in terms)
-    return list(torch.autograd.grad(-objective, list(network.parameters())))
 
 
 def assert_gradients(network: BeliefNetwork, expected: list[Tensor], bound: float = 1e-10) -> None:

@@ -60,9 +60,8 @@ ALL = {"lateral": "all"}  # x that rows share, and the states beside it, are pie
     ],
 )  # fmt: skip
 def test_gradients_are_near_those_of_float32(units: str, graph: dict[str, Any]) -> None:
-    for low, full in zip(
-        given(LOW, units, **graph), given(torch.float32, units, **graph), strict=True
-    ):
+    pair = (given(precision, units, **graph) for precision in (LOW, torch.float32))
+    for low, full in zip(*pair, strict=True):
         assert low.dtype == torch.float32
         assert float((low - full).norm()) <= NEAR * float(full.norm())
         if low.ndim == 2:  # the control: what is large is rounded

@@ -4,22 +4,11 @@ import dataclasses
 import math
 from typing import Any
 
+import cases
 import pytest
 import reference
 import torch
-from cases import (
-    CASES,
-    EACH_UNITS,
-    EXACT,
-    RULES,
-    Case,
-    apart,
-    assert_close,
-    exponent_of,
-    make_rule,
-    seeded,
-    weighting,
-)
+from cases import EXACT, Case, apart, assert_close, exponent_of, make_rule, seeded, weighting
 from directions import SEED, natural_metrics
 from directions import directions as gradients
 from torch import Tensor
@@ -29,8 +18,8 @@ from nws.learning.step import STATISTICS
 from nws.models import HelmholtzMachine
 
 SMALL = Case((3, 4, 2), 4, 3, "bipolar")
-each_case = pytest.mark.parametrize("case", CASES)
-each_units = pytest.mark.parametrize("units", EACH_UNITS)
+each_case = pytest.mark.parametrize("case", cases.CASES)
+each_units = pytest.mark.parametrize("units", cases.EACH_UNITS)
 
 
 def step(case: Case, machine: HelmholtzMachine, rule: Rule, x: Tensor) -> StepResult:
@@ -56,11 +45,8 @@ def traces_of_step(
         some = bool(rule.recognition_dream) or sizes is None
         dream = machine.dream(len(part) * dreams, rng) if some else None
         parts.append((wake, wake if dream is None else reference.bits_of(dream)))
-    wake, dream = (
-        [torch.cat(layer) for layer in zip(*each, strict=True)]
-        for each in zip(*parts, strict=True)
-    )  # fmt: skip
-    return wake, dream
+    phases = zip(*parts, strict=True)
+    return tuple([torch.cat(layer) for layer in zip(*phase, strict=True)] for phase in phases)
 
 
 def assert_step(
@@ -96,7 +82,7 @@ def assert_step(
 
 # rule, as many dreams as are asked for, intensities in place of bits
 STEPS: list[tuple[str, int | None, bool]] = [
-    *((name, None, soft) for name in RULES for soft in (False, True)),
+    *((name, None, soft) for name in cases.RULES for soft in (False, True)),
     *((name, dreams, False) for name in ("ws", "rws") for dreams in (1, 2, 7)),
 ]
 

@@ -64,3 +64,6 @@ def test_extreme_terms_of_z_neither_overflow_nor_vanish() -> None:
     sums = torch.tensor([-2e4, 1e4]).double()
     estimate = summarise_p_star(sums, 1, torch.tensor([-5e3, -1e4]).double(), 1)
     assert (estimate.mean, estimate.log_z) == (pytest.approx(-1e4 + 5e3), pytest.approx(-5e3))
+    many = summarise_p_star(torch.tensor([0.0, 0.02]).double(), 1, torch.zeros(2).double(), 101)
+    # of log p~* 0.02, of log Z 1: the error of log p* is that of both
+    assert (many.log_z_standard_error, many.standard_error) == pytest.approx((1, 1.0004**0.5))

@@ -137,10 +137,8 @@ def test_chains_and_walks_that_flip_units_need_two_values() -> None:
 
 
 def test_half_masks() -> None:
-    missing = {
-        side: half_mask((3, 4), side).view(3, 4).int().tolist()
-        for side in ("left", "right", "top", "bottom")
-    }
+    sides = ("left", "right", "top", "bottom")
+    missing = {side: half_mask((3, 4), side).view(3, 4).int().tolist() for side in sides}
     assert missing["left"] == [[1, 1, 0, 0]] * 3 and missing["right"] == [[0, 0, 1, 1]] * 3
     assert missing["top"] == [[1] * 4, [0] * 4, [0] * 4]
     assert missing["bottom"] == missing["top"][::-1]

@@ -2,19 +2,11 @@
 
 from typing import Any
 
+import cases
 import pytest
 import reference
 import torch
-from cases import (
-    CASES,
-    EACH_UNITS,
-    Case,
-    assert_close,
-    assert_frequencies,
-    encode_layers,
-    random_machine,
-    seeded,
-)
+from cases import Case, assert_close, assert_frequencies, encode_layers, random_machine, seeded
 from families import MIXED, small_machine
 from torch import Tensor
 
@@ -24,7 +16,7 @@ PUBLIC = (
     "values", "states", "generator_logits", "recognition_logits", "generator_means",
     "recognition_means",
 )  # fmt: skip
-each_case = pytest.mark.parametrize("case", CASES)
+each_case = pytest.mark.parametrize("case", cases.CASES)
 
 
 @each_case
@@ -118,7 +110,7 @@ def counts(values: Tensor) -> Tensor:
     return torch.bincount(values.long() @ powers, minlength=2 ** values.shape[1]).double()
 
 
-@pytest.mark.parametrize("units", EACH_UNITS)
+@pytest.mark.parametrize("units", cases.EACH_UNITS)
 @pytest.mark.parametrize("sizes", [(3, 3), (2, 2, 2)])
 def test_frequencies_are_the_networks_probabilities(sizes: tuple[int, ...], units: str) -> None:
     machine, rows = random_machine(sizes, units), 20_000

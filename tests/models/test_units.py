@@ -17,9 +17,7 @@ from nws.models import Bipolar, Gaussian, Poisson
 from nws.models.poisson import LARGE
 from nws.models.units import Binary, Units
 
-FAMILIES: list[Units] = [
-    Binary(), Bipolar(), Gaussian(), Poisson(), Gauss(), Pair(), Counts()
-]  # fmt: skip
+FAMILIES = [Binary(), Bipolar(), Gaussian(), Poisson(), Gauss(), Pair(), Counts()]
 LOGITS = torch.linspace(-4, 4, 33, dtype=torch.float64)
 DRAWS = 40_000
 families = pytest.mark.parametrize("units", FAMILIES, ids=lambda units: type(units).__name__)
@@ -247,20 +245,17 @@ def spoiled(base: type[Units], **methods: Callable[..., Any]) -> Units:
 
 WRONG: dict[str, Units] = {
     # a negative binomial's: its logits must be below 0
-    "log_partition must be finite for every real logit": spoiled(
-        Gauss, log_partition=lambda self, a: -(1 - a.exp()).log()
-    ),
-    "mean must be the derivative of log_partition": spoiled(
-        Gauss, log_partition=lambda self, a: a.square()
-    ),
-    "mean must write its result to out": spoiled(
-        Binary, mean=lambda self, a, out=None: torch.sigmoid(a)
-    ),
+    "log_partition must be finite for every real logit":
+        spoiled(Gauss, log_partition=lambda self, a: -(1 - a.exp()).log()),
+    "mean must be the derivative of log_partition":
+        spoiled(Gauss, log_partition=lambda self, a: a.square()),
+    "mean must write its result to out":
+        spoiled(Binary, mean=lambda self, a, out=None: torch.sigmoid(a)),
     "curvature must be the second derivative": spoiled(Binary, curvature=lambda self, mean: mean),
     "curvature must be the second deriv": spoiled(Gauss, curvature=lambda *given: torch.ones(())),
     "link must be the inverse of mean": spoiled(Binary, link=lambda self, mean: mean),
     "decode must be the inverse of encode": spoiled(Binary, encode=lambda self, values: 3 * values),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("message", "family"), WRONG.items(), ids=range(len(WRONG)))

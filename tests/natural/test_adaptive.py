@@ -106,6 +106,17 @@ def test_with_the_models_variances_alone_it_is_a_damped_inverse() -> None:
         assert_close(found[-1][number], torch.linalg.solve(dense, gradient), 1e3 * EXACT)
 
 
+def test_the_basis_is_of_a_running_mean_in_steps() -> None:
+    _, bases = directions(Adaptive(12, 3, memory=10))
+    for number in (0, 1):
+        seen = [rows_of(LAYERS[number], step) for step in range(0, STEPS, 3)]
+        moments = [torch.einsum("k,ki,kj->ij", x.weights, x.inputs, x.inputs) for x in seen]
+        parts = [0.9**6, 0.9**3, 1]  # a beta of 0.9 a step, three steps apart
+        mean = sum(part * moment for part, moment in zip(parts, moments, strict=True)) / sum(parts)
+        q, values = bases[-1][number].vectors, bases[-1][number].values
+        assert_close(q @ values.diag() @ q.T, mean, 1e3 * EXACT)
+
+
 def test_in_place_it_is_the_direction_times_the_scale() -> None:
     """With a trust region it leaves gradients to a step, which knows the exact length."""
     metrics, scale = [Adaptive(2), Adaptive(2)], torch.tensor(1.5, dtype=torch.float64)

@@ -14,21 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse.linalg
+import solving
 import torch
 from cases import EXACT, FEW_ROWS, REALISTIC, SolverCase, assert_close, seeded
-from solving import (
-    NEVER,
-    Textbook,
-    apply,
-    damped_blocks,
-    dense,
-    factored,
-    mean_row,
-    pcg,
-    residual,
-    shared_inverses,
-    solve_dense,
-)
+from solving import NEVER, Textbook, apply, damped_blocks, dense, factored, mean_row, pcg, residual
 from torch import Tensor
 
 from nws.natural.operators import FEW
@@ -138,7 +127,7 @@ def test_products_after_the_first_may_be_rounded() -> None:
     """What many iterations leave is rounding, most of it by the first product: the control."""
     fisher, damping = replace(REALISTIC.fisher(), low=torch.bfloat16), REALISTIC.damping
     exact, rounded = (partial(damped, each, damping) for each in (fisher, fisher.rounded()))
-    expected = solve_dense(dense(fisher), float(damping), gradient := REALISTIC.gradient())
+    expected = solving.solve_dense(dense(fisher), float(damping), gradient := REALISTIC.gradient())
     (inverse := SharedPreconditioner()).update(fisher, damping)
     found = [
         cg(*each[:1], gradient, inverse, Iterations(20), *each[1:])[0] - expected
@@ -157,11 +146,9 @@ def test_until_accurate_sums_what_is_left_and_not_the_gains() -> None:
     The slow unit gains almost nothing per iteration, and nearly all of its error is left.
     """
     gains = torch.tensor([[[1e2], [1.0]], [[1e-8], [0.9]]], dtype=torch.float64)
-    none = torch.zeros(2, 1, dtype=torch.float64)
+    none, one = torch.zeros_like(gains[0]), torch.ones_like(gains[0])
     rule = UntilAccurate(0.1, lambda x: torch.tensor(80.0), 9)
-    first, second = (
-        Progress(i, none, none, gain, torch.ones_like(gain)) for i, gain in enumerate(gains, 1)
-    )
+    first, second = (Progress(i, none, none, gain, one) for i, gain in enumerate(gains, 1))
     assert not rule(first) and not rule(second)  # 0.81 is left of the second unit, above 0.8
     merged = gains.sum(1)
     assert float(merged[1] ** 2 / merged[0]) < 0.1**2 * 80, "the sums would have stopped here"
@@ -179,7 +166,7 @@ def test_a_fixed_number_takes_the_textbooks_iterations(
 ) -> None:
     solver, fisher = pcg(iterations, tolerance, rank=rank), REALISTIC.fisher()
     basis = find_basis(fisher.shared.centred(), rank)
-    inverses = shared_inverses(fisher, basis, 0.2, mean_row(fisher))
+    inverses = solving.shared_inverses(fisher, basis, 0.2, mean_row(fisher))
     textbook = Textbook(damped_blocks(REALISTIC), inverses, REALISTIC.gradient(), iterations)
     solution = factored(solver, REALISTIC).solve(REALISTIC.gradient())
     assert_close(solution, textbook.iterates[-1], EXACT)

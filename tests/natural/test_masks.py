@@ -43,11 +43,7 @@ def direction(metric: Metric, rows: Rows, gradient: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(
     "solver",
-    [
-        Cholesky,
-        lambda: ConjugateGradient(tolerance=1e-12),
-        lambda: MinRes(tolerance=1e-12, iterations=200),
-    ],
+    [Cholesky, lambda: ConjugateGradient(tolerance=1e-12), lambda: MinRes(200, 1e-12)],
     ids=["cholesky", "pcg", "minres"],
 )
 def test_exact_directions_are_those_of_dense_blocks(solver: Callable[[], Any]) -> None:

@@ -10,20 +10,10 @@ from functools import partial
 from typing import Any
 
 import pytest
+import solving
 import torch
 from cases import EXACT, FEW_ROWS, REALISTIC, SOLVER_CASES, SolverCase, assert_close, seeded
-from solving import (
-    ROUNDING,
-    apply,
-    basis_matrix,
-    condition,
-    covariance_of,
-    dense,
-    error,
-    pcg,
-    shared_blocks,
-    solve_dense,
-)
+from solving import ROUNDING, apply, basis_matrix, covariance_of, dense, error, pcg, solve_dense
 from torch import Tensor
 
 from nws.errors import UserError
@@ -105,7 +95,7 @@ def mean_blocks(past: Past) -> Tensor:
 
 def blocks_with(newest: Rows, covariance: Tensor) -> Tensor:
     """s_j (c c^T + covariance) with c and s_j of the newest rows."""
-    return shared_blocks(newest.curvature.double().sum(0), slow_mean(newest), covariance)
+    return solving.shared_blocks(newest.curvature.double().sum(0), slow_mean(newest), covariance)
 
 
 def kronecker_blocks(past: Past, memory: int = 1, every: int = 1, newest: int = -1) -> Tensor:
@@ -184,7 +174,7 @@ def test_closed_forms_solve_what_they_say_in_every_case(case: SolverCase) -> Non
         (partial(Kronecker, rank="full"), kronecker_blocks),
     ):  # fmt: skip
         (found,) = updated(make(), [rows], case.damping).direction([gradient])
-        bound = ROUNDING * eps * float(condition(blocks([rows]), alpha).max())
+        bound = ROUNDING * eps * float(solving.condition(blocks([rows]), alpha).max())
         assert found.dtype == case.dtype
         assert error(found, solve_dense(blocks([rows]), alpha, gradient)) < bound
 

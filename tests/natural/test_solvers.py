@@ -6,24 +6,10 @@ from functools import partial
 from typing import Any
 
 import pytest
+import solving
 import torch
 from cases import EXACT, REALISTIC, SOLVER_CASES, SolverCase, tolerance
-from solving import (
-    DIRECT,
-    ROUNDING,
-    SOLVERS,
-    condition,
-    dense,
-    each_solver,
-    error,
-    errors,
-    factored,
-    pcg,
-    residual,
-    saved,
-    solve_dense,
-    tight,
-)
+from solving import DIRECT, SOLVERS, dense, each_solver, error, factored, pcg, saved, solve_dense
 
 from nws.errors import UserError
 from nws.natural import UnitFisher, natural_direction
@@ -45,9 +31,9 @@ def test_the_solution_is_the_dense_one_of_each_unit(case: SolverCase, name: str)
     solver.factor(fisher, damping)
     blocks, alpha = dense(fisher), float(damping)
     damping.fill_(1.0)  # which counts from the next factor on
-    conditions = condition(blocks, alpha)
-    left = tight(case) if name in ITERATIVE else 0
-    bound = (ROUNDING * torch.finfo(case.dtype).eps + left) * conditions
+    conditions = solving.condition(blocks, alpha)
+    left = solving.tight(case) if name in ITERATIVE else 0
+    bound = (solving.ROUNDING * torch.finfo(case.dtype).eps + left) * conditions
     if name == "minres":
         bound = bound * conditions.sqrt()
     for seed in (1, 2):
@@ -57,10 +43,10 @@ def test_the_solution_is_the_dense_one_of_each_unit(case: SolverCase, name: str)
         assert solution.shape == (case.m, case.d) and solution.dtype == case.dtype
         assert torch.equal(gradient, before)
         expected = solve_dense(blocks, alpha, gradient)
-        assert (errors(solution, expected) <= bound).all()
+        assert (solving.errors(solution, expected) <= bound).all()
         if name == "cholesky":  # the plain form of the package, too
             plain = natural_direction(fisher.inputs, fisher.curvature, gradient, alpha)
-            assert (errors(plain / (1 + alpha), expected) <= bound).all()
+            assert (solving.errors(plain / (1 + alpha), expected) <= bound).all()
 
 
 @each_solver
@@ -79,7 +65,7 @@ def test_units_without_gradient_get_no_direction_and_the_report_is_of_the_others
     report = solver.report()
     assert set(report) == ({"iterations", "residual"} if name in ITERATIVE else set())
     if report:
-        true = residual(case, solution, gradient)
+        true = solving.residual(case, solution, gradient)
         assert report["residual"] == pytest.approx(true, rel=0.1, abs=1e-14)
     assert (solver.solve(torch.zeros_like(gradient)) == 0).all()
     assert factored(solver, case, 2).report() == {}
@@ -123,9 +109,8 @@ def test_a_solver_goes_on_bit_for_bit_from_its_state(
     else:
         other.load_state_dict(saved(solver))
     for batch in range(5, 9):
-        one, two = (
-            factored(each, case, batch).solve(case.gradient(batch)) for each in (solver, other)
-        )
+        gradient = case.gradient(batch)
+        one, two = (factored(each, case, batch).solve(gradient) for each in (solver, other))
         assert torch.equal(one, two)
     torch.testing.assert_close(saved(other), saved(solver), rtol=0, atol=0)
     fresh = factored(STATES[name](), case, 8).solve(case.gradient(8))

@@ -32,10 +32,8 @@ SOLVERS = {
 
 
 def optimizer_of(case: Case, **settings: Any) -> NaturalGradient:
-    options: dict[str, Any] = {"damping": ALPHA, "solver": Woodbury()}
-    return NaturalGradient(
-        case.model, FAMILIES[case.family], case.parameters, **(options | settings)
-    )
+    options: dict[str, Any] = {"damping": ALPHA, "solver": Woodbury()} | settings
+    return NaturalGradient(case.model, FAMILIES[case.family], case.parameters, **options)
 
 
 def position(case: Case) -> Tensor:
@@ -113,9 +111,8 @@ def test_groups_have_rates_of_their_own_and_rates_and_damping_follow_schedules()
         damping=Damping(ALPHA, lambda step: 0.5**step),
     )  # fmt: skip
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
-    rates = torch.cat(
-        [torch.full((p.numel(),), 0.25 if i < 2 else 1.0) for i, p in enumerate(case.parameters)]
-    )
+    pairs = zip(case.parameters, (0.25, 0.25, 1.0, 1.0), strict=True)
+    rates = torch.cat([torch.full((each.numel(),), rate) for each, rate in pairs])
     for factor in (1.0, 0.5):
         expected = -factor * rates * solved(case, DENSE["fisher"](case), factor * ALPHA)
         assert (moved(case, optimizer) - expected).abs().max() < EXACT
