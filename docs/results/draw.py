@@ -5,6 +5,7 @@ The lists are CSV files in docs/results/trials/. Curves of runs come from `nws p
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import matplotlib
@@ -130,6 +131,16 @@ def draw_rivals() -> None:
     figure.savefig(IMAGES / "rivals.png", dpi=85)
 
 
+def draw_batch_sizes() -> None:
+    """Steps and images until two likelihoods, as `examples/batch_sizes.py` draws runs."""
+    sys.path.append(str(Path(__file__).parents[2] / "examples"))
+    from batch_sizes import draw
+
+    found = pd.read_csv(TRIALS / "batch_sizes.csv")
+    pictures = draw(found.assign(images=found.steps * found.batch))
+    (IMAGES / "batch_sizes.png").write_bytes(pictures["png"])
+
+
 def draw_published() -> None:
     """The authors' settings on faces: methods by epochs and by seconds, and the age of inverses."""
     runs = pd.read_csv(TRIALS / "published.csv")
@@ -158,4 +169,5 @@ if __name__ == "__main__":
     draw_other_data()
     draw_costs()
     draw_rivals()
+    draw_batch_sizes()
     draw_published()

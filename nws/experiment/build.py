@@ -199,9 +199,10 @@ def build_machine(config: DictConfig, data: Dataset | Sequence[int]) -> Helmholt
     if options.get("visible_bias") == "data":
         options["visible_bias"] = 0.0
         if isinstance(data, Dataset):
-            given = options.get("visible") or options.get("units", "binary")
-            made = make(given, "model.visible") if isinstance(given, dict) else given
-            units = find_units(made, "model.visible")
+            own = "visible" if options.get("visible") else "units"
+            given = options.get(own, "binary")
+            made = make(given, f"model.{own}") if isinstance(given, dict) else given
+            units = find_units(made, f"model.{own}")
             # The logits (D,) of the mean image, to which a white and a black one are added.
             white = data.train.total() / data.train.maximum
             mean = units.from_data((white + 1) / (len(data.train) + 2))

@@ -34,6 +34,7 @@ WRONG = {
     "model.visible={_target_:nws.models.Nosuch}": "model.visible._target_=nws.models.Nosuch",
     "data.binarize=sometimes": "data.binarize must be one of resample, static, threshold, none",
     "data=npz": "data.path",
+    "model.units=ternary": "model.units must be binary or bipolar, got 'ternary'",
     "metric=fisher solver=pcg solver.tolerance=2": "solver.tolerance",
     "optimizer.lr=-1": "optimizer.lr must be a number of at least 0, got -1",
     "optimizer=soap +optimizer.precondition_freq=3": "is no option of pytorch_optimizer.SOAP; did",

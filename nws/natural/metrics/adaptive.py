@@ -80,9 +80,9 @@ class Adaptive(Metric):
         D_Q Q^T + D_R (I - Q Q^T),  D = M / (sqrt(V)^a (s_j Lambda_i + alpha)^(1 - a))
 
     With a = 1 it is Adam in this basis, without eigenvectors Adam itself (Kingma & Ba 2015). With
-    a = 0 it is the Kronecker metric with momentum. docs/natural_step.md derives it. EK-FAC (George
-    et al. 2018) has n V + alpha below M. SOAP (Vyas et al. 2024) finds bases of both sides from
-    gradients. The direction cancels the factor (1 + alpha)^a of a step.
+    a = 0 it is nearly the Kronecker metric with momentum. docs/natural_step.md derives it. EK-FAC
+    (George et al. 2018) has n V + alpha below M. SOAP (Vyas et al. 2024) finds bases of both sides
+    from gradients. The direction cancels the factor (1 + alpha)^a of a step.
 
     Args:
         rank: r, at most, at least 0.
