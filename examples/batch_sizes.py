@@ -17,7 +17,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
-from nws.analysis.curves import group_runs
+from nws.analysis.curves import GRADED, group_runs, with_column
 from nws.analysis.figures import DASHES, figure_paths, render, save
 from nws.analysis.keys import value_text
 from nws.analysis.runs import LOG_LIKELIHOOD, Run, read_runs
@@ -74,11 +74,10 @@ def reach(runs: Sequence[Run], by: str, column: str, targets: Sequence[float]) -
         sizes; without those that never got there.
 
     Raises:
-        UserError: Where a run has no such column, or no run reaches any target.
+        UserError: Where less is better in the column, or no run reaches any target.
     """
-    for run in runs:
-        if column not in run.metrics:
-            raise UserError(f"{run.path} has no column {column!r}; there are {list(run.metrics)}")
+    if any(not up for word, up in GRADED.items() if word in column):
+        raise UserError(f"--column must be one of which more is better, got {column}")
     batch = "trainer.batch_size"
     tried = pd.DataFrame(
         {
@@ -129,7 +128,8 @@ def main() -> None:
     paths = figure_paths(given.output, "batch_sizes")
     if not all(map(math.isfinite, given.target)):
         raise UserError(f"--target must be a number of nats, got {given.target}")
-    found = reach(read_runs(given.runs), given.group, given.column, given.target)
+    runs = with_column(read_runs(given.runs), given.column)
+    found = reach(runs, given.group, given.column, given.target)
     shown = found[["method", "target", "batch", "steps", "images", "rate", "tried"]].assign(
         target=found["target"].map("{:g}".format),
         steps=found["steps"].map("{:.0f}".format),

@@ -23,7 +23,7 @@ import pandas as pd
 from nws.analysis.evaluation import read_rows
 from nws.analysis.runs import LOG_LIKELIHOOD, Run, read_runs
 from nws.analysis.tables import show
-from nws.errors import UserError
+from nws.errors import UserError, positive_int
 from nws.experiment.boundary import errors_for_people
 
 RATIO = 1.5  # of neighbouring rates
@@ -143,7 +143,7 @@ class Comparison:
             *options.split(), *self.more,
         )  # fmt: skip
         begun = any(folder.glob("*/metrics.csv"))
-        runs = read_runs([folder], evaluated=False) if begun else []
+        runs = read_runs([folder]) if begun else []
         states = {run.state for run in runs}
         if not runs or states - {"finished", "diverged"} or (code and "diverged" not in states):
             why = f"{self.folder / 'log'} says why, and the same command goes on"
@@ -222,7 +222,7 @@ def report(folder: Path) -> None:
         line(run, method)
         for method in METHODS
         if any((folder / place_of(method)).rglob("metrics.csv"))
-        for run in read_runs([folder / place_of(method)], evaluated=False)
+        for run in read_runs([folder / place_of(method)])
     ]
     table = pd.DataFrame(lines)
     table.to_csv(folder / "trials.csv", index=False)
@@ -247,8 +247,7 @@ def main() -> None:
     add("--workers", type=int, default=1, help="methods at a time, each on one thread (default 1)")
     add("--output", type=Path, default=Path("rivals"), metavar="DIR", help="default: rivals")
     given = parser.parse_intermixed_args()
-    if given.workers < 1:
-        raise UserError(f"--workers must be at least 1, got {given.workers}")
+    positive_int("--workers", given.workers)
     name = re.sub(r"[^\w.]+", "_", "_".join([given.what, *given.overrides]))
     folder, setting = given.output / name, SETTINGS[given.what]
     parts = [

@@ -97,11 +97,6 @@ def size() -> int:
     return distributed.get_world_size() if distributed.is_initialized() else 1
 
 
-def is_first() -> bool:
-    """Whether this is the process that writes files and speaks."""
-    return rank() == 0
-
-
 def speaks_first() -> bool:
     """Whether this process, which ends, says why: only the first that asks does."""
     try:

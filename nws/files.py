@@ -32,7 +32,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         kept = "the file that stood there is untouched" if path.exists() else "nothing was left"
         raise UserError(
             f"could not write {path} ({len(content):,} bytes): {error.strerror or error}; {kept}. "
-            "Make room or choose another folder, then go on from the last checkpoint"
+            "Make room or choose another folder"
         ) from error
     finally:  # a failure here is no second error
         with contextlib.suppress(OSError):

@@ -68,7 +68,7 @@ def commands(given: argparse.Namespace, folder: Path) -> list[list[str]]:
 def ended(sweep: Path) -> bool:
     """Whether all runs of a sweep came to an end, if only as they diverged."""
     begun = any(sweep.glob("*/metrics.csv"))
-    runs = read_runs([sweep], evaluated=False) if begun else []
+    runs = read_runs([sweep]) if begun else []
     return begun and all(run.state in ("finished", "diverged") for run in runs)
 
 

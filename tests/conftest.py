@@ -22,7 +22,7 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 # the mark cuda; fixtures of faults, and of runs that tests write themselves
 pytest_plugins = ["simulated_cuda", "faults.trial", "written"]
@@ -233,6 +233,17 @@ def resaved(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None
         torch.save(state, file)
 
     return save
+
+
+def altered(key: str, value: Any) -> Callable[[Path], None]:
+    """The configuration in a checkpoint is another one."""
+
+    def change(state: dict[str, Any]) -> None:
+        config = OmegaConf.create(state["configuration"])
+        OmegaConf.update(config, key, value, merge=False, force_add=True)
+        state["configuration"] = OmegaConf.to_yaml(config)
+
+    return resaved(change)
 
 
 def complete(run: Path) -> bool:

@@ -5,11 +5,10 @@ import math
 import matplotlib
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
 from small_worlds.drawing import as_png
 
+from nws.analysis.figures import decimal_ticks
 from nws.style import COLOURS, STYLE
 from supervised.methods import METHODS, Run
 from supervised.search import score
@@ -88,20 +87,11 @@ def _set_scales(axes: Axes, seconds: bool, errors: bool) -> None:
     """
     if seconds and axes.dataLim.xmax > 0:  # not where every run ended in its first epoch
         axes.set_xscale("log")
-        _decimal(axes.xaxis)
+        decimal_ticks(axes.xaxis)
     low, high = axes.get_ylim()
     if errors and high > 3 * low > 0:
         axes.set_yscale("log")
-        _decimal(axes.yaxis)
-
-
-def _decimal(axis: Axis) -> None:
-    """0.2, 0.5, 1 rather than powers of ten; more of them within one decade."""
-    low, high = axis.get_view_interval()
-    subs = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if high / low < 10 else (1.0, 2.0, 5.0)
-    axis.set_major_locator(LogLocator(subs=subs))
-    axis.set_major_formatter("{x:g}")
-    axis.set_minor_formatter(NullFormatter())
+        decimal_ticks(axes.yaxis)
 
 
 def _curve(axes: Axes, runs: list[Run], x: str, column: str, colour: str, label: str) -> None:

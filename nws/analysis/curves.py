@@ -74,15 +74,15 @@ def with_column(runs: Sequence[Run], column: str) -> list[Run]:
 def curve(runs: Sequence[Run], axis: str, column: str) -> Band:
     """Mean and deviation of a column over runs, by `epoch` or by `seconds`.
 
-    By epochs the points are those that all runs have. Where there are none, and by seconds, they
-    are those of any run within the span that all share; each run is interpolated linearly. Where no
-    span is shared, there are no points.
+    By epochs the points are those that all runs have. Where these are under half of each run's, and
+    by seconds, they are those of any run within the span that all share; each run is interpolated
+    linearly. Where no span is shared, there are no points.
     """
     # The last number where those of the axis repeat.
     tables = (run.metrics.groupby(run.metrics[axis].round(9)) for run in runs)
     table = pd.concat([each[column].last().dropna() for each in tables], axis=1).sort_index()
     values = table.dropna()
-    if axis == "seconds" or values.empty:
+    if axis == "seconds" or 2 * len(values) < table.count().min():
         values = table.interpolate("index", limit_area="inside").dropna()
     spread = values.std(axis=1).fillna(0.0)  # of one run there is none
     return pd.DataFrame({"mean": values.mean(axis=1), "deviation": spread})

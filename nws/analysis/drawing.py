@@ -11,12 +11,10 @@ from PIL import Image
 from torch import Tensor
 
 from nws.analysis.runs import is_bidirectional
-from nws.data.folder import grey
-from nws.data.reading import explained
+from nws.data.folder import read_grey
 from nws.errors import UserError
 from nws.experiment import pictures
 from nws.experiment.loading import LoadedRun
-from nws.files import check_file
 from nws.models import sampling
 from nws.models.gibbs import GibbsChain
 from nws.models.likelihood import TRUSTED_ESS
@@ -165,7 +163,5 @@ class Drawing:
 
 def read_image(path: Path, shape: tuple[int, int]) -> Tensor:
     """An image file as intensities (H W,) in [0, 1]: grey, and resized to (H, W)."""
-    check_file(path)
-    with explained(f"{path} cannot be read as an image", "give a PNG"), Image.open(path) as picture:
-        small = Image.fromarray(grey(picture).numpy()).resize(shape[::-1], Image.Resampling.BOX)
+    small = Image.fromarray(read_grey(path).numpy()).resize(shape[::-1], Image.Resampling.BOX)
     return torch.from_numpy(np.asarray(small) / np.float32(255)).flatten()

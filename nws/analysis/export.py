@@ -41,6 +41,6 @@ def export_run(run: LoadedRun, folder: Path) -> RunDirectory:
     text = OmegaConf.to_yaml(config)
     state = {key: run.state[key] for key in KEPT} | {"rows": [], "configuration": text}
     copy = RunDirectory(folder)
-    save_checkpoint(copy.best, state | {"machine": {k: each.cpu() for k, each in half.items()}})
+    save_checkpoint([copy.best], state | {"machine": {k: each.cpu() for k, each in half.items()}})
     write_atomically(copy.config, text.encode())
     return copy

@@ -103,7 +103,7 @@ def value_text(key: str, value: Any) -> str:
     if isinstance(value, list):
         return "-".join(map(str, value))
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:.7g}"
     ours = key.endswith("_target_") and str(value).startswith(("nws.", "torch."))
     return str(value).split(".")[-1] if ours else str(value)
 

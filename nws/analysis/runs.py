@@ -84,12 +84,11 @@ def read_run(path: str | Path, argument: str | None = None) -> Run:
     return Run(directory.path, argument or str(path), flat, metrics, provenance)
 
 
-def read_runs(folders: Iterable[str | Path], evaluated: bool = True) -> list[Run]:
-    """Read all runs at or below folders, each once.
+def read_runs(folders: Iterable[str | Path]) -> list[Run]:
+    """Read all runs at or below folders, each once; one of them at least has an evaluation.
 
     Args:
         folders: Run directories, and folders with runs below them.
-        evaluated: Only those with an evaluation.
 
     Raises:
         UserError: There is none, or a file of one cannot be read.
@@ -100,7 +99,7 @@ def read_runs(folders: Iterable[str | Path], evaluated: bool = True) -> list[Run
             found.setdefault(path, str(folder))
     runs = [read_run(path, argument) for path, argument in found.items()]
     if any(len(run.metrics) for run in runs):
-        return [run for run in runs if len(run.metrics) or not evaluated]
+        return runs
     when = "it is there after the first evaluation"
     raise UserError(f"no run at or below {', '.join(map(str, folders))} has a metrics.csv: {when}")
 

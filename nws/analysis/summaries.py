@@ -71,6 +71,8 @@ def means_table(
     numbers = pd.Series(values, dtype=float).replace([float("inf"), -float("inf")], float("nan"))
     apart = [run.state not in ("finished", "unknown") for run in runs]
     numbers[apart] = float("nan")
+    seeds = [run.config.get("seed") for run in runs]  # a run that is there twice counts once
+    numbers[table.assign(seed=seeds, number=numbers).duplicated()] = float("nan")
     groups = numbers.groupby([table[head] for head in heads] or [0] * len(runs), sort=False)
     found = groups.agg(["count", "mean", "std"]).reset_index(drop=not heads)
     found = found[found["count"] > 0]
@@ -125,7 +127,7 @@ def in_order(runs: Sequence[Run], where: str | None, sort: str | None) -> list[R
             ) from error
         if table.empty:
             raise UserError(f"none of {len(runs)} runs has {where}")
-    if sort:
+    if sort and sort != "run":  # they come in this order, 2 before 10
         column = table[find_key(sort, table)]
         column = column if pd.api.types.is_numeric_dtype(column) else column.astype(str)
         upward = column.name not in ("best", "last")
@@ -135,7 +137,7 @@ def in_order(runs: Sequence[Run], where: str | None, sort: str | None) -> list[R
 
 def with_short_names(table: pd.DataFrame) -> pd.DataFrame:
     """A table with lists as texts, and with a column for each short name of one key alone."""
-    table = table.map(lambda value: value_text("", value) if isinstance(value, list) else value)
+    table = table.map(lambda v: value_text("_target_", v) if isinstance(v, str | list) else v)
     keys, short = list(table), {}
     for name in {part for key in keys for part in key.split(".")} - {*keys}:
         with suppress(UserError):  # of a name that several keys have

@@ -117,7 +117,7 @@ def _read_silhouettes(part: str, content: bytes) -> tuple[np.ndarray, np.ndarray
 
 def _read_rows(text: bytes, width: int) -> tuple[np.ndarray, np.ndarray]:
     if b":" not in text:
-        lines = [line.rstrip().rpartition(b" ") for line in text.splitlines()]
+        lines = [line.rstrip().rpartition(b" ") for line in text.replace(b"\t", b" ").splitlines()]
         return _bits([line[0] for line in lines], width), np.array([int(x[2]) for x in lines])
     from sklearn.datasets import load_svmlight_file  # late, as that takes more than a second
 

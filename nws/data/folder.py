@@ -44,7 +44,7 @@ def load_folder(
         expected = "expected the folders train, valid and test, or none of them for a random split"
         raise UserError(f"{top}: {expected}, got {', '.join(there)}")
     parts = [_files(top / part) for part in there] or [_files(top)]
-    return _images((map(_read, files) for files in parts), size, top)
+    return _images((map(read_grey, files) for files in parts), size, top)
 
 
 def load_torchvision(
@@ -102,22 +102,25 @@ def _images(parts: Iterable[Iterable[Tensor]], size: Any, where: object) -> RawI
 
 def _files(folder: Path) -> list[Path]:
     """Return the image files at or below a folder, by name; `UserError` if there are none."""
-    found = sorted(path for path in folder.rglob("[!.]*") if path.suffix.lower() in ENDINGS)
+    paths = (path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS)
+    found = sorted(path for path in paths if "/." not in f"/{path.relative_to(folder)}")
     if not found:
         raise UserError(f"{folder}: expected images ending in {', '.join(ENDINGS)}, found none")
     return found
 
 
-def _read(file: Path) -> Tensor:
+def read_grey(file: Path) -> Tensor:
     """Return the image in a file as grey bytes (H, W)."""
     check_file(file)
     problem = explained(f"{file} cannot be read as an image", "replace it or take it away")
-    with problem, Image.open(file, formats=("PNG", "JPEG")) as picture:
+    with problem, Image.open(file, formats=("PNG", "JPEG", "BMP")) as picture:
         return grey(picture)
 
 
 def grey(picture: Image.Image) -> Tensor:
     """Return a picture as grey bytes (H, W)."""
+    if picture.has_transparency_data and np.array(picture.convert("RGBA"))[..., 3].min() < 255:
+        raise ValueError("it is transparent in places, where it is neither black nor white")
     if picture.mode.startswith("I"):  # of 16 bits
         return torch.from_numpy(np.rint(np.asarray(picture) / 257).astype(np.uint8))
     return torch.from_numpy(np.array(picture.convert("L")))

@@ -40,9 +40,11 @@ def find_files(folder: Path, names: Iterable[str]) -> list[Path]:
 
 
 def read_unpacked(file: Path) -> bytes:
-    """Return what a file holds, unpacked if it is a .gz; at most `MAX_BYTES`."""
+    """Return what a file holds, unpacked if it is a .gz."""
     with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as content:
-        return content.read(MAX_BYTES)
+        if len(found := content.read(MAX_BYTES + 1)) > MAX_BYTES:
+            raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
+        return found
 
 
 @contextlib.contextmanager

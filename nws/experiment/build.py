@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 from torch.optim import LBFGS, Muon, Optimizer, SparseAdam
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler
 
 from nws.data import Dataset, load_dataset
 from nws.errors import UserError, number, one_of, positive_int
@@ -30,7 +30,7 @@ from nws.experiment.config import (
     to_dict,
 )
 from nws.experiment.hardware import PRECISIONS, product_type
-from nws.experiment.optimizers import Scheduler, Together, parameter_groups
+from nws.experiment.optimizers import Together, parameter_groups
 from nws.files import CONF
 from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep
 from nws.models import HelmholtzMachine
@@ -56,7 +56,7 @@ MAKES: dict[str, tuple[Any, str]] = {
     "solver": (Solver, "a nws.natural.Solver"),
     "damping": (Damping, "a class of nws.natural.damping"),
     "optimizer": (Optimizer, "a torch optimizer"),
-    "scheduler": ((LRScheduler, ReduceLROnPlateau), "one of torch.optim.lr_scheduler"),
+    "scheduler": (LRScheduler, "one of torch.optim.lr_scheduler"),
 }
 OTHERS = (Callback, "a nws.experiment.callbacks.Callback")
 
@@ -105,7 +105,7 @@ class Parts(NamedTuple):
     data: Dataset
     learner: WakeSleep  # with the machine, on the device of the data
     optimizer: Optimizer  # it follows the gradients that the learner writes
-    scheduler: Scheduler  # stepped once a step; ReduceLROnPlateau once an evaluation
+    scheduler: LRScheduler  # stepped once a step; ReduceLROnPlateau once an evaluation
     callbacks: dict[str, Callback]
     total_steps: int
 
@@ -151,6 +151,10 @@ def check_options(config: DictConfig) -> Mistakes:
     mistakes.attempt(check_names, "", [str(key) for key in config], sorted(names), "train.py")
     for key in sorted(OmegaConf.missing_keys(config)):
         mistakes.texts.append(f"{key} has no value (???); give {key}=VALUE")
+    kinds = {"trainer": "a section", "callbacks": "a section", "progress": "true or false"}
+    for name, kind in kinds.items():
+        if not isinstance(config[name], bool if name == "progress" else DictConfig):
+            mistakes.texts.append(f"{name} must be {kind}, got {config[name]!r}")
     mistakes.say()  # what is missing cannot be resolved
     for group in ("data", *MAKES, "average", "logger", "callbacks"):
         section = to_dict(config[group] or {})
@@ -208,7 +212,7 @@ def build_machine(config: DictConfig, data: Dataset | Sequence[int]) -> Helmholt
             mean = units.from_data((white + 1) / (len(data.train) + 2))
             options["visible_bias"] = units.link(mean)
     rng = torch.Generator().manual_seed(derive_seed(check_seed("seed", config.seed), 0))
-    layers = options.pop("layers")
+    layers = options.pop("layers", None)
     if not isinstance(layers, list):
         raise UserError(f"model.layers must be a list of sizes such as [128,64], got {layers!r}")
     return _build(options, "model", [math.prod(shape), *layers], shape=shape, rng=rng)
@@ -295,9 +299,13 @@ def build_callbacks(config: DictConfig, total_steps: int) -> dict[str, Callback]
     sections |= {name: to_dict(config[name]) for name in ("average", "logger") if config[name]}
     made = {}
     for option, section in sections.items():
-        if section is None or (section.get("_target_") is None and option in config):
+        target = section.get("_target_") if isinstance(section, dict) else None
+        if section is None or (target is None and option in config):
             continue  # none
-        if section.get("_target_") is None:
-            raise UserError(f"{option} needs a _target_, as the callbacks in conf/config.yaml have")
+        if target is None:
+            what = "needs a _target_, as the callbacks in conf/config.yaml have, or null"
+            raise UserError(f"{option} {what}; got {section!r}")
+        if option[10:] in ("average", "logger", "provenance", "terminal"):  # callbacks.NAME
+            raise UserError(f"{option}: a part of nws has this name; call it +callbacks.my_... say")
         made[option.rpartition(".")[2]] = _build(filled(section, total_steps), option)
     return made

@@ -6,9 +6,10 @@ running code. docs/runs.md has its keys in words.
 
 import io
 import math
+import pickle
 import shlex
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,19 @@ COLUMNS = {"epoch", "step", "seconds", "valid/log_likelihood", "valid/standard_e
 State = dict[str, Any]
 
 
-def save_checkpoint(path: Path, state: State) -> None:
-    """Write a checkpoint completely or not at all; `UserError` where the disk is full."""
+def save_checkpoint(paths: Sequence[Path], state: State) -> None:
+    """Write a checkpoint completely or not at all; `UserError` where no program could read it."""
     buffer = io.BytesIO()
     torch.save({"version": VERSION} | state, buffer)
-    write_atomically(path, buffer.getvalue())
+    buffer.seek(0)
+    try:
+        torch.load(buffer, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        found = str(error).partition("Unsupported global: GLOBAL ")[2].split(" ")[0] or "an object"
+        way = "states, columns and rates must be tensors or plain values, as float(x) is"
+        raise UserError(f"a checkpoint cannot keep {found}: {way}") from error
+    for path in paths:
+        write_atomically(path, buffer.getvalue())
 
 
 def load_checkpoint(path: Path) -> State:

@@ -108,9 +108,12 @@ def check_trust(config: DictConfig, trusted: Sequence[str], where: object) -> No
     """
     if "${" in OmegaConf.to_yaml(config).replace(DATA_ROOT, ""):
         raise UserError(f"{where} has references (${{..}}) in its configuration, as no run does")
+    prefixes = tuple(f"{each}." for each in trusted)
     for key, target in own_targets(config):
-        if not any(f"{target}.".startswith(f"{each}.") for each in trusted):
-            module = target.partition(".")[0]
+        found = locate(target, key) if f"{target}.".startswith(prefixes) else None
+        home = str(getattr(found, "__module__", None)) if found else target  # not what it imports
+        if not f"{home}.".startswith(prefixes):
+            module = home.partition(".")[0]
             way = f"add trust=[{module}] to train.py, or --trust {module} to others, to trust it"
             raise UserError(f"{where} wants to call {target} ({key}._target_); {way}")
 

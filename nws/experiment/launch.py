@@ -90,18 +90,21 @@ class Sweep(Callback):
                 "a sweep (-m) starts its runs by itself, and torchrun starts the processes of one"
                 " run; start run after run by it, or the sweep alone (hydra/launcher=slurm_nodes)"
             )
+        sweep: Any = OmegaConf.to_container(config.hydra.sweep, resolve=False)
+        if "/" in str(sweep["subdir"]):
+            raise UserError("hydra.sweep.subdir must be one folder for each job, without a /")
         record, overrides = directory / SWEEP, sweep_command(config.hydra.overrides)
         before = read_sweep(directory)
-        if before and (config.resume != "auto" or before["overrides"] != overrides):
+        if record.exists() and (config.resume != "auto" or before.get("overrides") != overrides):
             raise UserError(
-                f"{directory} holds a sweep, nothing was changed; go on with it by its command and"
-                f" resume=auto, or give another hydra.sweep.dir:\n  {shlex.join(before['command'])}"
+                f"{directory} holds a sweep, nothing was changed; give another hydra.sweep.dir, or"
+                f" go on by its command and resume=auto:\n  {shlex.join(before.get('command', []))}"
             )
-        words = "going on with the" if before else "a new"
-        print(f"{words} sweep in {short_path(directory)}", flush=True)
+        start = "going on with the" if before else "a new"
+        print(f"{start} sweep in {short_path(directory)}", flush=True)
         if not before:
-            content = {"overrides": overrides, "command": Sweep.command}
-            write_atomically(record, OmegaConf.to_yaml(content).encode())
+            text = OmegaConf.to_yaml({"overrides": overrides, "command": Sweep.command})
+            write_atomically(record, text.encode())
         Sweep.directory = directory
 
 
@@ -137,13 +140,17 @@ class Job:
             if not self.sweep:  # Hydra would name the overrides once more
                 end_program(error)
             return self._failed(error)
-        self._say_stopped(start, stop)
+        write_line(start.run.path)
+        if stop.caught is not None and self.in_worker:
+            raise Stopped(f"job {self.hydra.job.num} was stopped by signal {stop.caught}")
+        if stop.caught is not None:
+            sys.exit(128 + stop.caught)
         return best
 
     @contextmanager
     def _start(self, output: Path) -> Iterator[Start]:
         """Give where the run starts. Of several processes the first one says it to the others."""
-        if not distributed.is_first():
+        if distributed.rank() > 0:
             path, config, state, changed = distributed.send(None)
             yield Start(RunDirectory(path), OmegaConf.create(config), state, changed)
             return
@@ -162,17 +169,6 @@ class Job:
         if isinstance(error, Diverged) and searches:
             return -math.inf
         raise UserError(f"job {number}: {message}") from None  # Hydra reports it at the end
-
-    def _say_stopped(self, start: Start, stop: StopSignals) -> None:
-        """Print the run's directory, and end the program or the job where a signal stopped it."""
-        if stop.caught is not None and not self.sweep:
-            command = command_line("train", f"resume={start.run.path}")
-            write_line(f"stopped by signal {stop.caught}; go on with\n  {command}")
-        write_line(start.run.path)
-        if stop.caught is not None and self.in_worker:
-            raise Stopped(f"job {self.hydra.job.num} was stopped by signal {stop.caught}")
-        if stop.caught is not None:
-            sys.exit(128 + stop.caught)
 
     def _train(self, start: Start, stop: StopSignals) -> float:
         """Train one run to its end or to a signal."""
@@ -203,6 +199,9 @@ class Job:
         terminal = Terminal(title, start.config, number, single=not self.sweep)
         trainer.callbacks = {"provenance": record, "terminal": terminal, **trainer.callbacks}
         self._fit(trainer, stop)
+        if not trainer.ends and not self.sweep:
+            again = command_line("train", f"resume={start.run.path}")
+            write_line(f"stopped by signal {stop.caught}; go on with\n  {again}")
         return trainer.best
 
     def _trainer(self, start: Start) -> Trainer:

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler
 
 from nws.models import HelmholtzMachine
 
-Scheduler = LRScheduler | ReduceLROnPlateau
 #: What some optimizers gather in their groups: SOAP, and those without a schedule.
 COUNTS = ("step", "k", "weight_sum", "lr_max")
 
@@ -90,7 +89,7 @@ def parameter_groups(machine: HelmholtzMachine, options: dict[str, Any]) -> list
 
 
 def restore(
-    optimizer: Optimizer, scheduler: Scheduler, state: dict[str, Any], steps: int | None
+    optimizer: Optimizer, scheduler: LRScheduler, state: dict[str, Any], steps: int | None
 ) -> None:
     """Go on with what an optimizer and a scheduler were in the `state` of a checkpoint.
 

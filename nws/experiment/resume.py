@@ -48,7 +48,7 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
     """Return a command line on which the groups of a run to go on with are chosen as it has them.
 
     So overrides such as optimizer.momentum=0.5 are composed beside the options that the run has. A
-    choice whose file is not there now is left out: the run has its configuration in full. The path
+    choice whose file is not in conf/ is left out: the run has its configuration in full. The path
     of the run is quoted for Hydra, so that it may have any signs.
     """
     given = {override_key(text): text.partition("=")[2] for text in arguments}
@@ -102,7 +102,7 @@ def _start(run: RunDirectory, config: DictConfig, overrides: Sequence[str]) -> S
     if config.resume == "auto":
         check_same(config, saved, run.path, ANOTHER)
         return Start(run, config, state)
-    check_trust(saved, list(config.trust), run.path)
+    check_trust(saved, list(config.trust or []), run.path)
     as_before = {f"{name}={choice}" for name, choice in state["choices"].items()}
     overrides = [text for text in overrides if text not in as_before]
     resumed = override(saved, config, overrides)

@@ -37,7 +37,7 @@ class RunDirectory:
     """The files that a run leaves behind. Of several processes the first one `writes` them."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.writes = path, distributed.is_first()
+        self.path, self.writes = path, distributed.rank() == 0
         self.config = path / ".hydra" / "config.yaml"
         self.metrics = path / "metrics.csv"
         self.last = path / "checkpoints" / "last.pt"
@@ -65,8 +65,7 @@ class RunDirectory:
     def save(self, state: State, best: bool) -> None:
         """Write last.pt, before it best.pt where the state is the best so far, then the views."""
         if self.writes:
-            for path in [self.best] * best + [self.last]:
-                save_checkpoint(path, state)
+            save_checkpoint([self.best] * best + [self.last], state)
             self.write_views(state)
 
     def write_views(self, state: State) -> None:
@@ -134,11 +133,6 @@ def remove_empty(directory: Path) -> None:
             directory = directory.parent
 
 
-def load_yaml(path: Path) -> DictConfig:
-    """Return what a YAML file of ours says; `UserError` where it is damaged or too large."""
-    return parse_yaml(read_text(path, YAML_LIMIT), path)
-
-
 def parse_yaml(text: str, path: Path) -> DictConfig:
     """Return the configuration that a text is, which came from a file, or from a checkpoint."""
     try:
@@ -169,10 +163,11 @@ def open_run(path: str | Path) -> tuple[RunDirectory, DictConfig]:
         shutil.copytree(PRETRAINED / place.name, place, dirs_exist_ok=True)
     run = RunDirectory(Path(os.path.realpath(place)))
     if not run.path.is_dir():
-        raise UserError(f"{run.path} does not exist; a run prints its directory at start and end")
+        what = "is a file" if run.path.exists() else "does not exist"
+        raise UserError(f"{run.path} {what}; a run prints its directory at start and end")
     run.check_links()
     if run.config.exists():
-        return run, load_yaml(run.config)
+        return run, parse_yaml(read_text(run.config, YAML_LIMIT), run.config)
     checkpoint = next((each for each in (run.last, run.best) if each.exists()), None)
     if checkpoint is None:
         raise UserError(f"{run.path} is not a run directory: it has no checkpoints/last.pt")
@@ -203,7 +198,7 @@ def find_runs(folder: str | Path) -> list[Path]:
 
 def read_sweep(directory: Path) -> dict[str, list[str]]:
     """Return what the sweep.yaml of a directory says, {} without: overrides and command."""
-    path = directory / SWEEP
-    if not path.exists():
-        return {}
-    return {str(key): [str(each) for each in value] for key, value in load_yaml(path).items()}
+    path, keys = directory / SWEEP, ("overrides", "command")
+    found = parse_yaml(read_text(path, YAML_LIMIT), path) if path.exists() else {}
+    own = keys if all(key in found for key in keys) else ()  # it may be a sweep.yaml of W&B
+    return {key: [str(each) for each in found[key]] for key in own}

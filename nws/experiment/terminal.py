@@ -145,8 +145,8 @@ def metric_text(trainer: Trainer, config: DictConfig) -> str:
     metric = trainer.learner.metrics[0]
     parts = [type(metric.metric).__name__]
     if "solver" in parameters_of(type(metric.metric))[0]:
-        parts.append(_name(config.solver._target_))
-    kind = _name((config.damping.get("schedule") or config.damping)._target_)
+        parts.append(config.solver._target_.rpartition(".")[2])
+    kind = (config.damping.get("schedule") or config.damping)._target_.rpartition(".")[2]
     parts.append(f"damping {float(metric.damping.alpha):g} {kind}".removesuffix(" Damping"))
     return ", ".join(parts)
 
@@ -156,13 +156,8 @@ def optimizer_text(trainer: Trainer, config: DictConfig) -> str:
     groups = trainer.optimizer.param_groups
     rates = " and ".join(starting_rates(trainer.optimizer))
     momentum = f", momentum {groups[0]['momentum']:g}" if groups[0].get("momentum") else ""
-    schedule = _name((config.scheduler.get("lr_lambda") or config.scheduler)._target_)
+    schedule = (config.scheduler.get("lr_lambda") or config.scheduler)._target_.rpartition(".")[2]
     return f"{title(trainer.optimizer)}{momentum}, rate {rates}, {schedule}"
-
-
-def _name(target: object) -> str:
-    """Return the last word of a `_target_`."""
-    return str(target).rpartition(".")[2]
 
 
 def likelihood_text(row: Row) -> str:

@@ -137,10 +137,10 @@ class Trainer:
 
     def _train_until_due(self, stop: StopSignals) -> None:
         """Take steps up to the next evaluation or other event, the end, or a signal."""
-        started, due = time.perf_counter(), False
+        started, due = time.perf_counter(), None  # None: no step was taken, and `fit` has asked
         others = [each.every for each in self.callbacks.values() if each.every]
         try:
-            while not due and not self.ends and not stop.asked(self.step):
+            while due is None or not (due or self.ends or stop.asked(self.step)):
                 self._step()
                 due = any(map(self._is_due, [self.settings.evaluate_every, *others]))
             for metric in self.learner.metrics:

@@ -6,6 +6,7 @@ length it lowers f most (Amari 1998, theorem 1).
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -59,10 +60,7 @@ def descend(
     """
     rate = number("rate", rate, above=0)
     damping = number("damping", damping, least=0)
-
-    def direction(x: Tensor) -> Tensor:
-        return gradient_in(metric, objective, x, damping)
-
+    direction = partial(gradient_in, metric, objective, damping=damping)
     slope, path = direction if start.ndim == 1 else vmap(direction), [start]
     for done in range(positive_int("steps", steps)):
         try:

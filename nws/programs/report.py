@@ -29,7 +29,7 @@ def run() -> None:
     from nws.analysis.report import write_report
     from nws.analysis.runs import read_runs
 
-    runs = read_runs(given.runs, evaluated=False)
+    runs = read_runs(given.runs)
     names = [Path(*Path(folder).resolve().parts[-2:]) for folder in given.runs]
     title = f"Report on {', '.join(map(str, names))}"
     command = command_line("report", *sys.argv[1:])

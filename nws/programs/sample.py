@@ -67,6 +67,8 @@ def fill_in(given: argparse.Namespace) -> None:
     own = OPTIONS[given.what]
     if given.what == "generate" and not given.steps and (given.chain or given.samples):
         raise UserError("--chain and --samples are for steps of a chain: give --steps")
+    if given.image and (given.count or given.split):
+        raise UserError("--count and --split are for held-out images, not for those of --image")
     for name in TAKEN_BY_SOME:
         if getattr(given, name) is None:
             setattr(given, name, own.get(name))

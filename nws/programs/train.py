@@ -49,7 +49,7 @@ def run() -> None:
     """The program. Hydra reads the command line; of a run to go on with, the choices are added."""
     given = sys.argv[1:]
     if {"-h", "--help"} & set(given):
-        print(help_text([word for word in given if "=" not in word and word[0] != "-"]))
+        print(help_text([word for word in given if "=" not in word and word[:1] != "-"]))
         return
     from nws.experiment.config import override_key
     from nws.experiment.launch import Sweep, main, meet_others
@@ -60,7 +60,7 @@ def run() -> None:
     meet_others()
     # SIGTERM ends a sweep as Ctrl-C does; a run in this process takes both over meanwhile.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    given.sort(key=lambda word: word not in ("-m", "--multirun"))  # Hydra reads flags first
+    given.sort(key=lambda word: word[:1] == "~" or (word[:1] != "-" and "=" in word))  # flags first
     sys.argv[1:] = resume_arguments(given)
     try:
         main()

@@ -177,7 +177,7 @@ def benchmark_processes(arguments: argparse.Namespace) -> list[Row]:
         each = [(metric, count) for _, metric in CASES for count in arguments.predict]
         return [predict(machine, rule, metric, batch, count) for metric, count in each]
     distributed.start()
-    size, first = distributed.size(), distributed.is_first()
+    size, first = distributed.size(), distributed.rank() == 0
     if size == 1:
         raise UserError(
             "processes needs several: torchrun --nproc-per-node=2 scripts/benchmark.py processes;"

@@ -51,6 +51,8 @@ def test_by_epochs_at_the_rows_that_all_runs_have(make: Make) -> None:
     between = read_run(make("c", [(0.5, 1, -8), (2.5, 2, -4)]))  # no epoch is the same
     means = curve([between, first], "epoch", LL)["mean"].tolist()
     assert means == pytest.approx([-7.5, -5.5, -4.75])
+    odd = [read_run(make(f"{n}", [(n * k, k, k) for k in range(4)])) for n in (0.5, 0.6)]
+    assert curve(odd, "epoch", LL).index.tolist() == [0, 0.5, 0.6, 1, 1.2, 1.5]  # they share 0
 
 
 def test_by_seconds_over_the_span_that_all_runs_share(make: Make) -> None:

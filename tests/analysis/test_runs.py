@@ -35,8 +35,8 @@ def test_a_directory_stands_for_the_runs_below_it(make: Make, tmp_path: Path) ->
     (make("sweep/empty", []) / "metrics.csv").unlink()  # a job that has no evaluation yet
     assert [path.name for path in find_runs(tmp_path / "sweep")] == ["empty", "0", "2", "10"]
     runs = read_runs([paths[0], tmp_path / "sweep"])  # each once, the first mention counts
-    assert [run.path.name for run in runs] == ["2", "0", "10"] and runs[0].argument == str(paths[0])
-    assert len(read_runs([tmp_path / "sweep"], evaluated=False)) == 4
+    assert [run.path.name for run in runs] == ["2", "empty", "0", "10"]
+    assert runs[0].argument == str(paths[0])
     with pytest.raises(UserError, match=r"no run at or below .*empty has a metrics.csv"):
         read_runs([tmp_path / "sweep" / "empty"])
 
@@ -73,7 +73,7 @@ def test_names_of_keys_and_values() -> None:
     config = NRWS | SGD | {"damping.value": 0.32818239234032287, "model.layers": [5, 3], "seed": 3}
     keys = ["algorithm.name", "metric._target_", "optimizer.lr", "damping.value", "model.layers"]
     assert label(made(config=config), [*keys, "seed"]) == (
-        "nrws, Fisher, lr 0.3, damping.value 0.3282, layers 5-3, seed 3"
+        "nrws, Fisher, lr 0.3, damping.value 0.3281824, layers 5-3, seed 3"
     )
     assert label(made(config=RWS), ["metric._target_"]) == "euclidean"
     clash = ["trainer.lr", "optimizer.lr", "algorithm.name", "algorithm._target_"]
@@ -95,6 +95,8 @@ def test_means_are_over_the_runs_that_share_all_but_the_seed(make: Make) -> None
     assert table is not None and list(table)[:2] == ["algorithm", "seeds"]
     assert table.values.tolist() == [["rws", "2", "-2.500 ± 2.121"], ["nrws", "1", "-2.000"]]
     assert means_table(runs[::3], [-1.0, -2.0], keys, "x") is None  # no seeds of one thing
+    twice = means_table([*runs, runs[0]], [*values, values[0]], keys, "x")
+    assert twice is not None and twice.values.tolist() == table.values.tolist()
     runs[3].provenance["state"] = "diverged"
     table = means_table(runs, [-1.0, -4.0, -2.0, -9.0, -2.0], keys, "x")
     assert table is not None and table.values.tolist()[1] == ["nrws", "2", "-2.000 ± 0.000"]
@@ -136,6 +138,7 @@ def test_runs_are_sorted_and_chosen(command: Command, folder: Path) -> None:
     for option, value, expected in (
         ("--sort", "best", "2 1 0 10"),
         ("--sort", "algorithm", "2 10 0 1"),
+        ("--sort", "run", "0 1 2 10"),
         ("--where", "lr <= 0.1 and algorithm != 'rws'", "all/10"),
         ("--where", "best >= -7 or state == 'running'", "1 2"),
     ):

@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from PIL import Image
 
 import nws.data as nd
 from nws.data import Dataset, RawImages, load_dataset
+from nws.errors import UserError
 
 BITS = np.random.default_rng(0).integers(0, 2, (5, 12))
 
@@ -180,9 +182,14 @@ def test_colours_jpeg_and_sixteen_bits(tmp_path: Path) -> None:
     write_picture(tmp_path / "a.png", np.full((4, 4, 3), 90, np.uint8))
     write_picture(tmp_path / "b.jpg", np.full((4, 4), 90, np.uint8))
     Image.new("I;16", (4, 4), 90 * 257).save(tmp_path / "c.png")
-    Image.new("LA", (4, 4), (90, 128)).save(tmp_path / "d.png")
+    Image.new("LA", (4, 4), (90, 255)).save(tmp_path / "d.png")
+    (tmp_path / ".aside").mkdir()  # as notebooks keep copies
+    shutil.copy(tmp_path / "a.png", tmp_path / ".aside" / "a.png")
     found = rows(load(nd.load_folder, path=tmp_path)).astype(int)
     assert len(found) == 4 and np.abs(found - 90).max() <= 1
+    Image.new("LA", (4, 4), (90, 128)).save(tmp_path / "d.png")
+    with pytest.raises(UserError, match=r"d.png cannot be read .* transparent in places"):
+        load(nd.load_folder, path=tmp_path)
 
 
 def test_any_data_set_of_torchvision(tmp_path: Path) -> None:

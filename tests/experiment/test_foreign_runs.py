@@ -9,12 +9,10 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from conftest import FINISHED, SMALL, Command, complete, metrics, resaved, snapshot
-from omegaconf import OmegaConf
+from conftest import FINISHED, SMALL, Command, altered, complete, metrics, resaved, snapshot
 
 from nws.errors import UserError
 from nws.experiment.loading import load_run
@@ -49,17 +47,6 @@ PROGRAMS = (
     ("scripts/evaluate.py", "run", "--samples", "2"), ("scripts/export.py", "run", "small"),
 )  # fmt: skip
 SAME = (*SMALL, *FINISHED, "hydra.run.dir=run")
-
-
-def altered(key: str, value: Any) -> Callable[[Path], None]:
-    """The configuration in a checkpoint is another one."""
-
-    def change(state: dict[str, Any]) -> None:
-        config = OmegaConf.create(state["configuration"])
-        OmegaConf.update(config, key, value, merge=False, force_add=True)
-        state["configuration"] = OmegaConf.to_yaml(config)
-
-    return resaved(change)
 
 
 def name_target(run: Path, key: str, target: str) -> None:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Command, Interrupt, assert_same_run, checkpoint, metrics
+from conftest import Command, Interrupt, altered, assert_same_run, checkpoint, metrics
 
 from nws.experiment.loading import load_run
 from nws.experiment.provenance import read_provenance
@@ -174,6 +174,18 @@ def test_own_classes_are_what_trains(train: Command, own: Path) -> None:
     plain = train("hydra.run.dir=plain", *short, "optimizer.lr=0.06").run
     ends = [checkpoint(run)["machine"]["generator.layers.0.weight"] for run in (one, plain)]
     assert (ends[0] - ends[1]).abs().max() < 1e-6
+
+
+def test_what_no_program_could_read_is_no_checkpoint(train: Command, own: Path) -> None:
+    own.write_text("import math\nimport numpy as np\n\ndef fall(step):\n    return np.cos(step)\n")
+    message = train("scheduler.lr_lambda._target_=my_ideas.fall", "hydra.run.dir=run").message()
+    assert "a checkpoint cannot keep numpy" in message and "as float(x) is" in message
+    assert not Path("run/checkpoints/last.pt").exists()
+    # nor does trust in a module reach what it imports
+    assert train("hydra.run.dir=other").code == 0
+    altered("scheduler.lr_lambda._target_", "my_ideas.math.cos")(Path("other/checkpoints/last.pt"))
+    message = train("resume=other", "trainer.epochs=3", "trust=[my_ideas]").message()
+    assert "wants to call my_ideas.math.cos" in message
 
 
 ERRORS = {

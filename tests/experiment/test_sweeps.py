@@ -73,6 +73,11 @@ def test_a_stopped_sweep_is_completed_by_the_same_command(
         refused = train("-m", *options, f"hydra.sweep.dir={folder}")
         assert "holds a sweep, nothing was changed" in refused.message()
         assert snapshot(tmp_path) == before
+    foreign = tmp_path / "sweep.yaml"  # of W&B
+    foreign.write_text("method: grid\ncommand:\n- ${env}\n- ${program}\n")
+    assert train("hydra.run.dir=mine", "trainer.epochs=0.1").code == 0
+    assert "holds a sweep, nothing was changed" in train("-m", "hydra.sweep.dir=.").message()
+    assert foreign.read_text().startswith("method: grid")
 
 
 def test_a_search_by_optuna(train: Command, tmp_path: Path) -> None:

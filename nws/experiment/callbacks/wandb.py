@@ -29,12 +29,11 @@ class WandbLogger(Callback):
     def start(self, trainer: Trainer) -> None:
         import wandb
 
-        settings = wandb.Settings(silent=True, console="off", init_timeout=60)
-        self._run = wandb.init(  # type: ignore[arg-type]
-            dir=trainer.run.path, mode=self.mode, config=trainer.config, id=self.id,
-            group=trainer.group, resume="allow", name=trainer.name, settings=settings,
-            **self.options,
-        )  # fmt: skip
+        self._wandb = wandb
+        own = {"dir": trainer.run.path, "mode": self.mode, "config": trainer.config, "id": self.id}
+        own |= {"group": trainer.group, "resume": "allow", "name": trainer.name}
+        own["settings"] = wandb.Settings(silent=True, console="off", init_timeout=60)
+        self._run = wandb.init(**own | self.options)
         self.id = self._run.id
         self._run.define_metric("*", step_metric="step")
 
@@ -42,20 +41,16 @@ class WandbLogger(Callback):
         self._run.log(dict(row), step=int(row["step"]))
 
     def image(self, name: str, path: Path, step: int) -> None:
-        import wandb
-
-        picture = wandb.Image(str(path), caption=f"step {step}")
+        picture = self._wandb.Image(str(path), caption=f"step {step}")
         self._run.log({name: picture, "step": step}, step=step)
 
     def finish(self, trainer: Trainer, summary: dict[str, Any], state: str) -> None:
         """End the W&B run, and wait until it is written."""
-        import wandb
-
         self._run.summary.update(summary | {"state": state})
         self._run.finish(exit_code=int(state in ("failed", "diverged")))
         # W&B returns from finish() before its service has written the run; teardown() waits for
         # that. At the end of a process W&B does this itself, but not in those of a parallel sweep.
-        wandb.teardown()
+        self._wandb.teardown()
 
     def state_dict(self) -> dict[str, Any]:
         return {"id": self.id}
