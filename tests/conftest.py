@@ -108,6 +108,7 @@ def command(
     command("nws", "train", "seed=1", ...) is the installed command.
     """
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path.parent))  # for tracebacks
     monkeypatch.setenv("WANDB_MODE", "offline")  # never the network, whatever is asked for
     monkeypatch.delenv("NWS_DATA_ROOT", raising=False)  # a test names its own
     before = logging.getLogger().handlers[:]

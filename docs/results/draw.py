@@ -108,10 +108,11 @@ def draw_rivals() -> None:
     runs, steps = (pd.read_csv(TRIALS / f"{name}.csv") for name in ("comparison", "rival_steps"))
     runs = runs[runs.test.notna() & runs.note.isna()]
     titles = {f"fashion_mnist_{batch}": f"Fashion-MNIST, batch {batch}" for batch in (32, 128, 512)}
-    titles = {"digits": "digits"} | titles | {"sbn": "binarised MNIST, 3 epochs"}
+    titles = {"digits": "digits"} | titles
+    titles |= {"sbn": "binarised MNIST, 3 epochs", "bihm": "twelve layers, 3 epochs"}
     shares = np.array([0.1, 0.2, 0.5, 1])
     names = [name for name in steps.method.unique() if name not in ("RWS, SGD", "NRWS, exact")]
-    figure, grid = plt.subplots(2, 5, figsize=(11, 4), sharey="col", layout="constrained")
+    figure, grid = plt.subplots(2, 6, figsize=(12.5, 4), sharey="col", layout="constrained")
     for column, (setting, title) in zip(grid.T, titles.items(), strict=True):
         ends = []
         for name, colour in zip(names, COLOURS, strict=False):
@@ -128,7 +129,7 @@ def draw_rivals() -> None:
         axes.set_ylabel("validation nats")
     handles, labels = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3)
-    figure.savefig(IMAGES / "rivals.png", dpi=85)
+    figure.savefig(IMAGES / "rivals.png", dpi=80)
 
 
 def draw_batch_sizes() -> None:
