@@ -24,6 +24,7 @@ from nws.analysis.runs import LOG_LIKELIHOOD, Run, read_runs
 from nws.analysis.tables import show
 from nws.errors import UserError
 from nws.experiment.boundary import errors_for_people
+from nws.programs.options import warn
 from nws.style import COLOURS, STYLE
 
 
@@ -128,7 +129,9 @@ def main() -> None:
     paths = figure_paths(given.output, "batch_sizes")
     if not all(map(math.isfinite, given.target)):
         raise UserError(f"--target must be a number of nats, got {given.target}")
-    runs = with_column(read_runs(given.runs), given.column)
+    runs = with_column(every := read_runs(given.runs), given.column)
+    if len(runs) < len(every):
+        warn(f"{len(every) - len(runs)} of {len(every)} runs have no such rows, left out")
     found = reach(runs, given.group, given.column, given.target)
     shown = found[["method", "target", "batch", "steps", "images", "rate", "tried"]].assign(
         target=found["target"].map("{:g}".format),

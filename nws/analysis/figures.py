@@ -116,7 +116,7 @@ def labels(groups: dict[str, list[Run]], found: Scale | None = None) -> dict[str
     for name, group in groups.items():
         texts[name] = name + f" ({count(group)})" * several
         if found is not None and name in found.cut:
-            texts[name] += f", cut: goes to {found.cut[name]:,.4g}"
+            texts[name] += f", cut: goes to {float(f'{found.cut[name]:.4g}'):,.10g}"
     return texts
 
 

@@ -137,7 +137,8 @@ def in_order(runs: Sequence[Run], where: str | None, sort: str | None) -> list[R
 
 def with_short_names(table: pd.DataFrame) -> pd.DataFrame:
     """A table with lists as texts, and with a column for each short name of one key alone."""
-    table = table.map(lambda v: value_text("_target_", v) if isinstance(v, str | list) else v)
+    texts = table.apply(lambda c: c.map(lambda v: value_text(str(c.name), v)))
+    table = table.where(~table.map(lambda v: isinstance(v, str | list)), texts)
     keys, short = list(table), {}
     for name in {part for key in keys for part in key.split(".")} - {*keys}:
         with suppress(UserError):  # of a name that several keys have

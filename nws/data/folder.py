@@ -112,7 +112,7 @@ def _files(folder: Path) -> list[Path]:
 def read_grey(file: Path) -> Tensor:
     """Return the image in a file as grey bytes (H, W)."""
     check_file(file)
-    problem = explained(f"{file} cannot be read as an image", "replace it or take it away")
+    problem = explained(f"{file} cannot be read as an image", "give a PNG or JPEG, or take it away")
     with problem, Image.open(file, formats=("PNG", "JPEG", "BMP")) as picture:
         return grey(picture)
 

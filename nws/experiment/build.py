@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
-from torch.optim import LBFGS, Muon, Optimizer, SparseAdam
+from torch.optim import LBFGS, Muon, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from nws.data import Dataset, load_dataset
@@ -94,8 +94,7 @@ class Settings:
 
     def total_steps(self, images: int) -> int:
         """Return the number of steps of a run on so many training images."""
-        each = steps_per_epoch(self.batch_size, images, "training")
-        return max(1, round(self.epochs * each))
+        return max(1, round(self.epochs * steps_per_epoch(self.batch_size, images, "training")))
 
 
 class Parts(NamedTuple):
@@ -153,8 +152,8 @@ def check_options(config: DictConfig) -> Mistakes:
         mistakes.texts.append(f"{key} has no value (???); give {key}=VALUE")
     kinds = {"trainer": "a section", "callbacks": "a section", "progress": "true or false"}
     for name, kind in kinds.items():
-        if not isinstance(config[name], bool if name == "progress" else DictConfig):
-            mistakes.texts.append(f"{name} must be {kind}, got {config[name]!r}")
+        if not isinstance(got := config.get(name), bool if name == "progress" else DictConfig):
+            mistakes.texts.append(f"{name} must be {kind}, got {got!r}")
     mistakes.say()  # what is missing cannot be resolved
     for group in ("data", *MAKES, "average", "logger", "callbacks"):
         section = to_dict(config[group] or {})
@@ -264,8 +263,6 @@ def build_optimizer(config: DictConfig, machine: HelmholtzMachine) -> Optimizer:
         if options.get(name) is not None:
             options[name] = number(f"optimizer.{name}", options[name], least=0)
     found = locate(options["_target_"], "optimizer")
-    if found is SparseAdam:
-        raise UserError("optimizer: SparseAdam takes sparse gradients alone; take another")
     if options.get("lr") is None and "lr" in parameters_of(found)[0]:
         raise UserError("optimizer.lr has no value; give optimizer.lr=VALUE")
     biases = options.pop("biases", {"_target_": "torch.optim.Adam"} if found is Muon else None)

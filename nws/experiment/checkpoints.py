@@ -32,11 +32,11 @@ State = dict[str, Any]
 def save_checkpoint(paths: Sequence[Path], state: State) -> None:
     """Write a checkpoint completely or not at all; `UserError` where no program could read it."""
     buffer = io.BytesIO()
-    torch.save({"version": VERSION} | state, buffer)
-    buffer.seek(0)
     try:
-        torch.load(buffer, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
+        torch.save({"version": VERSION} | state, buffer)
+        buffer.seek(0)
+        torch.load(buffer, map_location="meta", weights_only=True)  # no copy of the numbers
+    except (pickle.PickleError, AttributeError, TypeError) as error:
         found = str(error).partition("Unsupported global: GLOBAL ")[2].split(" ")[0] or "an object"
         way = "states, columns and rates must be tensors or plain values, as float(x) is"
         raise UserError(f"a checkpoint cannot keep {found}: {way}") from error

@@ -10,6 +10,7 @@ import os
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib.machinery import PathFinder
 from typing import Any
@@ -103,18 +104,21 @@ def check_trust(config: DictConfig, trusted: Sequence[str], where: object) -> No
     """Raise `UserError` where a saved configuration names code that nobody asked for.
 
     What a saved run names is called only if it is one of `OURS` or of `RIVALS`, an optimizer or a
-    scheduler of torch, or of a module that the user names now: of `trusted`. Nothing else is
-    imported. `where` is the run, for the message.
+    scheduler of torch, or of a module that the user names now: of `trusted`. `where` is the run.
     """
     if "${" in OmegaConf.to_yaml(config).replace(DATA_ROOT, ""):
         raise UserError(f"{where} has references (${{..}}) in its configuration, as no run does")
     prefixes = tuple(f"{each}." for each in trusted)
     for key, target in own_targets(config):
-        found = locate(target, key) if f"{target}.".startswith(prefixes) else None
-        home = str(getattr(found, "__module__", None)) if found else target  # not what it imports
-        if not f"{home}.".startswith(prefixes):
-            module = home.partition(".")[0]
-            way = f"add trust=[{module}] to train.py, or --trust {module} to others, to trust it"
+        module, trusts = target.partition(".")[0], f"{target}.".startswith(prefixes)
+        way = f"add trust=[{module}] to train.py, or --trust {module} to others, to trust it"
+        with suppress(UserError):  # what is not here is said where it is called
+            if trusts:  # a module, not what it imports
+                found = locate(target, key)
+                home = str(getattr(getattr(found, "func", found), "__module__", None))
+                trusts = f"{home}.".startswith((*prefixes, *OURS))
+                way = f"{module} has it from {home}; write it as a function or class in {module}"
+        if not trusts:
             raise UserError(f"{where} wants to call {target} ({key}._target_); {way}")
 
 
@@ -130,8 +134,7 @@ def is_known(target: str) -> bool:
         return False
     if target.startswith("torch.optim."):
         return isinstance(found, type) and issubclass(found, OF_TORCH)
-    home = getattr(found, "__module__", None) or ""  # of os.system it is posix
-    return callable(found) and f"{home}.".startswith(OURS)
+    return callable(found) and f"{getattr(found, '__module__', '')}.".startswith(OURS)  # not posix
 
 
 def locate(target: object, option: str) -> Callable[..., Any]:
@@ -192,9 +195,8 @@ def check_section(option: str, section: Any, more: Sequence[str] = ()) -> None:
         names, takes_others = parameters_of(locate(target, option)) if target else ([], False)
         if not takes_others:
             given = [key for key in section if key not in HYDRAS]
-            check_names(
-                option, given, [*dict.fromkeys([*names, *more])], str(target or f"{option}=none")
-            )
+            owner = str(target or f"{option}=none")
+            check_names(option, given, [*dict.fromkeys([*names, *more])], owner)
     for key, each in section.items():
         check_section(f"{option}.{key}", each)
 

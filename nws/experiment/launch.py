@@ -98,7 +98,7 @@ class Sweep(Callback):
         if record.exists() and (config.resume != "auto" or before.get("overrides") != overrides):
             raise UserError(
                 f"{directory} holds a sweep, nothing was changed; give another hydra.sweep.dir, or"
-                f" go on by its command and resume=auto:\n  {shlex.join(before.get('command', []))}"
+                f" resume=auto and its command:\n  {shlex.join(before.get('command', ['none']))}"
             )
         start = "going on with the" if before else "a new"
         print(f"{start} sweep in {short_path(directory)}", flush=True)

@@ -200,5 +200,5 @@ def read_sweep(directory: Path) -> dict[str, list[str]]:
     """Return what the sweep.yaml of a directory says, {} without: overrides and command."""
     path, keys = directory / SWEEP, ("overrides", "command")
     found = parse_yaml(read_text(path, YAML_LIMIT), path) if path.exists() else {}
-    own = keys if all(key in found for key in keys) else ()  # it may be a sweep.yaml of W&B
+    own = keys if all(OmegaConf.is_list(found.get(key)) for key in keys) else ()  # else W&B's
     return {key: [str(each) for each in found[key]] for key in own}

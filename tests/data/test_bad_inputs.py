@@ -201,8 +201,8 @@ UNLIKE = {"a.png": GREY[0], "b.png": GREY[0][:3]}
 FOLDERS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"a.gif": b""}, {}, r"expected images ending in \.png, \.jpg, \.jpeg, found none"),
     (UNLIKE, {}, r"expected images of one size, got 3x3, 4x3; data\.size=\[H,W\] brings"),
-    ({"b.png": png()[:40]}, {}, r"b\.png cannot be read as an image: .*; replace it"),
-    ({"a.png": png((2**30, 2**30))}, {}, r"a\.png cannot be read as an image: .*; replace it"),
+    ({"b.png": png()[:40]}, {}, r"b\.png cannot be read as an image: .*; give a PNG"),
+    ({"a.png": png((2**30, 2**30))}, {}, r"a\.png cannot be read as an image: .*; give a PNG"),
     ({"a.png": None}, {}, "a.png is no regular file"),
     ({"train/a.png": GREY[0], "test/a.png": GREY[0]}, {}, "or none of them .*, got train, test"),
     (UNLIKE, {"size": 0}, "data.size must be a whole number of at least 1, got 0"),

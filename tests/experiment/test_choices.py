@@ -122,6 +122,9 @@ def test_the_rate_falls_on_a_plateau_and_on_the_way_down(train: Command) -> None
     rows = metrics(train("scheduler=plateau", "scheduler.patience=0", "trainer.epochs=4").run)
     values = [float(row["valid/log_likelihood"]) for row in rows]
     assert values == sorted(values) and len({row["learning_rate"] for row in rows}) == 1
+    never = ("scheduler.threshold=1e9", "scheduler.patience=0")  # nothing is better by so much
+    rows = metrics(train("scheduler=plateau", *never, "trainer.epochs=4").run)
+    assert float(rows[-1]["learning_rate"]) < float(rows[0]["learning_rate"])
 
 
 def test_rates_may_part_and_join_again(train: Command) -> None:

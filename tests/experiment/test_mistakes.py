@@ -59,6 +59,9 @@ WRONG = {
     "logger=wandb_offline logger.mode=off": "logger.mode must be one of online, offline, disabled",
     "model.generator.lateral=some": "model.generator.lateral must be one of none, visible, hidden",
     "model.recognition.lateral=visible": "model.recognition.lateral must be one of none, hidden",
+    "+model.recognition.skip=maybe": "model.skip must be one of True, False, got 'maybe'",
+    "trainer.batch_size=1e308": "at most 1,000,000,000, got 1e+308",
+    "progress=???": "progress has no value (???); give progress=VALUE",
     "+model.generator.deep=2": "an option of model.generator or model.recognition must be one of",
     "model.generator.lateral=null": "model.generator.lateral must be none, visible, hidden, all or",
     "model.mask={_target_:nws.models.masks.local,_partial_:true,width:2}": "width must be odd",
@@ -67,7 +70,6 @@ WRONG = {
     # classes of another kind
     "metric._target_=builtins.dict": "metric._target_ must make a nws.natural.Metric, got a dict",
     "logger._target_=builtins.dict": "logger._target_ must make a nws.experiment.callbacks",
-    "optimizer._target_=torch.optim.SparseAdam": "SparseAdam takes sparse gradients alone",
     "optimizer._target_=torch.optim.Nosuch": "optimizer._target_=torch.optim.Nosuch cannot be",
     # what is missing
     "optimizer.lr=???": "optimizer.lr has no value (???)",
