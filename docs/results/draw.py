@@ -5,6 +5,7 @@ The lists are CSV files in docs/results/trials/. Curves of runs come from `nws p
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from PIL import Image
 
 from nws.style import COLOURS, STYLE
 
@@ -139,7 +141,8 @@ def draw_batch_sizes() -> None:
 
     found = pd.read_csv(TRIALS / "batch_sizes.csv")
     pictures = draw(found.assign(images=found.steps * found.batch))
-    (IMAGES / "batch_sizes.png").write_bytes(pictures["png"])
+    picture = Image.open(io.BytesIO(pictures["png"])).convert("RGB").quantize(64)
+    picture.save(IMAGES / "batch_sizes.png", optimize=True)
 
 
 def draw_published() -> None:
