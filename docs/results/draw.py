@@ -148,7 +148,7 @@ def draw_batch_sizes() -> None:
 def draw_published() -> None:
     """The authors' settings on faces: methods by epochs and by seconds, and the age of inverses."""
     runs = pd.read_csv(TRIALS / "published.csv")
-    runs = runs[(runs.rate == 0.005) & (runs.optimizer == "SGD")]
+    runs = runs[(runs.data == "tfd") & (runs.rate == 0.005) & (runs.optimizer == "SGD")]
     old = runs.refresh_every.isin([1000, 20]) | (runs.method == "NRWS, diagonal")
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(9, 2.8), layout="constrained")
     groups = runs[old | runs.refresh_every.isna()].groupby("method", sort=False)
