@@ -163,6 +163,7 @@ def test_what_is_refused(command: Command, trained: Path, tmp_path: Path) -> Non
         "generate --mask=left": "--mask is for inpaint; generate does not take it",
         "generate --image=x.png": "--image is for reconstruct, inpaint, denoise; generate",
         "reconstruct --steps=3": "--steps is for generate, inpaint, chain, walk; recon",
+        "denoise --image=x.png --count=3": "--count and --split are for held-out images",
         "walk --steps=0": "--steps must be a whole number of at least 1",
         "generate --count=0": "--count must be a whole number of at least 1, got 0",
         "generate --seed=-1": "--seed must be",

@@ -242,9 +242,11 @@ def test_wandb_offline(train: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     assert given[1]["id"] == identity and given[1]["resume"] == "allow"
     sweep = (ON, "logger.mode=disabled", "optimizer.lr=0.01,0.002", "trainer.epochs=0.5")
     assert train("-m", *sweep).code == 0
-    assert [each["name"] for each in given[2:]] == [
+    assert [each["name"] for each in given[2:4]] == [
         f"rws digits optimizer.lr={lr}" for lr in (0.01, 0.002)
     ]
+    assert train(ON, "logger.mode=disabled", "+logger.name=mine", "trainer.epochs=0.1").code == 0
+    assert given[4]["name"] == "mine"
     assert given[2]["group"] == given[3]["group"] and given[2]["group"] and not given[0]["group"]
 
 

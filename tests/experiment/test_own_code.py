@@ -177,15 +177,23 @@ def test_own_classes_are_what_trains(train: Command, own: Path) -> None:
 
 
 def test_what_no_program_could_read_is_no_checkpoint(train: Command, own: Path) -> None:
-    own.write_text("import math\nimport numpy as np\n\ndef fall(step):\n    return np.cos(step)\n")
+    own.write_text(
+        "import math, functools\nimport numpy as np\nfrom nws.schedules import linear\n"
+        "half = functools.partial(linear, final=0.5)\n\ndef fall(step):\n    return np.cos(step)\n"
+    )
     message = train("scheduler.lr_lambda._target_=my_ideas.fall", "hydra.run.dir=run").message()
     assert "a checkpoint cannot keep numpy" in message and "as float(x) is" in message
     assert not Path("run/checkpoints/last.pt").exists()
-    # nor does trust in a module reach what it imports
+    # nor does trust in a module reach what it imports, unless that is ours
     assert train("hydra.run.dir=other").code == 0
     altered("scheduler.lr_lambda._target_", "my_ideas.math.cos")(Path("other/checkpoints/last.pt"))
     message = train("resume=other", "trainer.epochs=3", "trust=[my_ideas]").message()
     assert "wants to call my_ideas.math.cos" in message
+    for name in ("linear", "half"):
+        altered("scheduler.lr_lambda._target_", f"my_ideas.{name}")(
+            Path("other/checkpoints/last.pt")
+        )
+        load_run("other", "last", device="cpu", trust=["my_ideas"])
 
 
 ERRORS = {

@@ -3,6 +3,7 @@
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import conftest
 import pytest
@@ -10,6 +11,7 @@ import yaml
 from conftest import FINISHED, Command, Interrupt, assert_same_run, checkpoint, metrics, snapshot
 from filelock import FileLock
 
+from nws.experiment import optimizers
 from nws.experiment.provenance import read_provenance
 
 NRWS = "algorithm=nrws"
@@ -99,6 +101,23 @@ def test_the_end_of_a_run_that_broke(train: Command, interrupt: Interrupt, finis
     assert_same_run(finished, moved)
     record = read_provenance(moved)
     assert record["state"] == "finished" and [each["step"] for each in record["resumed"]] == [6]
+
+
+def test_a_signal_between_two_looks_makes_no_second_row(
+    train: Command, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered = []
+
+    def training(optimizer: Any) -> Any:
+        entered.append(optimizer)
+        if len(entered) == 2:  # `fit` has asked, and no step was taken
+            os.kill(os.getpid(), signal.SIGTERM)
+        return optimizers.training(optimizer)
+
+    monkeypatch.setattr("nws.experiment.trainer.training", training)
+    assert train("hydra.run.dir=parts", *FINISHED).code == 128 + signal.SIGTERM
+    assert train("resume=parts").code == 0
+    assert_same_run(finished, Path("parts"))
 
 
 def test_a_stop_before_the_first_step_and_two_signals(
