@@ -146,25 +146,30 @@ def draw_batch_sizes() -> None:
 
 
 def draw_published() -> None:
-    """The authors' settings on faces: methods by epochs and by seconds, and the age of inverses."""
+    """The authors' settings: methods by epochs and by seconds, and the age of inverses."""
     runs = pd.read_csv(TRIALS / "published.csv")
-    runs = runs[(runs.data == "tfd") & (runs.rate == 0.005) & (runs.optimizer == "SGD")]
+    runs = runs[(runs.rate == 0.005) & (runs.optimizer == "SGD")]
     old = runs.refresh_every.isin([1000, 20]) | (runs.method == "NRWS, diagonal")
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(9, 2.8), layout="constrained")
-    groups = runs[old | runs.refresh_every.isna()].groupby("method", sort=False)
-    for colour, (method, mine) in zip(COLOURS, groups, strict=False):
-        curve = mine.groupby("epoch")[["valid", "seconds"]].mean()
-        for axes, x in ((left, curve.index), (middle, curve.seconds)):
-            axes.plot(x, curve.valid, color=colour, label=method)
-    exact = runs[(runs.method == "NRWS, exact") & (runs.epoch <= 20)]
+    main = runs[old | runs.refresh_every.isna()]
+    colours = dict(zip(main.method.unique(), COLOURS, strict=False))
+    figure, rows = plt.subplots(2, 3, figsize=(9, 5.2), layout="constrained")
+    limits = {"tfd": ("faces", (-356, -343)), "fashion_mnist": ("Fashion-MNIST", (-268, -233))}
+    for (left, middle, _), (data, (title, limit)) in zip(rows, limits.items(), strict=True):
+        for method, mine in main[main.data == data].groupby("method", sort=False):
+            curve = mine.groupby("epoch")[["valid", "seconds"]].mean()
+            for axes, x in ((left, curve.index), (middle, curve.seconds)):
+                axes.plot(x, curve.valid, color=colours[method], label=method)
+        left.set(xlabel="epochs", ylabel="validation nats", ylim=limit, title=title)
+        middle.set(xlabel="seconds", ylim=limit)
+    right, legend = rows[:, 2]
+    exact = runs[(runs.data == "tfd") & (runs.method == "NRWS, exact") & (runs.epoch <= 20)]
     for colour, (every, mine) in zip(COLOURS, exact.groupby("refresh_every"), strict=False):
         right.plot(mine.epoch, mine.valid, color=colour, label=f"every {every:,.0f} steps")
-    left.set(xlabel="epochs", ylabel="validation nats", ylim=(-356, -343))
-    middle.set(xlabel="seconds", ylim=(-356, -343))
-    right.set(xlabel="epochs", ylim=(-351, -344.5), title="new inverses")
-    left.legend()
+    right.set(xlabel="epochs", ylim=(-351, -344.5), title="faces: new inverses")
     right.legend()
-    figure.savefig(IMAGES / "published_faces.png", dpi=110)
+    legend.axis("off")
+    legend.legend(*rows[0, 0].get_legend_handles_labels(), loc="upper left")
+    figure.savefig(IMAGES / "published.png", dpi=110)
 
 
 if __name__ == "__main__":

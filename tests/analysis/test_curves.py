@@ -131,7 +131,9 @@ def test_plot(make: Make, command: Command, tmp_path: Path) -> None:
     words = ["epochs", "training seconds", "log-likelihood (nats)", "50 importance samples"]
     assert all(f"{word}</text>" in text for word in (*words, "lr 0.1 (2 seeds)"))
     assert "#0072b2" in text and "#d55e00" in text
-    command(PLOT, "one", "two")
+    make("new", [])
+    outcome = command(PLOT, "one", "two", "new")
+    assert "1 of 5 runs have no such rows, left out" in outcome.err
     assert Path(lines[-1]).read_text() == text  # the same bytes
 
 

@@ -7,13 +7,13 @@ import hydra
 import numpy as np
 import pytest
 import torch
-from conftest import Command, checkpoint, names
+from conftest import Command, checkpoint, metrics, names
 from hydra.core.global_hydra import GlobalHydra
 
 import nws
 from nws.errors import UserError
 from nws.learning import NaturalMetric
-from nws.models import HelmholtzMachine
+from nws.models import HelmholtzMachine, kl_divergence
 from nws.natural import Damping
 from nws.natural.metrics import Fisher
 
@@ -46,6 +46,16 @@ def test_a_run_is_loaded_and_its_data_when_asked_for(train: Command, tmp_path: P
     (path / "checkpoints" / "best.pt").unlink()
     with pytest.raises(UserError, match=r"found none; last\.pt is there .*take checkpoint last"):
         nws.load_run(path, device="cpu")
+
+
+def test_rows_of_a_small_machine_have_its_exact_divergence(train: Command) -> None:
+    path = train("data=three_by_three", "trainer.batch_size=3000").run
+    run = nws.load_run(path, checkpoint="last", device="cpu")
+    assert run.data.distribution is not None
+    expected = kl_divergence(run.machine, *run.data.distribution)
+    first, last = (float(row["exact/kl"]) for row in metrics(path))
+    assert last == pytest.approx(expected, rel=1e-6)
+    assert first != pytest.approx(expected, rel=1e-5)  # the control: an epoch before
 
 
 MISTAKES = {
