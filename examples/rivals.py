@@ -54,7 +54,7 @@ METHODS = {
     "RWS, SOAP": Method(PLAIN + "soap", 0.033, "optimizer.betas=[0.9,0.99]"),
     "NRWS, exact": Method(NATURAL + "fisher metric.max_rows=320", 0.3, DAMPING),
     "NRWS, Kronecker": Method(NATURAL + "kronecker", 0.3, DAMPING),
-    "NRWS, adaptive": Method(NATURAL + "adaptive", 0.033, "metric.measured=0.5", 3),
+    "NRWS, adaptive": Method(NATURAL + "adaptive", 0.1, "metric.measured=1", 1 / 3),
 }
 
 

@@ -18,7 +18,8 @@ from nws.experiment.invocation import command_line
 #: The sweeps of each preset in conf/experiment: what they are called, and their options.
 METHODS = {
     "baseline": "algorithm=rws,bihm",
-    "kronecker": "algorithm=nrws,nbihm",
+    "adaptive": "algorithm=nrws,nbihm",
+    "kronecker": "algorithm=nrws natural_metric=kronecker",
     "exact": "algorithm=nrws natural_metric=fisher",
 }
 #: One epoch with one seed, in minutes.

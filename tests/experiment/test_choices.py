@@ -35,7 +35,7 @@ def networks(run: Path) -> dict[str, torch.Tensor]:
 def test_a_natural_rule_is_the_plain_one_with_a_metric_and_sgd(plain: str, choice: str) -> None:
     config = composed(f"algorithm=n{plain}", *choice.split())
     assert config["algorithm"] == {**group("algorithm", plain), "name": f"n{plain}"}
-    assert config["metric"] == group("metric", "fisher" if choice else "kronecker")
+    assert config["metric"] == group("metric", "fisher" if choice else "adaptive")
     assert config["optimizer"] == group("optimizer", "sgd")
     assert config["damping"] == group("damping", "constant")
 

@@ -9,25 +9,26 @@ from nws.experiment.build import Settings
 from nws.experiment.config import flatten, to_dict
 
 PLAIN, NATURAL = ("ws", "rws", "bihm", "vimco"), ("nws", "nrws", "nbihm", "nvimco")
-EXACT = "natural_metric=fisher"
+EXACT, KRONECKER = "natural_metric=fisher", "natural_metric=kronecker"
 #: Rate, damping, trust region (nats) and dreams that were searched: docs/results has them.
 SETTINGS: dict[tuple[str, ...], tuple[float, float, float | None, int | None]] = {
     ("digits", "algorithm=rws"): (0.02, 0.2, None, 3),
-    ("digits",): (0.2, 0.05, 10, 3),
-    ("digits", "natural_metric=adaptive"): (0.03, 0.2, None, 3),
+    ("digits",): (0.067, 0.05, None, 3),
+    ("digits", KRONECKER): (0.2, 0.05, 10, 3),
     ("three_by_three",): (0.3, 0.05, None, None),
+    ("tfd",): (0.1, 0.1, None, 3),
     ("tfd", EXACT): (0.6, 0.2, None, 3),
-    ("mnist_static",): (0.2, 0.1, 10, 3),
+    ("mnist_static", KRONECKER): (0.2, 0.1, 10, 3),
     ("fashion_mnist", "algorithm=rws"): (0.022, 0.2, None, 3),
     ("fashion_mnist", "algorithm=rws", "trainer.batch_size=512"): (0.09, 0.2, None, 3),
-    ("fashion_mnist", "trainer.batch_size=64"): (0.3, 0.1, None, 3),  # as 32
-    ("fashion_mnist", "trainer.batch_size=512"): (1.4, 0.2, 10, 3),
+    ("fashion_mnist", "trainer.batch_size=64"): (0.25, 0.8, None, 3),  # as 32
+    ("fashion_mnist", "trainer.batch_size=512"): (0.8, 0.8, None, 3),
+    ("fashion_mnist", KRONECKER, "trainer.batch_size=512"): (1.4, 0.2, 10, 3),
     ("fashion_mnist", EXACT, "trainer.batch_size=512"): (1.4, 0.2, 10, None),
     ("fashion_mnist_exact", "trainer.batch_size=512"): (1.4, 0.2, 10, None),
     ("fashion_mnist", "optimizer.lr=0.02", "damping.value=0.3", "metric.max_kl=2"):
         (0.02, 0.3, 2, 3),
-    ("fashion_mnist", "natural_metric=adaptive", "trainer.batch_size=128"): (0.09, 0.2, None, 3),
-    ("benchmark/sbn",): (0.2, 0.1, 10, 3),
+    ("benchmark/sbn",): (0.07, 0.1, None, 3),
     ("published/mnist",): (0.002, 0.2, None, None),
 }  # fmt: skip
 

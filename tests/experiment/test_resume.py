@@ -26,15 +26,15 @@ RESUMABLE = [
     "algorithm=vimco algorithm.dreams=1 scheduler=cosine",
     "algorithm=ws data.binarize=static model.units=bipolar scheduler=exponential",
     "optimizer.generator_lr=0.02 optimizer.fused=false scheduler=linear_warmup",
-    f"{NRWS} metric.refresh_every=4 metric.memory=8 metric.rank=3",
-    f"{NRWS} metric.rank=full metric.max_kl=0.1 optimizer=momentum",
+    f"{NRWS} metric=kronecker metric.refresh_every=4 metric.memory=8 metric.rank=3",
+    f"{NRWS} metric=kronecker metric.rank=full metric.max_kl=0.1 optimizer=momentum",
     f"{NRWS} metric=fisher metric.memory=2 metric.refresh_every=5 damping=linear"
     " model.layers=[70,5] trainer.precision=bfloat16",
     f"{NRWS} metric=fisher solver=sherman_morrison damping=levenberg_marquardt",
     f"{NRWS} metric=diagonal metric.memory=5 damping=exponential",
     f"{NRWS} metric=adaptive metric.rank=3 metric.mean_memory=2 metric.refresh_every=4",
     f"{NRWS} model.generator.lateral=all model.recognition.lateral=hidden model.skip=true"
-    " metric.max_kl=1 metric.refresh_every=4",
+    " metric=kronecker metric.max_kl=1 metric.refresh_every=4",
     f"{NRWS} metric=fisher model.generator.lateral=visible metric.max_rows=8 trainer.precision="
     "bfloat16 model.mask={_target_:nws.models.masks.local,_partial_:true,width:3}"
     " model.order={_target_:nws.models.masks.from_the_centre,_partial_:true}",

@@ -63,11 +63,12 @@ PLAIN += [
     )
 ]  # fmt: skip
 SELDOM = [
-    "algorithm=nws metric.max_kl=0.1 damping=linear",
+    "algorithm=nws metric=kronecker metric.max_kl=0.1 damping=linear",
     "algorithm=nrws metric.batch=other data.where=host",
     "algorithm=nvimco damping=levenberg_marquardt", "algorithm=nbihm metric=fisher",
     "algorithm=nrws metric=fisher solver.iterations=3", "algorithm=nrws metric=empirical",
-    "algorithm=nrws metric=adaptive", "algorithm=nrws model.generator.lateral=all model.skip=true",
+    "algorithm=nrws metric=adaptive",
+    "algorithm=nrws metric=kronecker model.generator.lateral=all model.skip=true",
 ]  # fmt: skip
 
 

@@ -96,7 +96,7 @@ class Adaptive(Metric):
 
     def __init__(
         self, rank: int = 7, refresh_every: int = 20, memory: int = 50,
-        mean_memory: int = 10, square_memory: int = 200, measured: float = 1.0,
+        mean_memory: int = 10, square_memory: int = 200, measured: float = 0.5,
     ) -> None:  # fmt: skip
         self.rank = positive_int("metric.rank", rank, minimum=0)
         self.refresh_every = positive_int("metric.refresh_every", refresh_every)
