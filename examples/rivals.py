@@ -1,7 +1,7 @@
 """Natural metrics beside the optimizers of today: `python examples/rivals.py digits`.
 
 Every method has the same search with seed 0: seven rates, each 1.5 times the last, and more until
-both neighbours of the best are worse; then the same for one other choice of its betas or damping,
+both neighbours of the best are worse; then the same for one other choice of its options,
 from its best rate on. Three seeds of the better choice follow, and last of all the test images.
 It is a loop over the programs. Interrupted, the same command goes on.
 """

@@ -22,6 +22,7 @@ from nws.style import COLOURS, STYLE
 
 TRIALS = Path(__file__).parent / "trials"
 IMAGES = Path(__file__).parents[1] / "images"
+LEFT_OUT = ("RWS, SGD", "NRWS, exact", "NRWS, halfway")  # of the rivals' figure
 METHODS = {"RWS, SGD": "#999999", "RWS, Adam": COLOURS[0]} | {
     "NRWS, exact": COLOURS[2],
     "NRWS, Kronecker": COLOURS[1],
@@ -113,7 +114,7 @@ def draw_rivals() -> None:
     titles = {"digits": "digits"} | titles
     titles |= {"sbn": "binarised MNIST, 3 epochs", "bihm": "twelve layers, 3 epochs"}
     shares = np.array([0.1, 0.2, 0.5, 1])
-    names = [name for name in steps.method.unique() if name not in ("RWS, SGD", "NRWS, exact")]
+    names = [name for name in steps.method.unique() if name not in LEFT_OUT]
     figure, grid = plt.subplots(2, 6, figsize=(12.5, 4), sharey="col", layout="constrained")
     for column, (setting, title) in zip(grid.T, titles.items(), strict=True):
         ends = []

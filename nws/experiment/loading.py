@@ -174,7 +174,7 @@ def named_rule(name: str, **options: Any) -> Rule:
 
 
 def natural_metrics(
-    machine: HelmholtzMachine, metric: str = "kronecker", damping: float = 0.2, solver: str = "pcg",
+    machine: HelmholtzMachine, metric: str = "adaptive", damping: float = 0.2, solver: str = "pcg",
     **options: Any,
 ) -> list[NaturalMetric]:  # fmt: skip
     """Return a metric for each of a machine's networks, for `WakeSleep(..., metrics)`.

@@ -13,7 +13,7 @@ EXACT, KRONECKER = "natural_metric=fisher", "natural_metric=kronecker"
 #: Rate, damping, trust region (nats) and dreams that were searched: docs/results has them.
 SETTINGS: dict[tuple[str, ...], tuple[float, float, float | None, int | None]] = {
     ("digits", "algorithm=rws"): (0.02, 0.2, None, 3),
-    ("digits",): (0.067, 0.05, None, 3),
+    ("digits",): (0.1, 0.05, None, 3),
     ("digits", KRONECKER): (0.2, 0.05, 10, 3),
     ("three_by_three",): (0.3, 0.05, None, None),
     ("tfd",): (0.1, 0.1, None, 3),
@@ -38,6 +38,8 @@ def test_a_preset_has_the_settings_that_were_searched(options: tuple[str, ...]) 
     found = flatten(to_dict(composed(f"experiment={options[0]}", *options[1:])))
     keys = ("optimizer.lr", "damping.value", "metric.max_kl", "algorithm.dreams")
     assert tuple(found.get(key) for key in keys) == SETTINGS[options]
+    if options[0] in ("mnist_static", "benchmark/sbn"):
+        assert (found["model.layers"], found["data.binarize"]) == ([200] * 3, "static")
 
 
 PRESETS = [(f"experiment={name}",) for name in names("experiment")]

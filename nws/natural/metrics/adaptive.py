@@ -70,7 +70,7 @@ class Frame:
 
 
 class Adaptive(Metric):
-    """Adam in the eigenbasis of the parents' second moment sum_k w_k h_k h_k^T ~ Q Lambda Q^T.
+    """Adam and the model in the eigenbasis of the second moment sum_k w_k h_k h_k^T ~ Q Lambda Q^T.
 
     A layer's gradient G (m, d) has the coordinates G Q along the r largest eigenvectors, and a rest
     R = G - G Q Q^T with a coordinate for each parent. V is the running mean of a coordinate's
