@@ -153,8 +153,9 @@ def draw_published() -> None:
     old = runs.refresh_every.isin([1000, 20]) | (runs.method == "NRWS, diagonal")
     main = runs[old | runs.refresh_every.isna()]
     colours = dict(zip(main.method.unique(), COLOURS, strict=False))
-    figure, rows = plt.subplots(2, 3, figsize=(9, 5.2), layout="constrained")
+    figure, rows = plt.subplots(3, 3, figsize=(9, 7.5), layout="constrained")
     limits = {"tfd": ("faces", (-356, -343)), "fashion_mnist": ("Fashion-MNIST", (-268, -233))}
+    limits["binarized_mnist"] = "binarised MNIST", (-125, -95)
     for (left, middle, _), (data, (title, limit)) in zip(rows, limits.items(), strict=True):
         for method, mine in main[main.data == data].groupby("method", sort=False):
             curve = mine.groupby("epoch")[["valid", "seconds"]].mean()
@@ -162,13 +163,15 @@ def draw_published() -> None:
                 axes.plot(x, curve.valid, color=colours[method], label=method)
         left.set(xlabel="epochs", ylabel="validation nats", ylim=limit, title=title)
         middle.set(xlabel="seconds", ylim=limit)
-    right, legend = rows[:, 2]
+    right, legend, empty = rows[:, 2]
     exact = runs[(runs.data == "tfd") & (runs.method == "NRWS, exact") & (runs.epoch <= 20)]
     for colour, (every, mine) in zip(COLOURS, exact.groupby("refresh_every"), strict=False):
-        right.plot(mine.epoch, mine.valid, color=colour, label=f"every {every:,.0f} steps")
+        name = "every step" if every == 1 else f"every {every:,.0f} steps"
+        right.plot(mine.epoch, mine.valid, color=colour, label=name)
     right.set(xlabel="epochs", ylim=(-351, -344.5), title="faces: new inverses")
     right.legend()
     legend.axis("off")
+    empty.axis("off")
     legend.legend(*rows[0, 0].get_legend_handles_labels(), loc="upper left")
     figure.savefig(IMAGES / "published.png", dpi=110)
 
