@@ -70,7 +70,7 @@ class Frame:
 
 
 class Adaptive(Metric):
-    """Adam and the model in the eigenbasis of the second moment sum_k w_k h_k h_k^T ~ Q Lambda Q^T.
+    """Variances in the eigenbasis of the parents' second moment sum_k w_k h_k h_k^T ~ Q Lambda Q^T.
 
     A layer's gradient G (m, d) has the coordinates G Q along the r largest eigenvectors, and a rest
     R = G - G Q Q^T with a coordinate for each parent. V is the running mean of a coordinate's
@@ -82,7 +82,7 @@ class Adaptive(Metric):
     With a = 1 it is Adam in this basis, without eigenvectors Adam itself (Kingma & Ba 2015). With
     a = 0 it is nearly the Kronecker metric with momentum. docs/natural_step.md derives it. EK-FAC
     (George et al. 2018) has n V + alpha below M. SOAP (Vyas et al. 2024) finds bases of both sides
-    from gradients. The direction cancels the factor (1 + alpha)^a of a step.
+    from gradients. The direction cancels the factor (1 + alpha)^a of a step; a mask is put on it.
 
     Args:
         rank: r, at most, at least 0.
