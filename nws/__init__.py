@@ -23,9 +23,13 @@ __all__ = [
 _MODULES = ("nws.natural", "nws.models", "nws.learning", "nws.experiment.loading")
 
 
+def __dir__() -> list[str]:
+    return [*__all__, "data", "geometry", "learning", "models", "natural"]
+
+
 def __getattr__(name: str) -> Any:
     """Return what is imported late, as Python asks for an attribute that is not there yet."""
-    if name in ("learning", "models", "natural"):
+    if name in ("data", "geometry", "learning", "models", "natural"):
         return importlib.import_module(f"nws.{name}")
     if name in __all__:
         modules = map(importlib.import_module, _MODULES)

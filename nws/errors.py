@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from numbers import Integral, Real
 
 
@@ -23,11 +23,21 @@ class Stopped(UserError):
     """A job of a sweep, in a process of its own, that a signal stopped."""
 
 
+@contextmanager
+def explained(problem: str, *advice: str) -> Iterator[None]:
+    """Turn whatever a library raises over a file into a `UserError`, with its words in one line."""
+    try:
+        yield
+    except Exception as error:
+        words = getattr(error, "strerror", None) or " ".join(str(error).split())
+        text = "; ".join([words or type(error).__name__, *advice])
+        raise UserError(f"{problem}: {text}") from error
+
+
 def positive_int(name: str, value: object, minimum: int = 1, maximum: float = math.inf) -> int:
     """The value as an int, where it is a whole number (3.0 is, True is not) in range.
 
-    Raises:
-        UserError: For any other value, with its name.
+    Raises `UserError` for any other value, with its name.
     """
     whole = isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())
     if whole and not isinstance(value, bool) and minimum <= value <= maximum:  # type: ignore
@@ -57,8 +67,7 @@ def number(
         most: and at most this.
         more: What else the message says of the range.
 
-    Raises:
-        UserError: For any other value, with its name.
+    Raises `UserError` for any other value, with its name.
 
     Examples:
         >>> number("damping.factor", 0.5, above=0, below=1)

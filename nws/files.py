@@ -5,7 +5,7 @@ import os
 import stat
 from pathlib import Path
 
-from nws.errors import UserError
+from nws.errors import UserError, explained
 
 PACKAGE = Path(__file__).resolve().parent  # the folder nws
 #: The folder of config.yaml: in an installed nws within the package, in the repository beside it.
@@ -19,7 +19,6 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         UserError: Where the disk or the folder does not allow it. A file that was there stays.
     """
-    _check_name(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,18 +46,14 @@ def read_text(path: Path, limit: int = TEXT_LIMIT) -> str:
 def read_bytes(path: Path, limit: int = TEXT_LIMIT) -> bytes:
     """Return what a regular file of at most `limit` bytes holds; `UserError` for anything else."""
     check_file(path, limit)
-    try:
+    with explained(f"{path} cannot be read"):
         return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def check_file(path: Path, limit: float = float("inf")) -> None:
     """Raise `UserError` unless there is a regular file of at most so many bytes at a path."""
-    try:
+    with explained(f"{path} cannot be read"):
         found = path.stat()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
     if not stat.S_ISREG(found.st_mode):
         raise UserError(f"{path} is no regular file, so it is not opened")
     if found.st_size > limit:
@@ -84,7 +79,9 @@ def is_running(process: int) -> bool:
 
 def check_writable(path: Path) -> None:
     """Raise `UserError` where a file cannot be written at a path, or its folders not be made."""
-    _check_name(path)
+    if not path.name or path.is_dir():
+        found = f"the folder {path}" if path.name else "an empty name"
+        raise UserError(f"expected the name of a file to write, got {found}; add a name")
     check_folder(path.parent)
 
 
@@ -95,9 +92,3 @@ def check_folder(path: Path) -> None:
         raise UserError(f"{there} is a file, expected a folder there; choose another place")
     if not os.access(there, os.W_OK | os.X_OK):
         raise UserError(f"the folder {there} cannot be written to; choose another place")
-
-
-def _check_name(path: Path) -> None:
-    if not path.name or path.is_dir():
-        found = f"the folder {path}" if path.name else "an empty name"
-        raise UserError(f"expected the name of a file to write, got {found}; add a name")

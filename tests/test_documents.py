@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from conftest import CONF, ROOT, TWO_STEPS, Command, composed
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from torch.distributed.run import get_args_parser
 
+from nws.experiment.boundary import all_keys
 from nws.natural.reference import natural_direction
 
 PAGES = {
@@ -184,30 +184,12 @@ def test_the_idea_in_readme_is_that_of_extending() -> None:
 # --- names ----------------------------------------------------------------------------------------
 
 
-def keys(value: Any, prefix: str = "") -> set[str]:
-    if not isinstance(value, dict):
-        return {prefix}
-    return {prefix}.union(
-        *(keys(each, f"{prefix}.{name}" if prefix else str(name)) for name, each in value.items())
-    )
-
-
-def options() -> set[str]:
-    """Every key of the files of conf/, from the root of the configuration."""
-    known = keys(yaml.safe_load((CONF / "config.yaml").read_text()))
-    for path in CONF.rglob("*.yaml"):
-        folder = str(path.parent.relative_to(CONF)).replace("/", ".")  # model.visible
-        everywhere = path.read_text().startswith("# @package _global_")
-        known |= keys(yaml.safe_load(path.read_text()), "" if everywhere else folder)
-    return known
-
-
 def test_every_option_named_exists() -> None:
     sections = "|".join([*GROUPS, "trainer", "callbacks"])
     named = set(re.findall(rf"(?<![\w./+])((?:{sections})(?:\.[a-z_]+)+)", NAMED))
     own = {"callbacks.mine", "callbacks.mine._target_"}
     assert {"metric.max_rows", "damping.schedule.final", "trainer.epochs"} <= named
-    assert sorted(named - own - options()) == [] and "metric.nope" not in options()
+    assert sorted(named - own - all_keys()) == [] and "metric.nope" not in all_keys()
 
 
 def test_every_choice_named_exists() -> None:

@@ -10,7 +10,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from nws.analysis.runs import is_bidirectional
 from nws.data.folder import read_grey
 from nws.errors import UserError
 from nws.experiment import pictures
@@ -22,7 +21,7 @@ from nws.models.likelihood import TRUSTED_ESS
 View = tuple[list[Tensor], str]  # the frames of a picture, and what it shows
 NOISE = 0.1  # share of the pixels that `denoise` turns
 MISSING = 0.25  # grey level of pixels that were taken away
-GREY = "grey is a pixel's probability"
+GREY = "grey is the mean of a pixel"
 
 
 @dataclass
@@ -35,8 +34,8 @@ class Drawing:
 
     def __post_init__(self) -> None:
         self.rng = torch.Generator(self.loaded.device).manual_seed(self.given.seed)
-        asked = self.given.chain
-        self.gibbs = asked == "gibbs" or (asked is None and is_bidirectional(self.loaded.config))
+        usual = "gibbs" if self.loaded.bidirectional else "resampling"
+        self.gibbs = (self.given.chain or usual) == "gibbs"
 
     def draw(self) -> tuple[list[Tensor], str]:
         """The frames that are asked for, and their caption: what, which machine, and doubts."""

@@ -22,8 +22,7 @@ import torch
 from rich.progress import track
 from torch import Tensor
 
-from nws.analysis.runs import is_bidirectional
-from nws.errors import UserError, positive_int
+from nws.errors import UserError, explained, positive_int
 from nws.experiment.batches import check_seed, derive_seed
 from nws.experiment.loading import LoadedRun
 from nws.files import read_text
@@ -35,6 +34,7 @@ from nws.models.likelihood import log_sums, log_z_sums, rows_at_once
 EXPONENTS = (1, 2, 0.5)  # of w: log p, its effective sample size, log p~*
 RESAMPLES = 1000  # of the bootstrap
 FILE = "evaluation.json"
+NEEDED = {"data_points", "samples", "log_likelihood", "standard_error"}  # of a row
 
 Figures = dict[str, Any]  # one entry of evaluation.json
 
@@ -74,7 +74,7 @@ def evaluate(run: LoadedRun, request: Request) -> tuple[Figures, bool]:
     images = getattr(run.data, request.split).first(request.data_points)
     asked = asdict(request) | {"data_points": len(images), "device": run.device.type}
     if request.z_samples is None:
-        asked["z_samples"] = likelihood.Z_SAMPLES if is_bidirectional(run.config) else 0
+        asked["z_samples"] = likelihood.Z_SAMPLES if run.bidirectional else 0
     key = asked | {"step": run.state["step"], "fingerprint": fingerprint(run.machine, images)}
     file = run.directory.path / FILE
     for row in read_rows(file.parent):
@@ -167,15 +167,11 @@ def read_rows(path: Path) -> list[Figures]:
     file = path / FILE
     if not os.path.lexists(file):
         return []
-    try:
+    with explained(f"{file} is not the list that evaluate.py writes", "move it away"):
         rows = json.loads(read_text(file))
-        if not isinstance(rows, list) or not all("log_likelihood" in dict(row) for row in rows):
+        if not isinstance(rows, list) or not all({*dict(row)} >= NEEDED for row in rows):
             raise ValueError("it holds something else")
-    except (ValueError, TypeError, RecursionError) as error:
-        raise UserError(
-            f"{file} is not the list that evaluate.py writes ({error}); move it away and run again"
-        ) from error
-    return rows
+        return rows
 
 
 def fingerprint(machine: HelmholtzMachine, images: Tensor) -> str:

@@ -166,11 +166,13 @@ def decimal_ticks(axis: Axis) -> None:
 def figure_paths(output: Path | None, default: str = "") -> list[Path]:
     """The files of a figure: PNG and SVG unless `output` names one. It checks that they can be."""
     path = Path(f"{default}.png") if output is None else output
-    check_writable(path)
     if path.suffix not in ("", ".png", ".svg"):
         raise UserError(f"a figure is written as .png and .svg, got {path.name}; end it in either")
     kinds = [".png", ".svg"] if output is None else [path.suffix or ".png"]
-    return [path.with_suffix(kind) for kind in kinds]
+    paths = [path.with_suffix(kind) if path.name else path for kind in kinds]
+    for each in paths:
+        check_writable(each)
+    return paths
 
 
 def save(files: dict[str, bytes], paths: Sequence[Path]) -> None:

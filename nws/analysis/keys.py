@@ -9,12 +9,11 @@ import pandas as pd
 from nws.analysis.runs import Run
 from nws.errors import UserError
 from nws.experiment.config import override_key
+from nws.experiment.resume import ASIDE, is_in
 
 #: keys, or groups of them, that tell nothing about what a run computes
-INCIDENTAL = (
-    "name", "device", "progress", "resume", "logger", "hydra", "experiment", "debug", "tuned",
-    "data.root",
-)  # fmt: skip
+SHOWN = ("callbacks.images", "callbacks.divergence", "trainer.evaluate_every")
+INCIDENTAL = ("name", "device", *SHOWN, *(each for each in ASIDE if each != "natural_metric"))
 #: groups that an algorithm chooses along with itself
 CHOSEN_BY_ALGORITHM = ("algorithm", "metric", "solver", "damping", "optimizer", "scheduler")
 
@@ -27,10 +26,9 @@ def differing_keys(runs: Sequence[Run]) -> list[str]:
     from the algorithm that chose it. A key that was given on a command line follows from none.
     """
     texts = (text for run in runs for text in run.provenance.get("overrides", ()))
-    given = set(map(override_key, texts))
+    given = set(map(override_key, map(str, texts)))
     kept: list[str] = []
-    left_out = tuple(f"{name}." for name in INCIDENTAL)
-    keys = [key for key in all_differences(runs) if not f"{key}.".startswith(left_out)]
+    keys = [key for key in all_differences(runs) if not is_in(key, INCIDENTAL)]
     for key in sorted(keys, key=_rank):
         typed = key in given or (_is_name(key) and key.rpartition(".")[0] in given)  # metric=fisher
         if typed or not any(_follows(runs, key, leader) for leader in kept):
@@ -112,7 +110,9 @@ def label(run: Run, keys: Sequence[str]) -> str:
     """Return what tells a run apart, by these keys: `rws, lr 0.1, damping.value 0.328, seed 0`."""
     parts = []
     for key, name in short_names(keys).items():
-        text = value_text(key, run.config.get(key))
+        if key not in run.config:
+            continue
+        text = value_text(key, run.config[key])
         parts.append(text if _is_name(key) and text != "none" else f"{name} {text}")
     return ", ".join(parts)
 
@@ -125,11 +125,7 @@ def columns_of(runs: Sequence[Run], keys: Sequence[str]) -> pd.DataFrame:
 
 
 def find_key(name: str, keys: Iterable[str]) -> str:
-    """Return that of the keys which a name stands for: lr, damping.value, algorithm, or a key.
-
-    Raises:
-        UserError: No key is called so, or several are.
-    """
+    """Return that of the keys which a name stands for: lr, damping.value, algorithm, or a key."""
     keys = list(keys)
     for choice in (name, f"{name}.name", f"{name}._target_"):
         if choice in keys:

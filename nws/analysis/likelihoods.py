@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 import pandas as pd
@@ -27,11 +28,21 @@ def evaluate_runs(given: argparse.Namespace, open_run: Callable[[Path], LoadedRu
     Raises:
         UserError: With all runs that could not be evaluated, after the table of the others.
     """
-    options = ("split", "data_points", "seed", "checkpoint", "weights", "z_samples")
-    common = {name: getattr(given, name) for name in options}
-    requests = [Request(samples=samples, **common) for samples in sorted({*given.samples})]
+    common = {each.name: getattr(given, each.name) for each in fields(Request)}
+    requests = [Request(**common | {"samples": each}) for each in sorted({*given.samples})]
     paths = figure_paths(given.plot) if given.plot else []
-    runs, found, failures = evaluate_all(given, open_run, requests)
+    runs: list[Run] = []
+    found: list[Figures] = []
+    failures: dict[Path, Exception] = {}
+    for path in dict.fromkeys(path for folder in given.runs for path in find_runs(folder)):
+        try:
+            loaded, run = open_run(path), read_run(path)
+            for request in requests:
+                row, there = evaluate(loaded, request)
+                runs.append(run)
+                found.append(row | {"there": there})
+        except (UserError, OmegaConfBaseException) as error:
+            failures[path] = error
     if runs:
         rows = pd.DataFrame(found)
         report(runs, rows, given)
@@ -45,26 +56,6 @@ def evaluate_runs(given: argparse.Namespace, open_run: Callable[[Path], LoadedRu
         counts = f"{len(failures)} of {len({run.path for run in runs} | {*failures})}"
         lines = [f"  {path}: {error}" for path, error in failures.items()]
         raise UserError("\n".join([f"{counts} could not be evaluated", *lines]))
-
-
-def evaluate_all(
-    given: argparse.Namespace, open_run: Callable[[Path], LoadedRun], requests: Sequence[Request]
-) -> tuple[list[Run], list[Figures], dict[Path, Exception]]:
-    """A run and a row for each evaluation, and the errors of what could not be evaluated."""
-    paths = dict.fromkeys(path for folder in given.runs for path in find_runs(folder))
-    runs: list[Run] = []
-    rows: list[Figures] = []
-    failures: dict[Path, Exception] = {}
-    for path in paths:
-        try:
-            loaded, run = open_run(path), read_run(path)
-            for request in requests:
-                row, there = evaluate(loaded, request)
-                runs.append(run)
-                rows.append(row | {"there": there})
-        except (UserError, OmegaConfBaseException) as error:
-            failures[path] = error
-    return runs, rows, failures
 
 
 def report(runs: Sequence[Run], rows: pd.DataFrame, given: argparse.Namespace) -> None:

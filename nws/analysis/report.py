@@ -115,10 +115,9 @@ def _facts(run: Run) -> list[tuple[str, str]]:
 def _diff(run: Run) -> str:
     """What was changed in the code since its commit."""
     path = run.path / Path(str((run.provenance.get("git") or {}).get("diff"))).name
-    try:
+    with suppress(UserError):  # there was none, or it is gone
         return read_text(path)[:MAX_DIFF]
-    except UserError:  # there was none, or it is gone
-        return ""
+    return ""
 
 
 def _images(run: Run) -> dict[str, list[tuple[str, str]]]:

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import OmegaConf
 
-from nws.errors import UserError
+from nws.errors import UserError, explained
 from nws.experiment.config import flatten
 from nws.experiment.provenance import read_provenance
 from nws.experiment.run import find_runs, open_run
@@ -54,11 +53,6 @@ class Run:
         return dict(self.metrics.iloc[-1]) if len(self.metrics) else {}
 
 
-def is_bidirectional(config: DictConfig) -> bool:
-    """Whether a run's rule trains the bidirectional machine p*, which log p* and Gibbs are for."""
-    return bool(config.algorithm.get("bidirectional", False))
-
-
 def read_run(path: str | Path, argument: str | None = None) -> Run:
     """Read a run's configuration, metrics and provenance; without metrics.csv it has no rows.
 
@@ -66,19 +60,15 @@ def read_run(path: str | Path, argument: str | None = None) -> Run:
         UserError: There is no run, or a file of it cannot be read.
     """
     directory, config = open_run(path)
-    try:
+    with explained(f"{directory.config} cannot be read"):
         flat = flatten(OmegaConf.to_container(config, resolve=True))
-    except OmegaConfBaseException as error:
-        raise UserError(f"{directory.config} cannot be read: {error}") from error
     metrics = pd.DataFrame(columns=POSITION, dtype=float)
     if os.path.lexists(directory.metrics):
-        try:
+        expected = "expected rows of numbers with columns epoch, step and seconds"
+        with explained(f"{directory.metrics} cannot be read", expected):
             text = io.StringIO(read_text(directory.metrics))
             metrics = pd.read_csv(text, dtype=float, float_precision="round_trip")
             _ = metrics[POSITION]
-        except (ValueError, KeyError) as error:
-            expected = "expected rows of numbers with columns epoch, step and seconds"
-            raise UserError(f"{directory.metrics} cannot be read: {expected} ({error})") from error
         metrics = metrics.replace([math.inf, -math.inf], math.nan)
     provenance = read_provenance(directory.path)
     return Run(directory.path, argument or str(path), flat, metrics, provenance)

@@ -19,7 +19,7 @@ from nws.analysis.keys import (
 )
 from nws.analysis.runs import Run, folder_names, frame, readable_runs
 from nws.analysis.tables import show, with_error
-from nws.errors import UserError
+from nws.errors import UserError, explained
 from nws.experiment.config import flatten, override_key
 from nws.experiment.invocation import command_line
 
@@ -116,15 +116,12 @@ def in_order(runs: Sequence[Run], where: str | None, sort: str | None) -> list[R
     """The runs that a query of pandas chooses, sorted by a column; those without a value last."""
     table = with_short_names(frame(runs))
     if where:
-        try:
+        way = "--help has the names; keys with a dot are in backticks"
+        what = "a query of pandas, such as 'algorithm == \"nrws\" and lr < 0.1'"
+        with explained(f"--where takes {what}, got {where!r}", way):
             if not pd.api.types.is_bool_dtype(found := table.eval(where, engine="python")):
                 raise ValueError("it is neither true nor false")
             table = table[found]
-        except Exception as error:  # whatever is wrong with a text of Python
-            raise UserError(
-                "--where takes a query of pandas, such as 'algorithm == \"nrws\" and lr < 0.1', "
-                f"got {where!r}: {error}; --help has the names; keys with a dot are in backticks"
-            ) from error
         if table.empty:
             raise UserError(f"none of {len(runs)} runs has {where}")
     if sort and sort != "run":  # they come in this order, 2 before 10

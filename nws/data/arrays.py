@@ -1,7 +1,4 @@
-"""A user's own images from arrays: in memory, or in a .npz or .npy file.
-
-Symbols: N images of D pixels, or of H x W pixels.
-"""
+"""A user's own images from arrays: in memory, or in a .npz or .npy file."""
 
 import math
 import os
@@ -13,8 +10,8 @@ from numpy.typing import ArrayLike
 
 from nws.data.dataset import PARTS, RawImages
 from nws.data.loading import memory
-from nws.data.reading import explained, find_path, height_and_width, in_parts
-from nws.errors import UserError
+from nws.data.reading import find_path, height_and_width, in_parts
+from nws.errors import UserError, explained
 from nws.files import check_file
 
 BITS, BYTES, SHARES = "0 and 1", "bytes 0..255", "floats in [0, 1]"  # what an array may hold
@@ -74,10 +71,17 @@ def load_arrays(
         ((3, 3), 16, 2, 2)
     """
     given = {"train": train, "valid": valid, "test": test}
-    arrays = {part: np.asarray(each) for part, each in given.items() if each is not None}
+    arrays = {part: _array(each) for part, each in given.items() if each is not None}
     if [*arrays] not in (["train"], [*PARTS]):
         raise UserError(f"data: expected train, valid and test, or train alone, got {[*arrays]}")
     return _images("data", arrays, shape)
+
+
+def _array(data: ArrayLike | torch.Tensor) -> np.ndarray:
+    """Return an array; a tensor may be on a GPU, or of a type that numpy lacks."""
+    if isinstance(data, torch.Tensor):
+        data = data.detach().to("cpu", torch.float32 if data.is_floating_point() else None)
+    return np.asarray(data)
 
 
 def _images(where: object, arrays: dict[str, np.ndarray], shape: Sequence[int] | None) -> RawImages:

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from nws.data.dataset import PARTS, RawImages
-from nws.data.reading import explained, find_files, find_path, read_unpacked
-from nws.errors import UserError, positive_int
+from nws.data.reading import find_files, find_path, read_unpacked
+from nws.errors import UserError, explained, positive_int
 from nws.files import check_file, read_bytes, write_atomically
 
 URL = "http://www.cs.toronto.edu/~larocheh/public/datasets/binarized_mnist/"

@@ -1,7 +1,4 @@
-"""Pictures, read as grey: PNG or JPEG files in a user's own folder, and what torchvision has.
-
-Symbols: N images of H x W pixels.
-"""
+"""Pictures, read as grey: PNG or JPEG files in a user's own folder, and what torchvision has."""
 
 import inspect
 import os
@@ -15,8 +12,8 @@ from PIL import Image
 from torch import Tensor
 
 from nws.data.dataset import PARTS, RawImages
-from nws.data.reading import explained, find_path, height_and_width, in_parts, resize
-from nws.errors import UserError
+from nws.data.reading import find_path, height_and_width, in_parts, resize
+from nws.errors import UserError, explained
 from nws.files import check_file
 
 ENDINGS = (".png", ".jpg", ".jpeg")

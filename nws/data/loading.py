@@ -55,8 +55,11 @@ def load_dataset(
         parts[part] = _hold(_binarize(part, images, raw, binarize), device, host)
     if raw.unlabeled is raw.train:
         parts["unlabeled"] = parts["train"]
+    labels = raw.labels
+    if labels and raw.order is not None and "train" in labels:
+        labels = {**labels, "train": labels["train"][raw.order]}
     exact = raw.distribution and (raw.distribution[0].to(device), raw.distribution[1].to(device))
-    return Dataset(name, raw.shape, distribution=exact, labels=raw.labels, **parts)
+    return Dataset(name, raw.shape, distribution=exact, labels=labels, **parts)
 
 
 def _call(source: Callable[..., RawImages], name: str, options: dict[str, Any]) -> RawImages:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from nws.data.dataset import PARTS, RawImages
-from nws.data.reading import explained, find_files, find_path, read_unpacked
+from nws.data.reading import find_files, find_path, read_unpacked
+from nws.errors import explained
 from nws.files import check_file
 
 FILES = ("train-images-idx3-ubyte", "t10k-images-idx3-ubyte")

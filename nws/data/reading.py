@@ -1,13 +1,9 @@
-"""What the readers share: paths, broken files, an automatic split, and another size.
+"""What the readers share: paths, broken files, an automatic split, and another size."""
 
-Symbols: N images of H x W pixels.
-"""
-
-import contextlib
 import gzip
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -45,16 +41,6 @@ def read_unpacked(file: Path) -> bytes:
         if len(found := content.read(MAX_BYTES + 1)) > MAX_BYTES:
             raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
         return found
-
-
-@contextlib.contextmanager
-def explained(problem: str, advice: str) -> Iterator[None]:
-    """Turn whatever a library raises over a file into a `UserError`, with its words in one line."""
-    try:
-        yield
-    except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"{problem}: {reason}; {advice}") from error
 
 
 def in_parts(

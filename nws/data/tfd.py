@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from nws.data.dataset import RawImages
-from nws.data.reading import explained, find_path, resize
-from nws.errors import UserError, one_of
+from nws.data.reading import find_path, resize
+from nws.errors import UserError, explained, one_of
 
 SPLITS = ("unlabeled", "train", "both")  # the folds number the first two 0 and 1
 FILE_SIDES = {24: 48, 48: 48, 96: 96}  # the side asked for, and the side of the file's images

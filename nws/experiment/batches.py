@@ -39,7 +39,6 @@ class Batches:
     def __init__(self, data: Dataset, size: int, sources: Collection[str], seed: int) -> None:
         self.data, self.size, self.sources, self.seed = data, size, sources, seed
         self._parts = {TRAIN: data.train, UNLABELED: data.unlabeled or data.train}
-        steps_per_epoch(size, len(data.train), "training")
         if "unlabeled" in sources:
             if data.unlabeled is None:
                 way = "take data=tfd, or metric.batch=other for other training images"

@@ -6,17 +6,20 @@ that it is there while they load.
 """
 
 import contextlib
+import difflib
 import importlib
 import io
 import os
+import re
 import signal
 import sys
 import tempfile
 import traceback
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from nws.errors import UserError
+from nws.files import CONF
 
 MEMORY = (
     "there is not enough memory; lower trainer.batch_size, algorithm.samples, model.layers or"
@@ -72,7 +75,7 @@ def explain(error: Exception) -> str:
     if of_flags or kinds & {"HydraException", "OmegaConfBaseException"}:  # in their own words
         text = f"{error} {error.__cause__ or ''}"
         own = text.partition("UserError raised while resolving interpolation: ")[2].splitlines()
-        return own[0] if own else " ".join(text.split())
+        return own[0] if own else in_hydras_words(" ".join(text.split()))
     if out_of_memory(error):
         return MEMORY
     if isinstance(error, OSError):
@@ -83,6 +86,28 @@ def explain(error: Exception) -> str:
             file.write("".join(traceback.format_exception(error)))
         return f"{describe(error)}; its traceback is in {file.name}"
     return f"{describe(error)}; NWS_DEBUG=1 shows its traceback"
+
+
+def in_hydras_words(text: str) -> str:
+    """Return a message of Hydra, of a mistyped key with what it is close to."""
+    for key in re.findall("^Could not override '([^']+)'", text):
+        for close in difflib.get_close_matches(key, all_keys(), 1):
+            return f"{key} is no option; did you mean {close}?"
+    return text.partition(" Config search path:")[0]
+
+
+def all_keys() -> set[str]:
+    """Return the keys of all files in conf/, those of sections too."""
+    import yaml
+
+    places: list[tuple[list[str], Any]] = []
+    for path in CONF.rglob("*.yaml"):
+        group = list(path.relative_to(CONF).parts[:-1])
+        places.append(([] if group[:1] == ["experiment"] else group, yaml.safe_load(path.open())))
+    for words, section in places:  # it grows
+        if isinstance(section, dict):
+            places += [([*words, str(key)], each) for key, each in section.items()]
+    return {".".join(words) for words, _ in places}
 
 
 def out_of_memory(error: Exception) -> bool:

@@ -177,10 +177,11 @@ def leave_out_others(config: DictConfig, overrides: Sequence[str]) -> None:
 def _build(section: dict[str, Any], option: str, *arguments: Any, **extra: Any) -> Any:
     """Return what a group's section makes; `UserError` where it is not what the group is for."""
     made = make(section, option, *arguments, **extra)
-    kind, words = MAKES.get(option.partition(".")[0], OTHERS)
+    group = option.partition(".")[0]
+    kind, words = MAKES.get(group, OTHERS)
     if not isinstance(made, kind):
         found = type(made).__name__
-        raise UserError(f"{option}._target_ must make {words}, got a {found}; see conf/{option}/")
+        raise UserError(f"{option}._target_ must make {words}, got a {found}; see conf/{group}/")
     return made
 
 
@@ -232,7 +233,6 @@ def build_metrics(
     options = to_dict(config.metric)
     if options.get("_target_") is None:
         return []
-    check_section("metric", options, ROWS)
     taken, _ = parameters_of(locate(options["_target_"], "metric"))
     names = [name for name in ROWS if name in options and name not in taken]  # its own come first
     rows = RowOptions(**{name: options.pop(name) for name in names})

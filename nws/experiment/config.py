@@ -100,6 +100,11 @@ def own_targets(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
             yield from own_targets(each, f"{key}.{name}".lstrip("."))
 
 
+def foreign_modules(config: DictConfig) -> list[str]:
+    """Return the modules that a configuration names besides ours, which `trust` has to name."""
+    return sorted({target.partition(".")[0] for _, target in own_targets(config)})
+
+
 def check_trust(config: DictConfig, trusted: Sequence[str], where: object) -> None:
     """Raise `UserError` where a saved configuration names code that nobody asked for.
 
@@ -108,10 +113,11 @@ def check_trust(config: DictConfig, trusted: Sequence[str], where: object) -> No
     """
     if "${" in OmegaConf.to_yaml(config).replace(DATA_ROOT, ""):
         raise UserError(f"{where} has references (${{..}}) in its configuration, as no run does")
+    trusted = [trusted] if isinstance(trusted, str) else trusted
     prefixes = tuple(f"{each}." for each in trusted)
     for key, target in own_targets(config):
         module, trusts = target.partition(".")[0], f"{target}.".startswith(prefixes)
-        way = f"add trust=[{module}] to train.py, or --trust {module} to others, to trust it"
+        way = f"add 'trust=[{module}]' to train.py, or --trust {module} to others, to trust it"
         with suppress(UserError):  # what is not here is said where it is called
             if trusts:  # a module, not what it imports
                 found = locate(target, key)

@@ -25,7 +25,7 @@ from nws import distributed
 from nws.errors import Diverged, Stopped, UserError
 from nws.experiment.boundary import describe, end_program, errors_for_people, explain
 from nws.experiment.build import build_parts, leave_out_others
-from nws.experiment.config import override_key, to_dict, typed
+from nws.experiment.config import foreign_modules, override_key, parameters_of, to_dict, typed
 from nws.experiment.hardware import pick_device, surroundings
 from nws.experiment.invocation import command_line
 from nws.experiment.provenance import Provenance, read_provenance
@@ -78,13 +78,10 @@ class Sweep(Callback):
     command: ClassVar[list[str]] = []  # that this process was started by
     directory: ClassVar[Path | None] = None  # of the sweep that this process started
 
+    @errors_for_people()  # Hydra would only warn
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Write sweep.yaml, unless the sweep goes on."""
-        with errors_for_people():  # Hydra would only warn
-            self._start(config, Path(config.hydra.sweep.dir).absolute())
-        os.environ[PARENT] = str(os.getpid())
-
-    def _start(self, config: DictConfig, directory: Path) -> None:
+        directory = Path(config.hydra.sweep.dir).absolute()
         if distributed.size() > 1:
             raise UserError(
                 "a sweep (-m) starts its runs by itself, and torchrun starts the processes of one"
@@ -106,6 +103,7 @@ class Sweep(Callback):
             text = OmegaConf.to_yaml({"overrides": overrides, "command": Sweep.command})
             write_atomically(record, text.encode())
         Sweep.directory = directory
+        os.environ[PARENT] = str(os.getpid())
 
 
 class Job:
@@ -133,8 +131,7 @@ class Job:
                 raise UserError("resume=RUN takes one run; resume=auto goes on with a sweep (-m)")
             leave_out_others(self.config, self.overrides)
             place = Path(self.hydra.runtime.output_dir)
-            every = 4 if distributed.size() > 1 else 1  # steps between looks at whether to stop
-            with self._start(place) as start, StopSignals(distributed.any_, every) as stop:
+            with self._start(place) as start, StopSignals() as stop:
                 best = self._train(start, stop)
         except Exception as error:
             if not self.sweep:  # Hydra would name the overrides once more
@@ -178,7 +175,9 @@ class Job:
             start.run.write_views(state)
             return float(state["best"])
         trainer = self._trainer(start)
-        if state is not None:  # from here on files change
+        if state is None:
+            self._warn_of_idle_options(trainer)
+        else:  # from here on files change
             start.run.write_views(state)
         if state is not None and trainer.ends:
             write_line(f"nothing to do: {trainer.ends}")
@@ -200,12 +199,23 @@ class Job:
         trainer.callbacks = {"provenance": record, "terminal": terminal, **trainer.callbacks}
         self._fit(trainer, stop)
         if not trainer.ends and not self.sweep:
-            again = command_line("train", f"resume={start.run.path}")
+            modules = ",".join(foreign_modules(start.config))
+            trust = [f"trust=[{modules}]"] if modules else []
+            again = command_line("train", f"resume={start.run.path}", *trust)
             write_line(f"stopped by signal {stop.caught}; go on with\n  {again}")
         return trainer.best
 
+    def _warn_of_idle_options(self, trainer: Trainer) -> None:
+        metrics = trainer.learner.metrics
+        solves = metrics and "solver" in parameters_of(type(metrics[0].metric))[0]
+        used = {"natural_metric": metrics, "damping": metrics, "solver": solves}
+        groups = {text: override_key(text).partition(".")[0] for text in self.overrides}
+        if idle := [text for text, group in groups.items() if not used.get(group, True)]:
+            log.warning(f"no part of this run takes {', '.join(idle)}")
+
     def _trainer(self, start: Start) -> Trainer:
         """Build what a configuration names, and go on from the checkpoint, if there is one."""
+        leave_out_others(start.config, self.overrides)  # of a resumed run too
         parts = build_parts(start.config, pick_device(start.config.device))
         aside = ("hydra/", "experiment/", "debug/")
         found = self.hydra.runtime.choices.items()

@@ -47,6 +47,11 @@ class LoadedRun:
         """Where the machine is, and its data."""
         return next(self.machine.parameters()).device
 
+    @property
+    def bidirectional(self) -> bool:
+        """Whether its rule trains the bidirectional machine p*, which log p* and Gibbs are for."""
+        return bool(self.config.algorithm.get("bidirectional"))
+
     @cached_property
     def data(self) -> Dataset:
         """The data set of the run, on the machine's device. It is read when it is first asked for.

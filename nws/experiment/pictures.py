@@ -24,8 +24,8 @@ GAP = 12  # pixels between the groups of rows that belong together
 BACKGROUND = 0.5  # grey level of the lines between images
 FONT_SIZE, MARGIN = 15, 8  # of a caption, in pixels
 
-GENERATED = "drawn from the generator p; grey is a pixel's probability"
-RECONSTRUCTION = "reconstruction, each pixel's probability under p given h ~ q(h | x)"
+GENERATED = "drawn from the generator p; grey is the mean of a pixel"
+RECONSTRUCTION = "reconstruction, each pixel's mean under p given h ~ q(h | x)"
 
 
 def rows(names: Sequence[str]) -> str:

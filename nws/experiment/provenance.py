@@ -24,6 +24,7 @@ from nws.files import PACKAGE, is_running, read_text
 log = logging.getLogger(__name__)
 
 FILE, DIFF = "provenance.json", "provenance.diff"
+KINDS = {"overrides": list, "command": list, "git": dict, "resumed": list}  # others are damaged
 SOURCES = ("*.py", "conf/*.yaml")  # new files that count as a change
 
 Facts = dict[str, Any]
@@ -35,13 +36,11 @@ def read_provenance(run: str | Path) -> Facts:
     A run whose process is gone from this host, as after a kill, reads as failed.
     """
     try:
-        record = json.loads(read_text(Path(run) / FILE, limit=2**22))
-    except (UserError, ValueError, RecursionError):
+        record = dict(json.loads(read_text(Path(run) / FILE, limit=2**22)))
+    except (UserError, ValueError, TypeError, RecursionError):
         return {}
-    if not isinstance(record, dict):
-        return {}
-    resumed = record.get("resumed")
-    newest = resumed[-1] if isinstance(resumed, list) and resumed else record
+    record = {key: each for key, each in record.items() if isinstance(each, KINDS.get(key, object))}
+    newest = record["resumed"][-1] if record.get("resumed") else record
     host = newest.get("host") if isinstance(newest, dict) else None
     alive = isinstance(record.get("pid"), int) and is_running(record["pid"])
     if record.get("state") == "running" and host == socket.gethostname() and not alive:
@@ -66,9 +65,8 @@ class Provenance(Callback):
         self.code = f"nws {here['version']}{changed}"  # in a few words
         if step is not None:
             before = self.record | {"started": None} | read_provenance(run.path)
-            entries = before["resumed"] if isinstance(before["resumed"], list) else []
             entry = {"step": step, "time": now(), "command": origin["command"], "git": git} | here
-            self.record = before | {"resumed": [*entries, entry]}
+            self.record = before | {"resumed": [*before["resumed"], entry]}
             log.info("resumed at step %d by %s", step, shlex.join(origin["command"]))
 
     def start(self, trainer: Trainer) -> None:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -64,9 +64,8 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
     there = {path.relative_to(CONF).with_suffix("").as_posix() for path in CONF.rglob("*.yaml")}
     known = {k: v for k, v in choices.items() if f"{k}/{v}" in there and not k.startswith("hydra")}
     added = [f"{name}={known[name]}" for name in known if override_key(name) not in given]
-    added.append("resume='{}'".format(path.replace("'", "\\'")))
-    parts = [added if override_key(each) == "resume" else [each] for each in arguments]
-    return [text for part in parts for text in part]
+    rest = [text for text in arguments if override_key(text) != "resume"]
+    return [*rest, *added, "resume='{}'".format(path.replace("'", "\\'"))]
 
 
 @contextmanager
@@ -102,7 +101,7 @@ def _start(run: RunDirectory, config: DictConfig, overrides: Sequence[str]) -> S
     if config.resume == "auto":
         check_same(config, saved, run.path, ANOTHER)
         return Start(run, config, state)
-    check_trust(saved, list(config.trust or []), run.path)
+    check_trust(saved, config.trust or [], run.path)
     as_before = {f"{name}={choice}" for name, choice in state["choices"].items()}
     overrides = [text for text in overrides if text not in as_before]
     resumed = override(saved, config, overrides)
@@ -115,13 +114,11 @@ def left_run(output: Path, config: DictConfig) -> Path:
     if RunDirectory(output).last.exists():  # as of a job of a sweep
         return output
     for last in sorted(output.parent.glob("*/checkpoints/last.pt"), reverse=True):
-        try:
+        with suppress(UserError):  # of another configuration, or of a damaged file
             run, saved = open_run(last.parent.parent)
             check_same(config, saved, run.path, ANOTHER)
             if not load_checkpoint(last)["finished"]:
                 return run.path
-        except UserError:  # another configuration, or damaged
-            continue
     return output
 
 
@@ -134,13 +131,14 @@ def check_same(
     """
     ours, theirs = (flatten(to_dict(each)) for each in (here, there))
     for key in dict.fromkeys([*ours, *theirs]):
-        within = _is_in(key, only) and key not in FREE if only else not _is_in(key, ASIDE)
+        within = is_in(key, only) and key not in FREE if only else not is_in(key, ASIDE)
         if within and ours.get(key) != theirs.get(key):
             ask, found = (repr(flat[key]) if key in flat else "none" for flat in (ours, theirs))
             raise UserError(f"{subject} {text.format(key=key, here=ask, there=found)}")
 
 
-def _is_in(key: str, groups: Sequence[str]) -> bool:
+def is_in(key: str, groups: Sequence[str]) -> bool:
+    """Whether a key is one of these keys, or in one of these groups."""
     return any(key == each or key.startswith(f"{each}.") for each in groups)
 
 
@@ -152,7 +150,7 @@ def override(saved: DictConfig, composed: DictConfig, overrides: Sequence[str]) 
         if key in ("resume", "trust"):
             continue
         value: Any = OmegaConf.select(composed, key)
-        if text.startswith("~") or _is_in(key, ("experiment", "debug", "natural_metric", "tuned")):
+        if text.startswith("~") or is_in(key, ("experiment", "debug", "natural_metric", "tuned")):
             raise UserError(f"a resumed run keeps its {key}, got {text}; start a new run instead")
         OmegaConf.update(config, key, value, merge=False, force_add=True)
     check_same(config, saved, "a resumed run", KEPT, FIXED)

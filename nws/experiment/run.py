@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
 
 from nws import distributed
-from nws.errors import UserError
+from nws.errors import UserError, explained
 from nws.experiment.checkpoints import State, load_checkpoint, save_checkpoint
 from nws.files import PACKAGE, check_folder, read_text, remove_temporary, write_atomically
 
@@ -135,7 +135,7 @@ def remove_empty(directory: Path) -> None:
 
 def parse_yaml(text: str, path: Path) -> DictConfig:
     """Return the configuration that a text is, which came from a file, or from a checkpoint."""
-    try:
+    with explained(f"{path} is damaged", "put back a good copy"):
         depth = 0
         for each in yaml.parse(text, yaml.SafeLoader):
             starts = isinstance(each, yaml.CollectionStartEvent)
@@ -145,10 +145,7 @@ def parse_yaml(text: str, path: Path) -> DictConfig:
         found = OmegaConf.create(text)
         if not isinstance(found, DictConfig) or not found:
             raise ValueError("it has no keys and values")
-    except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"{path} is damaged: {reason}; put back a good copy") from error
-    return found
+        return found
 
 
 def open_run(path: str | Path) -> tuple[RunDirectory, DictConfig]:

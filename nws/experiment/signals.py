@@ -5,28 +5,25 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 from typing import Any
 
+from nws import distributed
+
+EVERY = 4  # steps between two questions to the other processes
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
 class StopSignals:
     """Notes the first stopping signal; the second one acts as before, which ends the program.
 
-    Args:
-        any_of: Whether something holds in any process of the run: the same answer in all of them.
-        every: Steps between two questions to the others.
-
     Attributes:
         caught: The number of the signal, None where none came to any process of the run.
     """
 
-    def __init__(self, any_of: Callable[[bool], bool] = bool, every: int = 1) -> None:
+    def __init__(self) -> None:
         self.caught: int | None = None
-        self.any_of, self._every = any_of, every
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
@@ -48,9 +45,9 @@ class StopSignals:
 
     def asked(self, step: int | None = None) -> bool:
         """Return whether a signal came to any process: they are asked at some steps alone."""
-        if step is not None and step % self._every:
+        if step is not None and step % EVERY and distributed.size() > 1:
             return False
-        if self.any_of(self.caught is not None) and self.caught is None:
+        if distributed.any_(self.caught is not None) and self.caught is None:
             self.caught = signal.SIGTERM
         return self.caught is not None
 

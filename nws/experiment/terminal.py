@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from nws.experiment.callbacks.callback import Callback, Row, Trainer
-from nws.experiment.config import parameters_of
+from nws.experiment.config import foreign_modules, parameters_of
 from nws.experiment.hardware import surroundings
 from nws.experiment.invocation import command_line
 from nws.experiment.optimizers import starting_rates, title
@@ -108,11 +108,14 @@ class Terminal(Callback):
         rows += [("last", likelihood_text(row)) for row in trained[-1:]]
         pace = f", {1000 * trainer.seconds / trainer.step:.1f} ms a step" if trainer.step else ""
         rows.append(("time", f"{timedelta(seconds=round(trainer.seconds))} of training{pace}"))
+        if trained and trainer.best < trainer.rows[0]["valid/log_likelihood"]:
+            rows.append(("doubt", "it is below the untrained machine; lower optimizer.lr"))
         self._panel(state if state == "finished" else f"{state} at {trainer.place}", rows)
         if self.single and state == "finished" and trainer.run.best.is_file():
             place = short_path(trainer.run.path)
-            commands = [command_line(each, place) for each in ("sample", "evaluate", "plot")]
-            write_line("\n  ".join(["next:", *commands]))
+            trust = [word for each in foreign_modules(self.config) for word in ("--trust", each)]
+            commands = [command_line(each, place, *trust) for each in ("sample", "evaluate")]
+            write_line("\n  ".join(["next:", *commands, command_line("plot", place)]))
 
     def _panel(self, head: str, rows: Sequence[tuple[str, object]]) -> None:
         lines = [head, *(f"  {label:10} {what}" for label, what in rows)]
@@ -146,7 +149,8 @@ def metric_text(trainer: Trainer, config: DictConfig) -> str:
     parts = [type(metric.metric).__name__]
     if "solver" in parameters_of(type(metric.metric))[0]:
         parts.append(config.solver._target_.rpartition(".")[2])
-    kind = (config.damping.get("schedule") or config.damping)._target_.rpartition(".")[2]
+    inner = getattr(config.damping.get("schedule"), "_target_", None)
+    kind = (inner or config.damping._target_).rpartition(".")[2]
     parts.append(f"damping {float(metric.damping.alpha):g} {kind}".removesuffix(" Damping"))
     return ", ".join(parts)
 
@@ -156,7 +160,8 @@ def optimizer_text(trainer: Trainer, config: DictConfig) -> str:
     groups = trainer.optimizer.param_groups
     rates = " and ".join(starting_rates(trainer.optimizer))
     momentum = f", momentum {groups[0]['momentum']:g}" if groups[0].get("momentum") else ""
-    schedule = (config.scheduler.get("lr_lambda") or config.scheduler)._target_.rpartition(".")[2]
+    inner = getattr(config.scheduler.get("lr_lambda"), "_target_", None)  # of a list none
+    schedule = (inner or config.scheduler._target_).rpartition(".")[2]
     return f"{title(trainer.optimizer)}{momentum}, rate {rates}, {schedule}"
 
 

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from nws import distributed
 from nws.errors import Diverged, UserError
 from nws.experiment.batches import EVALUATION_SEED, Batches, derive_seed
 from nws.experiment.build import Parts
@@ -102,10 +103,14 @@ class Trainer:
             if not self.rows:
                 self.rows.append(self._row())
                 self._keep_row()
-            while not stop.any_of(bool(self.ends)) and not stop.asked():
+            while not distributed.any_(bool(self.ends)) and not stop.asked():
                 with training(self.optimizer):
                     self._train_until_due(stop)
-                self._do_what_is_due()
+                if evaluates := self._is_due(self.settings.evaluate_every):
+                    self.rows.append(self._row())
+                self.call("due", self)
+                if evaluates:  # the checkpoint comes last
+                    self._keep_row()
             if self.ends and self.step < self.total_steps:
                 log.warning(f"the run ends at {self.place}: {self.ends}")
             if self.saved_step != self.step:
@@ -144,7 +149,7 @@ class Trainer:
                 self._step()
                 due = any(map(self._is_due, [self.settings.evaluate_every, *others]))
             for metric in self.learner.metrics:
-                metric.check()
+                metric.metric.check()
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
         finally:
@@ -181,15 +186,6 @@ class Trainer:
         """Return whether something is due that comes every so many epochs, and at the end."""
         every = max(1, round(epochs * self.steps_per_epoch))
         return self.step % every == 0 or self.step == self.total_steps
-
-    def _do_what_is_due(self) -> None:
-        """Evaluate, and let callbacks do what comes now; the checkpoint comes last."""
-        evaluates = self._is_due(self.settings.evaluate_every)
-        if evaluates:
-            self.rows.append(self._row())
-        self.call("due", self)
-        if evaluates:
-            self._keep_row()
 
     def _keep_row(self) -> None:
         """Write the checkpoints with the newest row."""

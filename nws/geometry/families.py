@@ -119,10 +119,6 @@ class ExponentialFamily(ABC):
         """KL(p_theta || p_other), the Bregman divergence B_A(other, theta), in nats: (...)."""
         return bregman(self.log_partition, self.expectation, other, theta)
 
-    def dual_kl(self, eta: Tensor, other: Tensor) -> Tensor:
-        """KL(p_eta || p_other) from expectations, the dual divergence B_A*(eta, other): (...)."""
-        return bregman(self.dual, self.natural, eta, other)
-
 
 class IndependentUnits(ExponentialFamily):
     """Independent units of nws: A(theta) = sum_i A(theta_i), with A, A' and A'' of the units.
@@ -145,7 +141,7 @@ class IndependentUnits(ExponentialFamily):
         self.dimension = positive_int("count", count)
 
     def statistics(self, x: Tensor) -> Tensor:
-        return x
+        return self.units.from_data(x)
 
     def log_partition(self, theta: Tensor) -> Tensor:
         return self.units.log_partition(theta).sum(-1)
@@ -160,13 +156,14 @@ class IndependentUnits(ExponentialFamily):
         return torch.diag_embed(1 / self.units.curvature(eta))
 
     def log_prob(self, x: Tensor, theta: Tensor) -> Tensor:
-        x, theta = torch.broadcast_tensors(x, theta)
+        x, theta = torch.broadcast_tensors(self.statistics(x), theta)
         return self.units.log_prob(x, theta, self.units.mean(theta)).sum(-1)
 
     def sample(self, theta: Tensor, count: int, rng: torch.Generator | None = None) -> Tensor:
         noise = torch.empty(count, self.dimension, dtype=theta.dtype, device=theta.device)
         self.units.fill_noise(noise, rng)
-        return self.units.sample_(noise, self.units.mean(theta).expand_as(noise))
+        values = self.units.sample_(noise, self.units.mean(theta).expand_as(noise))
+        return self.units.to_data(values)
 
 
 class Categorical(ExponentialFamily):

@@ -91,6 +91,18 @@ class NaturalMetric:
         """Whether this step updates the metric."""
         return self._step % self.options.refresh_every == 0 or not self.rows
 
+    @property
+    def takes_other(self) -> bool:
+        """Whether its rows are those of another batch than the gradient's."""
+        batches = ("other", "unlabeled") if self.network.upward else ("other",)
+        return self.options.batch in batches
+
+    @property
+    def looks(self) -> bool:
+        """Whether this step looks at new rows: for the metric, or for a length."""
+        lengths = self.options.max_kl is not None or self.damping.measures(self._step)
+        return self.refreshes and (self.metric.due or lengths)
+
     @torch.no_grad()
     def precondition(self, rows: Sequence[Term], terms: Sequence[Term]) -> None:
         """Update the metric where it is due, and write the direction to `.grad`.
@@ -137,9 +149,6 @@ class NaturalMetric:
             what = f"a tensor (m, d) for each layer of the {self.network.name}, {expected}"
             name = type(self.metric).__name__
             raise UserError(f"{name}.direction must return {what}; got {found}")
-        masks = [layer.mask_with_bias for layer in self._layers]  # which a metric need not know
-        pairs = zip(directions, masks, strict=True)
-        directions = [each if mask is None else each * mask for each, mask in pairs]
         if measures:
             again = [_join(*each) for each in zip(weights, biases, strict=True)]
             self._measured = terms, again, self._parameters()
@@ -165,7 +174,8 @@ class NaturalMetric:
     def _square_length(self, vectors: Sequence[Tensor]) -> Tensor:
         """The squared length of (m, d) a layer, by the exact Fisher matrix."""
         pairs = zip(self.rows, vectors, strict=True)
-        squares = [UnitFisher(rows.inputs, rows.curvature).quadratic(v) for rows, v in pairs]
+        layers = ((UnitFisher(x.inputs, x.curvature, mask=x.mask), v) for x, v in pairs)
+        squares = [fisher.quadratic(v) for fisher, v in layers]
         return torch.stack(squares).sum()
 
     @torch.no_grad()
@@ -189,10 +199,6 @@ class NaturalMetric:
         sum_([actual])
         self.damping.compare(*torch.stack([actual, predicted]).tolist())  # one synchronisation
         self._let_go()
-
-    def check(self) -> None:
-        """Raise `UserError` for a matrix that could not be inverted on a device (synchronises)."""
-        self.metric.check()
 
     def report(self) -> dict[str, float]:
         """What damping and metric say of the last step, named for the log (synchronises)."""

@@ -97,8 +97,6 @@ class WakeSleep:
         weights = sum(each.numel() for each in machine.parameters())
         # In bfloat16 parts of a sixteenth take no longer than larger ones, and less memory.
         self._weights = weights // (16 if precision == torch.bfloat16 else 1)
-        # whether another batch is for recognition alone
-        self._unlabeled = any(each.options.batch == "unlabeled" for each in self.metrics)
         self.samples = rule.samples
         self.dreams = rule.samples if rule.dreams is None else rule.dreams
 
@@ -127,8 +125,7 @@ class WakeSleep:
             return self._step(x, other)
 
     def _step(self, x: Tensor, other: Tensor | None) -> StepResult:
-        takes = self._takes_dreams and (other is None or self._unlabeled)
-        dreams = takes or bool(self.rule.recognition_dream)
+        dreams = self._takes_dreams(False) or bool(self.rule.recognition_dream)
         results: list[StepResult] = []
         kept: list[tuple[Phases, Terms]] = []  # for the metrics
         for part in x.chunk(self._parts(x)):
@@ -162,10 +159,10 @@ class WakeSleep:
 
     def _other_phases(self, other: Tensor | None) -> Phases | None:
         """The phases of another batch than the gradient's, where a metric takes rows of it now."""
-        if other is None or not any(metric.refreshes for metric in self.metrics):
+        if other is None or not any(each.looks and each.takes_other for each in self.metrics):
             return None
         weighting = copy.deepcopy(self.rule.weighting)  # one with a state has seen this step
-        takes = self._takes_dreams and not self._unlabeled
+        takes = self._takes_dreams(True)
         phases = self._wake(other, len(other), weighting)
         return phases._replace(dream=self._dream(other, len(other), False)) if takes else phases
 
@@ -173,7 +170,7 @@ class WakeSleep:
         """Turn `.grad` into directions, by the rows of the parts of a batch or of another one."""
         for metric in self.metrics:
             rows = [phases.rows(metric) for phases, _ in kept]
-            if others is not None and (metric.network.upward or not self._unlabeled):
+            if others is not None and metric.takes_other:
                 rows = [others.rows(metric)]
             metric.precondition(rows, [term for _, each in kept for term in each[metric.network]])
 
@@ -191,11 +188,10 @@ class WakeSleep:
         """What the metrics say of the last step, for the log."""
         return {key: value for each in self.metrics for key, value in each.report().items()}
 
-    @property
-    def _takes_dreams(self) -> bool:
+    def _takes_dreams(self, other: bool) -> bool:
         """Whether a metric takes in dreams at this step: this batch's own, or those of another."""
-        takers = (each for each in self.metrics if not each.network.upward and each.refreshes)
-        return any(each.options.generator_rows == "model" for each in takers)
+        takers = (each for each in self.metrics if not each.network.upward and each.looks)
+        return any((e.options.generator_rows, e.takes_other) == ("model", other) for e in takers)
 
     def _parts(self, x: Tensor) -> int:
         """In how many parts a batch comes."""

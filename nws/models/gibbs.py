@@ -50,10 +50,10 @@ class GibbsChain(Chain):
 
     @torch.no_grad()
     def step(self) -> Tensor:
-        """Draw every unit once, then the free pixels; expected pixels (C, n_0)."""
+        """Draw every unit once, then the free pixels; pixels as p expects them, without q."""
         for layer in [*range(1, len(self._values)), 0]:
             self._draw_layer(layer)
-        self.x = self._values[0][::2]
+        self.x = self._values[0][::2].clone()
         logits = self._layers[0][0](self._states(1))
         return torch.where(self._observed, self.x, torch.sigmoid(_sum_pairs(logits) / 2))
 

@@ -225,8 +225,9 @@ class HelmholtzMachine(nn.Module):
             draw_layer(edge, units, values, logits, mean)
             if trace.states is not trace.values:
                 trace.state_blocks[edge.child].copy_(units.encode(values))
-            if edge.child in self._rounded:
-                trace.rounded_blocks[edge.child].copy_(trace.state_blocks[edge.child])
+            if edge.child in self._rounded and trace.rounded is not None:
+                rounded = trace.rounded.split((0, *self.sizes[1:]), dim=1)[edge.child]
+                rounded.copy_(trace.state_blocks[edge.child])
 
     def _evaluate(self, trace: Trace, network: BeliefNetwork) -> None:
         for _ in self._logits(trace, network):

@@ -98,7 +98,7 @@ def check_functions(**options: object) -> None:
     """Raise `UserError` for a mask or an order that is no function."""
     for name, each in options.items():
         if each is not None and not callable(each):
-            expected = "a function, {_target_: nws.models.masks.local, _partial_: true} say"
+            expected = "a function of nws.models.masks or your own, with _partial_: true"
             raise UserError(f"model.{name} must be {expected}, got {each!r}")
 
 
@@ -125,7 +125,9 @@ def find_mask(
     for parent in parents:
         expected = sizes[child], sizes[parent]
         given = None if mask is None else mask(sizes, child, parent, shape)
-        block = torch.ones(expected) if given is None else torch.as_tensor(given).float()
+        block = torch.ones(expected)
+        if given is not None:
+            block = torch.as_tensor(given).to(block)
         if block.shape != expected or not ((block == 0) | (block == 1)).all():
             raise UserError(
                 f"model.mask must give {expected} zeros and ones for layer {child} that sees"

@@ -116,7 +116,7 @@ class ResamplingChain(Chain):
         kept = torch.multinomial(weights, 1, generator=self.rng)[:, 0]
         rows = torch.arange(len(kept), device=kept.device) * self.samples + kept
         visible = self.machine.units[0]
-        values = _noise(visible, self.x, self.rng)
+        values = _noise(visible, trace.value_blocks[0][rows], self.rng)
         edge = self.machine.generator.edges[-1]
         means = _draw_layer(self.machine, edge, trace.states[rows], values)
         self.x = torch.where(self._observed, self.x, visible.to_data(values))

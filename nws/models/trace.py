@@ -42,11 +42,6 @@ class Trace:
         """States h^0 .. h^L: L + 1 views (n, n_i)."""
         return self.states.split(self.sizes, dim=1)
 
-    @cached_property
-    def rounded_blocks(self) -> tuple[Tensor, ...]:
-        """h^1 .. h^L in the lower precision, after a place for h^0; nothing without one."""
-        return () if self.rounded is None else self.rounded.split((0, *self.sizes[1:]), dim=1)
-
     @property
     def pixels(self) -> Tensor:
         """x, as data in [0, 1]: (n, n_0)."""

@@ -163,7 +163,7 @@ class CurvatureOperator(ABC):
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class UnitFisher(CurvatureOperator):
     """The m blocks F_j = H^T diag(s_j) H of one layer, each (d, d), without forming them.
 
@@ -222,6 +222,7 @@ class UnitFisher(CurvatureOperator):
 
     def quadratic(self, vectors: Tensor) -> Tensor:
         """sum_j v_j^T F_j v_j, the squared Fisher length of V (m, d): a number, one product."""
+        vectors = vectors if self.mask is None else vectors * self.mask
         return torch.mm(self.inputs, vectors.T).square_().mul_(self.curvature).sum()
 
     @cached_property

@@ -3,8 +3,13 @@
 import argparse
 from pathlib import Path
 
+from nws.errors import UserError
 from nws.experiment.invocation import command_line
+from nws.files import check_folder, write_atomically
 from nws.programs.options import machine_options, open_machine
+
+#: Of the checkpoint: what sampling and evaluating read.
+KEPT = ("step", "total_steps", "finished", "best", "shape", "choices")
 
 
 def read_arguments() -> argparse.Namespace:
@@ -21,10 +26,30 @@ def read_arguments() -> argparse.Namespace:
 
 
 def run() -> None:
+    """The program. A copy has no path of this machine: of your own images the name alone stays."""
     given = read_arguments()
-    from nws.analysis.export import export_run
+    from omegaconf import OmegaConf
 
-    made = export_run(open_machine(given.run, given), given.folder)
-    print(f"{made.best.stat().st_size:,} bytes; the machine is in half precision")
-    print(f"look at it with\n  {command_line('sample', made.path)}")
-    print(made.path)
+    from nws.experiment.checkpoints import save_checkpoint
+    from nws.experiment.config import DATA_ROOT
+    from nws.experiment.run import RunDirectory
+
+    loaded, copy = open_machine(given.run, given), RunDirectory(given.folder.expanduser().resolve())
+    if copy.path.exists():
+        raise UserError(f"{copy.path} is there already, nothing was changed; name a new folder")
+    check_folder(copy.path)
+    half = {name: each.half().cpu() for name, each in loaded.machine.state_dict().items()}
+    if not all(bool(each.isfinite().all()) for each in half.values()):
+        raise UserError(f"{loaded.directory.path}: a parameter is not finite in half precision")
+    config = loaded.config.copy()
+    if "root" in config.data:
+        config.data.root = DATA_ROOT
+    if config.data.get("path") is not None:
+        config.data.path = Path(str(config.data.path)).name
+    text = OmegaConf.to_yaml(config)
+    state = {key: loaded.state[key] for key in KEPT} | {"rows": [], "configuration": text}
+    save_checkpoint([copy.best], state | {"machine": half})
+    write_atomically(copy.config, text.encode())
+    print(f"{copy.best.stat().st_size:,} bytes; the machine is in half precision")
+    print(f"look at it with\n  {command_line('sample', copy.path)}")
+    print(copy.path)

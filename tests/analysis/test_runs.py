@@ -46,7 +46,7 @@ def test_what_a_run_says_of_itself(make: Make) -> None:
     run = read_run(path)
     assert (run.best["epoch"], run.last["epoch"]) == (2, 3)  # step 0 is no best
     assert frame([run])[["steps", "ms"]].values.tolist() == [[30, 200]] and run.state == "unknown"
-    for damaged in ("{", "[1]"):
+    for damaged in ("{", "[1]", '{"overrides": null, "command": 3, "git": "x", "resumed": {}}'):
         (path / "provenance.json").write_text(damaged)
         assert read_run(path).provenance == {}
     (path / "provenance.json").write_text('{"state": "stopped"}')

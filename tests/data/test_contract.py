@@ -105,6 +105,13 @@ def test_static_draws_are_those_of_resample_and_each_part_has_a_seed() -> None:
     assert len(set(loading.DRAW_SEEDS.values())) == len(loading.DRAW_SEEDS) == 4
 
 
+def test_labels_follow_the_order_of_the_images() -> None:
+    options = {"order": torch.tensor([2, 0]), "labels": {"train": torch.arange(3)}}
+    raw = nd.RawImages(*[torch.eye(3).byte()] * 3, (1, 3), 1, **options)
+    data = load_dataset(lambda: raw, name="mine")
+    assert data.labels and data.labels["train"].tolist() == [2, 0]
+
+
 def test_draws_have_the_intensity_as_their_mean_in_chunks_too() -> None:
     count = 2 * CHUNK + 5
     grey = torch.arange(count).to(torch.uint8)[:, None].expand(-1, 3).contiguous()

@@ -125,6 +125,8 @@ def test_arrays_of_floats(dtype: type) -> None:
     kept = data.train.batch().numpy()
     assert np.abs(kept - shares).max() <= 0.5 / 255 + 1e-6 and len(np.unique(kept)) > 20
     assert np.array_equal(data.test.batch().numpy(), BITS[:2])
+    own = torch.tensor(shares, dtype=torch.bfloat16, requires_grad=True)
+    assert load(nd.load_arrays, train=own[:, :9]).train.maximum == 255
 
 
 def test_one_array_is_split_as_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -19,7 +19,7 @@ from conftest import FINISHED, Command, Interrupt, assert_same_run, checkpoint, 
 from nws.analysis.evaluation import fingerprint, read_rows
 from nws.analysis.runs import read_run
 from nws.errors import Diverged
-from nws.experiment.callbacks import Average
+from nws.experiment.callbacks import Average, WandbLogger
 from nws.experiment.loading import load_run
 from nws.experiment.provenance import read_provenance
 from nws.learning import WakeSleep
@@ -248,6 +248,7 @@ def test_wandb_offline(train: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     assert train(ON, "logger.mode=disabled", "+logger.name=mine", "trainer.epochs=0.1").code == 0
     assert given[4]["name"] == "mine"
     assert given[2]["group"] == given[3]["group"] and given[2]["group"] and not given[0]["group"]
+    WandbLogger().load_state_dict({})  # of a run that had another logger
 
 
 @pytest.mark.parametrize("fail", ["init", "log", "finish"])

@@ -152,14 +152,15 @@ def test_a_class_of_the_users_own_trains_and_goes_on(
     whole = train("hydra.run.dir=whole", *words)
     assert whole.code == 0 and whole.err == "", whole.err
     interrupt(8, signal.SIGTERM)
-    assert train("hydra.run.dir=parts", *words).code == 143
+    stopped = train("hydra.run.dir=parts", *words)
+    assert stopped.code == 143 and "'trust=[my_ideas]'" in stopped.out
     refused = train("resume=parts").message()
-    assert "wants to call my_ideas." in refused and "add trust=[my_ideas] to train.py" in refused
+    assert "wants to call my_ideas." in refused and "add 'trust=[my_ideas]' to" in refused
     assert checkpoint(Path("parts"))["step"] == 8
-    resumed = train("resume=parts", "trust=[my_ideas]")
+    resumed = train("resume=parts", "trust=my_ideas")
     assert resumed.code == 0, resumed.err
     assert_same_run(whole.run, resumed.run)
-    assert load_run("parts", "last", device="cpu", trust=["my_ideas"]).state["step"] == 12
+    assert load_run("parts", "last", device="cpu", trust="my_ideas").state["step"] == 12
     if "Diary" in options:
         row = metrics(resumed.run)[-1]
         assert [row[f"own/{key}"] for key in ("steps", "losses", "due")] == ["12", "12", "1"]

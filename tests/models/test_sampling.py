@@ -96,12 +96,13 @@ def test_a_chain_keeps_the_observed_and_says_probabilities_of_the_rest(make: typ
     kept = x.clone()
     chain = make(machine, x, seeded(1), observed)  # type: ignore[call-arg]
     for _ in range(3):
-        probabilities = chain.step()
+        before, probabilities = chain.x, chain.step()
         assert torch.equal(probabilities[:, observed], kept[:, observed])
         assert torch.equal(chain.x[:, observed], kept[:, observed])
         free = probabilities[:, ~observed]
         assert ((free > 0) & (free < 1)).all()
     assert torch.equal(x, kept) and not torch.equal(chain.x, kept)
+    assert not torch.equal(before, chain.x)  # a step leaves what was given out
     for wrong in (torch.ones(3, dtype=torch.bool), torch.ones(4)):
         with pytest.raises(UserError, match="observed must be"):
             make(machine, x, seeded(1), wrong)  # type: ignore[call-arg]

@@ -50,7 +50,7 @@ class Callback:
         """After each step. It should not wait for the device often."""
 
     def due(self, trainer: Trainer) -> None:
-        """Every so many epochs, and at the end; its time is not counted as training."""
+        """Every so many epochs, and after the last of all steps; its time is no training."""
 
     def row(self, trainer: Trainer) -> Row:
         """Columns for the row of metrics.csv that is about to be written."""

@@ -31,9 +31,6 @@ class Patience(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.waited = int(state["waited"])
 
-    def start(self, trainer: Trainer) -> None:
-        values = [row["valid/log_likelihood"] for row in trainer.rows if row["step"]]
-        self.waited = len(values) - 1 - values.index(max(values)) if values else 0
-
     def after_row(self, trainer: Trainer, row: Row) -> None:
-        self.start(trainer)
+        better = not row["step"] or row["valid/log_likelihood"] > trainer.best  # that of before
+        self.waited = 0 if better else self.waited + 1

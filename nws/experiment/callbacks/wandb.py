@@ -1,10 +1,13 @@
 """Weights & Biases: `logger=wandb_offline` and `logger=wandb`."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
 from nws.errors import one_of
 from nws.experiment.callbacks.callback import Callback, Row, Trainer
+
+log = logging.getLogger(__name__)
 
 
 class WandbLogger(Callback):
@@ -33,7 +36,13 @@ class WandbLogger(Callback):
         own = {"dir": trainer.run.path, "mode": self.mode, "config": trainer.config, "id": self.id}
         own |= {"group": trainer.group, "resume": "allow", "name": trainer.name}
         own["settings"] = wandb.Settings(silent=True, console="off", init_timeout=60)
-        self._run = wandb.init(**own | self.options)
+        try:
+            self._run = wandb.init(**own | self.options)
+        except wandb.Error as error:
+            if self.mode != "online":
+                raise
+            log.warning(f"W&B fails ({error}); the run is kept in wandb/ there, for `wandb sync`")
+            self._run = wandb.init(**own | self.options | {"mode": "offline"})
         self.id = self._run.id
         self._run.define_metric("*", step_metric="step")
 
@@ -56,4 +65,4 @@ class WandbLogger(Callback):
         return {"id": self.id}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.id = state["id"]
+        self.id = state.get("id")  # another logger has none

@@ -111,9 +111,13 @@ class Adaptive(Metric):
         self._moments: list[Tensor] = []  # M and V
         self._curvatures: list[Tensor] = []  # alpha and the s_j of the last refresh
 
+    @property
+    def due(self) -> bool:  # type: ignore[override]
+        return self._step % self.refresh_every == 0
+
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
         self._scale = (1 + alpha) ** -self.measured
-        if self._step % self.refresh_every == 0:
+        if self.due:
             check_rows(rows, alpha, waits=True)
             self._refresh(rows, alpha)
         self._step += 1

@@ -17,6 +17,8 @@ class Metric(ABC):
     left out: by default there is nothing to do.
     """
 
+    due: bool = True  # whether the next update looks at its rows; else they may not be made
+
     @abstractmethod
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
         """Take in the rows of each layer, and the damping alpha.

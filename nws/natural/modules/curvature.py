@@ -170,5 +170,5 @@ class ModelCurvature(CurvatureOperator):
 
         axes = (None, 0) + (0,) * len(self.linear.inputs)
         found = vmap(jacrev(images), axes)(named, self._values, *self.linear.inputs)
-        parts = [found[order[id(p)]].flatten(2) for p in self.linear.parameters]
+        parts = [found[order[id(p)]][..., None].flatten(2) for p in self.linear.parameters]
         return torch.cat(parts, 2).flatten(0, 1)

@@ -49,6 +49,8 @@ class BernoulliLogits(OutputFamily):
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """softplus(z) - y z, summed over the bits of an example: (n,)."""
         _check_shape(targets, outputs.shape, "bits", outputs)
+        if not ((targets >= 0) & (targets <= 1)).all():
+            raise UserError("BernoulliLogits needs targets in [0, 1]")
         losses = functional.binary_cross_entropy_with_logits(
             outputs, targets.to(outputs), reduction="none"
         )
@@ -74,10 +76,9 @@ class CategoricalLogits(OutputFamily):
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """-log p_y, summed over all but the first dimension: (n,)."""
         _check_shape(targets, outputs.shape[:-1], "numbers of classes", outputs)
-        if targets.is_floating_point():
-            raise UserError(
-                f"CategoricalLogits needs targets that are whole numbers, got {targets.dtype}"
-            )
+        classes = outputs.shape[-1]
+        if targets.is_floating_point() or not ((targets >= 0) & (targets < classes)).all():
+            raise UserError(f"CategoricalLogits needs targets that are 0 .. {classes - 1}")
         losses = -outputs.log_softmax(-1).gather(-1, targets.long()[..., None])
         return losses.flatten(1).sum(1)
 

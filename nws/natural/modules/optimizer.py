@@ -67,6 +67,8 @@ class NaturalGradient(torch.optim.Optimizer):
         lr: float = 1.0, damping: float | Damping = 0.1,
         metric: str | Sampled = "fisher", solver: Solver | None = None, kl: float | None = None,
     ) -> None:  # fmt: skip
+        if not isinstance(model, nn.Module) or not isinstance(family, OutputFamily):
+            raise UserError("expected a module and the family of its outputs, CategoricalLogits()")
         params = model.parameters() if params is None else params
         super().__init__(params, {"lr": number("lr", lr, above=0)})
         self.kl = None if kl is None else number("kl", kl, above=0)
@@ -75,13 +77,16 @@ class NaturalGradient(torch.optim.Optimizer):
             one_of("metric", metric, ("fisher", "empirical", "covariance", "sampled"))
         self.metric = Sampled() if metric == "sampled" else metric
         own = self._parameters()
-        if not {id(each) for each in own} <= {id(each) for each in model.parameters()}:
-            raise UserError("params must be parameters of the model: the metric is of its outputs")
+        if not own or not {id(each) for each in own} <= {id(each) for each in model.parameters()}:
+            raise UserError("params must be parameters of the model that require a gradient")
         self.damping = (damping if isinstance(damping, Damping) else Damping(damping)).to(own[0])
         self.solver = solver or ConjugateGradient(
             LIMIT, tolerance=RESIDUAL, preconditioner=Unpreconditioned()
         )
         self._step = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self).copy()  # for copy.deepcopy; torch's own leaves out what is ours
 
     def _parameters(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"] if p.requires_grad]
@@ -113,10 +118,11 @@ class NaturalGradient(torch.optim.Optimizer):
         measures = self.damping.measures(self._step)
         own = Linearized(self.model, self._parameters(), inputs)
         loss, gradient = self._gradient(own, targets, measures)
-        linear, labels = own, targets
+        linear, labels = own, metric_targets
         if metric_inputs is not None:
             linear = Linearized(self.model, own.parameters, metric_inputs)
-            labels = metric_targets
+        elif metric_targets is None:
+            labels = targets
         curvature = (
             self.metric.update(linear, self.family) if isinstance(self.metric, Sampled)
             else ModelCurvature(linear, self.family, self.metric, labels)
@@ -132,7 +138,8 @@ class NaturalGradient(torch.optim.Optimizer):
         self._move(delta)
         torch.clear_autocast_cache()  # of the weights before the step
         if measures and loss is not None and targets is not None:
-            after = self.family.loss(self.model(*own.inputs), targets).mean()
+            outputs = self.model(*own.inputs).to(own.parameters[0])
+            after = self.family.loss(outputs, targets).mean()
             self.damping.compare(float(loss - after), float(predicted))
         self._step += 1
         return loss
@@ -142,7 +149,7 @@ class NaturalGradient(torch.optim.Optimizer):
     ) -> tuple[Tensor | None, Tensor]:
         """The mean loss and its gradient (1, d), or what `.grad` holds."""
         if targets is not None:
-            losses = self.family.loss(own.outputs, targets)
+            losses = self.family.loss(own.outputs.to(own.parameters[0]), targets)
             errors = self.family.errors(own.outputs, targets)
             return losses.mean(), own.pull(errors / -len(errors))[None]
         found = [each.grad for each in own.parameters]

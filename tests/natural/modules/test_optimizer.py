@@ -280,7 +280,9 @@ def test_it_goes_on_bit_for_bit(solver: Any, metric: Any) -> None:
     for _ in range(3):
         optimizer.step(case.inputs, case.targets)
     state, model = saved(optimizer), copy.deepcopy(case.model.state_dict())
+    copied, its_own = copy.deepcopy((case, optimizer))
     expected = three(case, optimizer)
+    assert torch.equal(three(copied, its_own), expected)
     again, fresh = make_case("tied"), make_case("tied")
     for each in (again, fresh):
         each.model.load_state_dict(model)

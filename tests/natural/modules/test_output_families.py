@@ -33,8 +33,11 @@ def test_targets_that_do_not_fit_are_refused() -> None:
     z = torch.zeros(4, 3)
     with pytest.raises(UserError, match=r"numbers of classes of shape \(4,\), got \(4, 3\)"):
         CategoricalLogits().loss(z, torch.zeros(4, 3))
-    with pytest.raises(UserError, match="whole numbers, got torch.float32"):
-        CategoricalLogits().loss(z, torch.zeros(4))
+    for wrong in (torch.zeros(4), torch.full((4,), 3), torch.full((4,), -100)):
+        with pytest.raises(UserError, match=r"targets that are 0 \.\. 2"):
+            CategoricalLogits().loss(z, wrong)
+    with pytest.raises(UserError, match=r"targets in \[0, 1\]"):
+        BernoulliLogits().loss(z, -torch.ones(4, 3))
     with pytest.raises(UserError, match=r"bits of shape \(4, 3\), got \(4,\)"):
         BernoulliLogits().loss(z, torch.zeros(4))
     with pytest.raises(UserError, match=r"\(n, \.\.\.\) of two dimensions"):
