@@ -117,7 +117,7 @@ def draw(found: pd.DataFrame) -> dict[str, bytes]:
             axes.set(yscale="log")
             axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
             axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
             axes.minorticks_off()
         lines, labels = left.get_legend_handles_labels()
         figure.legend(lines, labels, loc="outside lower center", ncols=2, handlelength=2.6)

@@ -93,14 +93,15 @@ def test_the_metric_can_be_of_other_rows(metric: str) -> None:
     assert (moved(case, optimizer, case.targets, *more) - expected).norm() < EXACT
 
 
-def test_a_loss_of_your_own_comes_by_its_gradient() -> None:
+@pytest.mark.parametrize("metric", ["fisher", "empirical"])
+def test_a_loss_of_your_own_comes_by_its_gradient(metric: str) -> None:
     case, same = make_case("tied"), make_case("tied")
-    expected = moved(same, optimizer_of(same))
-    optimizer = optimizer_of(case)
+    expected = moved(same, optimizer_of(same, metric=metric))
+    optimizer = optimizer_of(case, metric=metric)
     with pytest.raises(UserError, match="call backward"):
         optimizer.step(case.inputs)
     FAMILIES["bernoulli"].loss(case.model(*case.inputs), case.targets).mean().backward()
-    assert (moved(case, optimizer, None) - expected).abs().max() < EXACT
+    assert (moved(case, optimizer, None, None, case.targets) - expected).abs().max() < EXACT
 
 
 def test_groups_have_rates_of_their_own_and_rates_and_damping_follow_schedules() -> None:
