@@ -5,7 +5,7 @@ Symbols: N images of D = H * W pixels; B images in a batch; S images of an enume
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -77,7 +77,7 @@ class RawImages:
 class Split:
     """One part of a data set, held as bytes; intensity = bytes / maximum."""
 
-    bytes: Tensor  # (N, D) uint8; on the device, or in host memory or a file of which it is a map
+    bytes: Tensor = field(repr=False)  # (N, D) uint8, on the device, the host or in a file
     maximum: int  # the byte that means intensity 1
     redraw: bool  # whether each use is a fresh Bernoulli draw from the intensities
     source: Split | None = None  # the grey images, on the CPU, of which these are the binary draw
@@ -134,6 +134,6 @@ class Dataset:
     train: Split
     valid: Split
     test: Split
-    distribution: tuple[Tensor, Tensor] | None = None  # as in `RawImages`
+    distribution: tuple[Tensor, Tensor] | None = field(default=None, repr=False)  # of `RawImages`
     unlabeled: Split | None = None  # for `metric.batch=unlabeled`
-    labels: dict[str, Tensor] | None = None  # as in `RawImages`; training takes none
+    labels: dict[str, Tensor] | None = field(default=None, repr=False)  # training takes none

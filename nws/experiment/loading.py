@@ -4,7 +4,7 @@ The names are the files of conf/, and so are the values of what is not given.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,9 @@ class LoadedRun:
     """
 
     directory: RunDirectory
-    config: DictConfig
+    config: DictConfig = field(repr=False)
     machine: HelmholtzMachine
-    state: State
+    state: State = field(repr=False)
 
     @property
     def device(self) -> torch.device:
