@@ -11,8 +11,8 @@ from nws.errors import UserError
 from nws.experiment.config import override_key
 from nws.experiment.resume import ASIDE, is_in
 
-#: keys, or groups of them, that tell nothing about what a run computes
 SHOWN = ("callbacks.images", "callbacks.divergence", "trainer.evaluate_every")
+#: keys, or groups of them, that tell nothing about what a run computes
 INCIDENTAL = ("name", "device", *SHOWN, *(each for each in ASIDE if each != "natural_metric"))
 #: groups that an algorithm chooses along with itself
 CHOSEN_BY_ALGORITHM = ("algorithm", "metric", "solver", "damping", "optimizer", "scheduler")

@@ -214,6 +214,7 @@ def test_a_learner_keeps_nothing_of_a_batch_but_its_rng(units: str) -> None:
     [
         ("rws", None, [12]), ("bihm", None, []), ("bihm", {}, [12, 12]),
         ("bihm", {"generator_rows": "posterior"}, []), ("bihm", {"refresh_every": 2}, [12]),
+        ("bihm", {"kind": "adaptive"}, [12]), ("bihm", {"kind": "adaptive", "max_kl": 1}, [12, 12]),
         ("bihm", {"batch": "unlabeled"}, [12, 12]), ("bihm", {"batch": "other"}, [8, 8]),
     ],
 )  # fmt: skip
