@@ -147,11 +147,11 @@ def test_until_accurate_sums_what_is_left_and_not_the_gains() -> None:
     """
     gains = torch.tensor([[[1e2], [1.0]], [[1e-8], [0.9]]], dtype=torch.float64)
     none, one = torch.zeros_like(gains[0]), torch.ones_like(gains[0])
-    rule = UntilAccurate(0.1, lambda x: torch.tensor(80.0), 9)
+    rule = UntilAccurate(0.1, lambda x: torch.tensor(400.0), 9)
     first, second = (Progress(i, none, none, gain, one) for i, gain in enumerate(gains, 1))
-    assert not rule(first) and not rule(second)  # 0.81 is left of the second unit, above 0.8
+    assert not rule(first) and not rule(second)  # 8.1 is left of the second unit, above 4
     merged = gains.sum(1)
-    assert float(merged[1] ** 2 / merged[0]) < 0.1**2 * 80, "the sums would have stopped here"
+    assert float(merged[1] ** 2 / merged[0]) < 0.1**2 * 400, "the sums would have stopped here"
     assert rule(second._replace(step=second.step * math.nan)), "nan is not iterated on"
 
 

@@ -91,9 +91,9 @@ class UntilAccurate:
     """Stop where the relative error of the solution is about `accuracy`, of all units together.
 
     Iteration i shortens a unit's squared error by gain_i (Hestenes & Stiefel 1952, theorem 6:1). If
-    the gains fall on by the last ratio, about gain_i^2 / gain_{i-1} is left after it. So it needs a
-    good preconditioner: where gains fall slower and slower, more is left than that. `size` gives
-    the squared length of a solution in the norm of the gains.
+    the gains fall on by the last ratio q, taken as at most 0.9, gain_i q / (1 - q) is left after
+    it. Where gains fall slower and slower, for want of a good preconditioner, more is left. `size`
+    gives the squared length of a solution in the norm of the gains.
     """
 
     def __init__(self, accuracy: float, size: Map, limit: int) -> None:
@@ -104,7 +104,8 @@ class UntilAccurate:
         last, self._gain = self._gain, progress.gain
         if last is None:
             return self.limit == 1
-        left = (progress.gain.square() / last.clamp_min(torch.finfo(last.dtype).tiny)).sum()
+        ratio = (progress.gain / last.clamp_min(torch.finfo(last.dtype).tiny)).clamp_max_(0.9)
+        left = (progress.gain * ratio / (1 - ratio)).sum()
         near = not left > self.accuracy**2 * self.size(progress.solution)
         return near or progress.iteration >= self.limit
 
