@@ -2,7 +2,7 @@
 
 An average takes away much of the noise that the last steps leave in the weights. So a constant
 learning rate with an average may replace a rate that falls to zero, at some loss: see
-docs/results/kronecker.md.
+docs/configuration.md.
 Sources: Polyak & Juditsky 1992 (the mean of the tail); Kingma & Ba 2015, section 3 (the correction
 of an exponential average's start).
 """
