@@ -56,6 +56,8 @@ def crossing(run: Run, column: str, target: float) -> float:
     if not len(above):
         return float("inf")
     first = int(above[0])
+    if first == 0:
+        warn(f"{run.path} has reached {target:g} before its first evaluation, at step {steps[0]:g}")
     around = slice(max(first - 1, 0), first + 1)  # values before and after the target
     return float(np.interp(target, values[around], steps[around]))
 
@@ -111,7 +113,7 @@ def draw(found: pd.DataFrame) -> dict[str, bytes]:
         for axes, name in ((left, "steps"), (right, "images")):
             for (method, target), rows in found.groupby(["method", "target"], sort=False):
                 style = {"color": colours[method], "linestyle": dashes[target], "markersize": 2.5}
-                label = f"{method}, {target:g} nats"
+                label = f"{method}, {target:g}"
                 axes.plot(rows["batch"], rows[name], marker="o", label=label, **style)
             axes.set(xlabel="batch size", ylabel=f"{name} to the target", xscale="log")
             axes.set(yscale="log")

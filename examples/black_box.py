@@ -35,7 +35,7 @@ from nws.geometry import (
 )
 
 Objective = Callable[[Tensor], Tensor]
-GOAL, MOST = 1e-8, 20_000  # of f; evaluations with values, ten times as many otherwise
+GOAL, MOST = 1e-8, 20_000  # of f; evaluations with values and of spins, ten times as many otherwise
 SIDE = 8
 
 

@@ -16,7 +16,7 @@ from supervised.report import epochs_of, figure, markdown, scores_of, table
 from supervised.search import SEARCH_SEEDS, compare, search
 from supervised.tasks import TASKS, add_folders
 
-from nws.errors import UserError, positive_int
+from nws.errors import UserError, number, positive_int
 from nws.experiment.boundary import errors_for_people
 from nws.files import check_folder, write_atomically
 
@@ -50,13 +50,18 @@ def main() -> None:
         raise UserError(f"--methods must be of {', '.join(METHODS)}; got {', '.join(unknown)}")
     seeds = 1 if arguments.quick else positive_int("--seeds", arguments.seeds)
     limit = 2 if arguments.quick else positive_int("--limit", arguments.limit)
+    for name, value in zip(("rate", "damping"), arguments.start or (), strict=False):
+        number(f"--start {name}", value, above=0)
+    if arguments.start and all(METHODS[each].damping is None for each in methods):
+        raise UserError("--start is for methods with a damping; none of --methods has one")
     check_folder(arguments.output)
     torch.set_num_threads(1)  # CPU seconds are those of one thread
     task = TASKS[arguments.task](arguments.root)
     if arguments.quick:
         task = task.quick()
     if arguments.epochs is not None:
-        task = replace(task, epochs=positive_int("--epochs", arguments.epochs))
+        epochs = positive_int("--epochs", arguments.epochs)
+        task = replace(task, epochs=epochs, name=f"{task.name}_{epochs}_epochs")
     folder: Path = arguments.output / task.name
     tries = positive_int("--search-seeds", arguments.search_seeds, maximum=len(SEARCH_SEEDS))
     look = partial(search, limit=limit, seeds=tries, start=arguments.start)

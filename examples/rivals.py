@@ -25,6 +25,7 @@ from nws.analysis.runs import LOG_LIKELIHOOD, Run, read_runs
 from nws.analysis.tables import show
 from nws.errors import UserError, positive_int
 from nws.experiment.boundary import errors_for_people
+from nws.files import check_folder, write_atomically
 
 RATIO = 1.5  # of neighbouring rates
 MOMENTS = (0.1, 0.2, 0.5, 1)  # shares of a run that the table shows
@@ -162,6 +163,8 @@ class Comparison:
     def run(self) -> None:
         """Search, train three seeds, and evaluate them on test images."""
         place, value = search(lambda p: self.attempt("", self.guess, p), [*range(-3, 4)])
+        if value == -math.inf:
+            raise UserError(f"{self.folder}: all seven rates diverged")
         rate, options = rate_of(self.guess, place), ""
         guess = rate * self.method.factor
         place, other = search(lambda p: self.attempt(self.other, guess, p), [0])
@@ -225,14 +228,14 @@ def report(folder: Path) -> None:
         for run in read_runs([folder / place_of(method)])
     ]
     table = pd.DataFrame(lines)
-    table.to_csv(folder / "trials.csv", index=False)
+    write_atomically(folder / "trials.csv", table.to_csv(index=False).encode())
     seeds = table[table["test"].notna() & (table["state"] == "finished")]
     columns = [f"{name}_{share}" for name in ("valid", "average") for share in MOMENTS] + ["test"]
     groups = seeds.groupby(["method", "rate", "choice"], sort=False)[columns]
     means, deviations = groups.mean(), groups.std()
     text = means.map("{:.1f}".format).assign(seeds=groups.size())
     for column in ("valid_1", "average_1", "test"):
-        text[column] += deviations[column].map(" ± {:.1f}".format)
+        text[column] += deviations[column].map(" ± {:.1f}".format, na_action="ignore").fillna("")
     show(text.reset_index().astype(str))
     print(folder / "trials.csv")
 
@@ -250,6 +253,9 @@ def main() -> None:
     positive_int("--workers", given.workers)
     name = re.sub(r"[^\w.]+", "_", "_".join([given.what, *given.overrides]))
     folder, setting = given.output / name, SETTINGS[given.what]
+    if any(each.startswith("trainer.epochs") for each in given.overrides):
+        raise UserError("the length of a run belongs to the setting; take away trainer.epochs=")
+    check_folder(folder)
     parts = [
         Comparison(folder / place_of(name), setting, METHODS[name], given.overrides)
         for name in given.methods

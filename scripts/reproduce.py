@@ -8,6 +8,7 @@ import argparse
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from nws.analysis.runs import read_runs
@@ -73,6 +74,14 @@ def ended(sweep: Path) -> bool:
     return begun and all(run.state in ("finished", "diverged") for run in runs)
 
 
+def start(*words: str) -> int:
+    """Start a program of nws and wait for its end; after Ctrl-C it saves first."""
+    with subprocess.Popen([sys.executable, "-m", "nws", *words]) as child:
+        while True:
+            with suppress(KeyboardInterrupt):  # the child got it too
+                return child.wait()
+
+
 def main() -> None:
     given = read_arguments()
     folder = given.output or Path("reproduce") / (given.what + "_quick" * given.quick)
@@ -85,7 +94,7 @@ def main() -> None:
     failed = []
     for number, (program, *arguments) in enumerate(steps):
         print(f"[{number + 1}/{len(steps)}] {typed[number]}", flush=True)
-        if code := subprocess.run([sys.executable, "-m", "nws", program, *arguments]).returncode:
+        if code := start(program, *arguments):
             failed.append(program)
             over = program == "train" and not ended(folder / "runs" / given.methods[number])
             if code != 1 or over:

@@ -52,7 +52,7 @@ def exponential(p: Tensor, velocity: Tensor) -> Tensor:
         velocity: (dmu, dsigma), (..., 2).
 
     Returns:
-        Points (mu, sigma), (..., 2); sigma stays above 0.
+        Points (mu, sigma), (..., 2); sigma stays above 0, as far as the numbers reach.
     """
     move = torch.stack([velocity[..., 0] / math.sqrt(2), velocity[..., 1]], dim=-1)
     size = move.norm(dim=-1)

@@ -70,9 +70,10 @@ def search(
     """The best rate and damping of a method, by steps to better neighbours.
 
     A neighbour has twice or half the rate, or three times or a third of the damping. At the end the
-    rate is tried at factors of sqrt(2). So the best settings are at no edge of what was tried. They
-    are best in the mean of three seeds. A neighbour that is worse with the first is left there. If
-    the start diverges, the rate falls and the damping rises until a run comes to its end.
+    rate is tried at factors of sqrt(2). So the best settings are at no edge of what was tried,
+    unless `limit` ends the search, which is said. They are best in the mean of three seeds. A
+    neighbour that is worse with the first is left there. If the start diverges, the rate falls and
+    the damping rises until a run comes to its end.
 
     Args:
         get: Makes the run of some settings.
@@ -115,6 +116,8 @@ def search(
         found = measure(near, lowest)
         if found < lowest:
             best, lowest = near, found
+    else:
+        print(f"{method}: the search ended at {limit} settings, maybe at an edge", file=sys.stderr)
     return best, made
 
 

@@ -173,6 +173,7 @@ def measure(arguments: argparse.Namespace, case: tuple[str, str | None]) -> Row:
 def benchmark_processes(arguments: argparse.Namespace) -> list[Row]:
     """Steps of the processes that torchrun started, beside a share of the batch by itself."""
     machine, rule, batch = HelmholtzMachine(arguments.layers), RULES["rws"], arguments.batch
+    machine.to(dtype=getattr(torch, arguments.dtype))
     if arguments.predict:
         each = [(metric, count) for _, metric in CASES for count in arguments.predict]
         return [predict(machine, rule, metric, batch, count) for metric, count in each]
@@ -186,7 +187,6 @@ def benchmark_processes(arguments: argparse.Namespace) -> list[Row]:
     latency, bandwidth = link(torch.device(arguments.device))
     together = [measure(arguments, case) for case in CASES]
     distributed.stop()  # what follows is of one process: its share of the batch
-    machine.to(dtype=getattr(torch, arguments.dtype))
     arguments.batch, rows = -(-batch // size), []
     for case, row in zip(CASES, together, strict=True):
         summed, joined = payload(machine, rule, case[1], batch, arguments.max_rows, size)

@@ -47,7 +47,7 @@ def test_batch_sizes(make: Make, command: Command, tmp_path: Path) -> None:
     assert outcome.out.splitlines()[3].split() == ["rws", "-8", "10", "12", "117", "0.1", "1"]
     assert outcome.out.splitlines()[-2:] == ["batch_sizes.png", "batch_sizes.svg"]
     text = (tmp_path / "batch_sizes.svg").read_text()
-    assert ">rws, -4 nats<" in text and ">rws, -8 nats<" in text
+    assert ">rws, -4<" in text and ">rws, -8<" in text
     for arguments, expected in {
         ("runs", "--target", "-1"): "no run reaches any of -1 in valid/log_likelihood",
         ("runs", "--target", "-8", "--column", "bound"): "'bound'; there are",
