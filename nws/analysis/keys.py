@@ -30,7 +30,9 @@ def differing_keys(runs: Sequence[Run]) -> list[str]:
     kept: list[str] = []
     keys = [key for key in all_differences(runs) if not is_in(key, INCIDENTAL)]
     for key in sorted(keys, key=_rank):
-        typed = key in given or (_is_name(key) and key.rpartition(".")[0] in given)  # metric=fisher
+        group = key.rpartition(".")[0]
+        chosen = _is_name(key) and group in given and f"{group}.name" not in kept  # metric=fisher
+        typed = key in given or chosen
         if typed or not any(_follows(runs, key, leader) for leader in kept):
             kept.append(key)
     return kept

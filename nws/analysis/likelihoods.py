@@ -49,7 +49,8 @@ def evaluate_runs(given: argparse.Namespace, open_run: Callable[[Path], LoadedRu
         if paths:
             save(draw_bound(folder_names(runs), rows), paths)
         most = rows["samples"] == rows["samples"].max()
-        print(runs[int(rows["log_likelihood"][most].idxmax())].path)  # the best
+        if not any(key.startswith("data.") for key in differing_keys(runs)):
+            print(runs[int(rows["log_likelihood"][most].idxmax())].path)  # the best
     elif len(failures) == 1:
         raise next(iter(failures.values()))
     if failures:

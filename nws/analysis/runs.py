@@ -40,6 +40,15 @@ class Run:
         """`running`, `finished`, `stopped`, `failed` or `diverged`; `unknown` of a copy."""
         return str(self.provenance.get("state", "unknown"))
 
+    @property
+    def end(self) -> dict[str, float]:
+        """Its `epoch`, `step` and `seconds`: of the last row, or where it ended after that."""
+        found, last = self.provenance, {name: self.last.get(name, 0.0) for name in POSITION}
+        if not found.get("steps", 0) > last["step"]:
+            return last
+        epoch = found["steps"] / found["total_steps"] * found["epochs"]
+        return {"epoch": epoch, "step": found["steps"], "seconds": found["training_seconds"]}
+
     @cached_property
     def best(self) -> dict[str, float]:
         """The row with the best `valid/log_likelihood`, without step 0; {} where there is none."""
@@ -118,9 +127,9 @@ def frame(runs: Sequence[Run]) -> pd.DataFrame:
             "best": run.best.get(LOG_LIKELIHOOD, math.nan),
             "error": run.best.get(ERROR, math.nan),
             "last": run.last.get(LOG_LIKELIHOOD, math.nan),
-            "epochs": run.last.get("epoch", 0.0),
-            "steps": run.last.get("step", 0.0),
-            "seconds": run.last.get("seconds", math.nan),
+            "epochs": run.end["epoch"],
+            "steps": run.end["step"],
+            "seconds": run.end["seconds"],
             "started": str(run.provenance.get("started", "")),
             "host": str(run.provenance.get("host", "")),
         }

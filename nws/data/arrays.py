@@ -1,5 +1,6 @@
 """A user's own images from arrays: in memory, or in a .npz or .npy file."""
 
+import logging
 import math
 import os
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ from nws.data.reading import find_path, height_and_width, in_parts
 from nws.errors import UserError, explained
 from nws.files import check_file
 
+log = logging.getLogger(__name__)
+DARK = 64  # bytes that are all below this were perhaps meant as other numbers
 BITS, BYTES, SHARES = "0 and 1", "bytes 0..255", "floats in [0, 1]"  # what an array may hold
 
 
@@ -120,6 +123,8 @@ def _kind(where: str, array: np.ndarray) -> str:
 
 def _as_bytes(array: np.ndarray, kind: str) -> torch.Tensor:
     """Return an array as bytes, of its shape: bytes and booleans themselves, without a copy."""
+    if kind == BYTES and array.max() < DARK:
+        log.warning("no pixel is above %d of 255; give floats in [0, 1]?", array.max())
     if kind == SHARES:
         array = np.rint(array.astype(np.float32) * 255)
     array = array.view(np.uint8) if array.dtype == np.bool_ else array.astype(np.uint8, copy=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from nws.data.dataset import PARTS, RawImages
@@ -111,7 +111,7 @@ def read_grey(file: Path) -> Tensor:
     check_file(file)
     problem = explained(f"{file} cannot be read as an image", "give a PNG or JPEG, or take it away")
     with problem, Image.open(file, formats=("PNG", "JPEG", "BMP")) as picture:
-        return grey(picture)
+        return grey(ImageOps.exif_transpose(picture))
 
 
 def grey(picture: Image.Image) -> Tensor:

@@ -102,6 +102,8 @@ def integrate(field: Callable[[Tensor], Tensor], starts: Tensor, times: Tensor) 
             raise ArithmeticError("a flow that does not end")
         return field(torch.from_numpy(x).reshape(shape)).flatten().numpy()
 
+    if times.ndim != 1 or len(times) < 2 or not (times.diff() > 0).all():
+        raise UserError(f"times must rise, and be two or more, got {times}")
     span = float(times[0]), float(times[-1])
     try:
         solved = solve_ivp(

@@ -229,10 +229,10 @@ class Interactions(ExponentialFamily):
         return torch.cat([x, torch.ones_like(x[..., :1])], dim=-1)[..., self.where].prod(-1)
 
     def log_partition(self, theta: Tensor) -> Tensor:
-        return (theta @ self.statistics(self.states).mT).logsumexp(-1)
+        return (theta @ self.statistics(self.states.to(theta)).mT).logsumexp(-1)
 
     def expectation(self, theta: Tensor) -> Tensor:
-        t = self.statistics(self.states)
+        t = self.statistics(self.states.to(theta))
         return (theta @ t.mT).softmax(-1) @ t
 
     def natural(self, eta: Tensor) -> Tensor:
@@ -241,8 +241,9 @@ class Interactions(ExponentialFamily):
     def sample(self, theta: Tensor, count: int, rng: torch.Generator | None = None) -> Tensor:
         """Spins, (count, d); above 16 spins the ends of as many chains."""
         if self.size <= ENUMERATED:
-            p = (self.statistics(self.states) @ theta).softmax(-1)
-            return self.states[torch.multinomial(p, count, replacement=True, generator=rng)]
+            states = self.states.to(theta)
+            p = (self.statistics(states) @ theta).softmax(-1)
+            return states[torch.multinomial(p, count, replacement=True, generator=rng)]
         x = torch.randint(2, (self.size, count), generator=rng).to(theta) * 2 - 1
         t, its = self.statistics(x.mT).mT, [(self.where == i).any(-1) for i in range(self.size)]
         for i in [*range(self.size)] * self.sweeps:

@@ -73,19 +73,24 @@ def relax(
     """
     number("rate", rate, above=0)
     number("damping", damping, least=0)
-    theta, count = start, positive_int("samples", samples, 2)
+    one_of("coordinates", coordinates, ("theta", "eta"))
+    count = positive_int("samples", samples, 2)
     if start.shape != (family.dimension,) or not family.contains(start):
         raise UserError(f"start must be a theta of the family, ({family.dimension},), got {start}")
     straight = (family.expectation, family.natural) if coordinates == "eta" else (torch.clone,) * 2
-    while True:
-        x = family.sample(theta, count, rng)
-        values = torch.as_tensor(objective(x)).to(theta)
-        if values.shape != (count,) or not values.isfinite().all():
-            raise UserError(f"the objective must give {count} finite numbers, got {values}")
-        t, there = family.statistics(x), straight[0](theta)
-        move = -rate * sampled_gradient(t, weigh(values), damping, coordinates)
-        parts = (straight[1](there + move / 2**k) for k in range(HALVINGS))
-        ahead = next((part for part in parts if family.contains(part)), None)
-        if ahead is None:
-            raise UserError(f"no part of a step from {theta} is in the family; take more samples")
-        yield x, values, (theta := ahead)
+
+    def steps(theta: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        while True:
+            x = family.sample(theta, count, rng)
+            values = torch.as_tensor(objective(x)).to(theta)
+            if values.shape != (count,) or not values.isfinite().all():
+                raise UserError(f"the objective must give {count} finite numbers, got {values}")
+            t, there = family.statistics(x), straight[0](theta)
+            move = -rate * sampled_gradient(t, weigh(values), damping, coordinates)
+            parts = (straight[1](there + move / 2**k) for k in range(HALVINGS))
+            ahead = next((part for part in parts if family.contains(part)), None)
+            if ahead is None:
+                raise UserError(f"no part of a step from {theta} is in the family; more samples?")
+            yield x, values, (theta := ahead)
+
+    return steps(start)

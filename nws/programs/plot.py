@@ -1,9 +1,10 @@
 """Training curves of runs and sweeps: `python scripts/plot_curves.py RUN...`."""
 
 import argparse
+import math
 from pathlib import Path
 
-from nws.errors import UserError
+from nws.errors import UserError, number
 from nws.programs.options import warn
 
 
@@ -27,7 +28,13 @@ def read_arguments() -> argparse.Namespace:
     add("--log", action="store_true", help="logarithmic y axis")
     add("--ymin", type=float, help="lower end of the y axis (default: as the curves need)")
     add("--ymax", type=float, help="upper end of the y axis (default: as the curves need)")
-    return parser.parse_args()
+    given = parser.parse_args()
+    ends = [each for each in (given.ymin, given.ymax) if each is not None]
+    for end in ends:
+        number("--ymin or --ymax", end, above=0 if given.log else -math.inf)
+    if ends != sorted({*ends}):
+        raise UserError(f"--ymin must be below --ymax, got {given.ymin:g} and {given.ymax:g}")
+    return given
 
 
 def run() -> None:

@@ -67,6 +67,8 @@ def fill_in(given: argparse.Namespace) -> None:
     own = OPTIONS[given.what]
     if given.what == "generate" and not given.steps and (given.chain or given.samples):
         raise UserError("--chain and --samples are for steps of a chain: give --steps")
+    if given.chain == "gibbs" and given.samples:
+        raise UserError("--samples is for resampling and denoise; a Gibbs chain takes none")
     if given.image and (given.count or given.split):
         raise UserError("--count and --split are for held-out images, not for those of --image")
     for name in TAKEN_BY_SOME:
@@ -85,13 +87,13 @@ def fill_in(given: argparse.Namespace) -> None:
 
 def file_name(given: argparse.Namespace) -> str:
     """The name of the file, with the options that differ from their defaults."""
-    usual = {"checkpoint": "best", "weights": "plain", **OPTIONS[given.what]}
+    usual = {"checkpoint": "best", "weights": "plain", "columns": None, **OPTIONS[given.what]}
     parts = [given.what]
     for name, default in usual.items():
         value = getattr(given, name)
         if value != default:
-            first = value[0] if isinstance(value, list) else value
-            parts.append(f"{name}_{Path(str(first)).name}")
+            text = "_".join(map(str, value if isinstance(value, list) else [value]))
+            parts += [name, text.replace("/", "_")[-100:]]
     return f"{'_'.join(parts)}_seed_{given.seed}{'.gif' if given.what == 'chain' else '.png'}"
 
 

@@ -154,6 +154,8 @@ def test_curves_that_cannot_be_drawn(make: Make, command: Command, tmp_path: Pat
         ("a", "b"): "the runs of rws share no epochs, so they have no mean; separate them",
         ("a", "--column", "nope"): f"'nope'; there are epoch, step, seconds, {LL}, valid/s",
         ("a", "--log"): f"needs values above 0, {LL} goes down to -50",
+        ("a", "--ymin", "nan"): "--ymin or --ymax must be a number",
+        ("a", "--ymin", "5", "--ymax", "1"): "--ymin must be below --ymax, got 5 and 1",
         ("a", "--group", "optimizer.l"): "'optimizer.l'; perhaps optimizer.lr",
         ("nowhere",): "does not exist",
         ("a", "b", "--group", "argument", "--label", "x"): "for each of the 2 groups (a; b)",

@@ -3,6 +3,7 @@
 import shlex
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,17 +33,17 @@ def test_every_method_is_composed_as_its_name_says(command: Command, what: str) 
 
 def test_a_comparison_runs_and_goes_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    failing, run = ["sample"], subprocess.run
+    failing, popen = ["sample"], subprocess.Popen
 
     def call(line: list[str], **options: Any) -> Any:
         if line[:3] != [sys.executable, "-m", "nws"]:  # git, by the training
-            return run(line, **options)
+            return popen(line, **options)
         calls.append(line[3])
         program = failing.pop() if line[3] in failing else ""
         code = 1 if program else command("nws", *line[3:]).code
-        return SimpleNamespace(returncode=code)
+        return nullcontext(SimpleNamespace(wait=lambda: code))
 
-    monkeypatch.setattr(subprocess, "run", call)
+    monkeypatch.setattr(subprocess, "Popen", call)
     arguments = ("three_by_three", "--quick", "--methods", "kronecker", "--output", "an out", *TINY)
     message = command(REPRODUCE, *arguments).message()
     assert message.splitlines()[0] == "error: sample failed, see above; go on with"

@@ -49,8 +49,11 @@ def test_what_a_run_says_of_itself(make: Make) -> None:
     for damaged in ("{", "[1]", '{"overrides": null, "command": 3, "git": "x", "resumed": {}}'):
         (path / "provenance.json").write_text(damaged)
         assert read_run(path).provenance == {}
-    (path / "provenance.json").write_text('{"state": "stopped"}')
-    assert read_run(path).state == "stopped"
+    late = {"state": "stopped", "steps": 40, "total_steps": 80, "epochs": 8, "training_seconds": 10}
+    (path / "provenance.json").write_text(json.dumps(late))
+    assert read_run(path).state == "stopped"  # after its last row
+    there = frame([read_run(path)])[["epochs", "steps", "seconds", "ms"]]
+    assert there.values.tolist() == [[4, 40, 10, 250]]
 
 
 def test_what_follows_from_the_algorithm_tells_nothing_more() -> None:
@@ -62,6 +65,8 @@ def test_what_follows_from_the_algorithm_tells_nothing_more() -> None:
     assert differing_keys([one, typed]) == ["algorithm.name", "optimizer.lr"]
     chosen = made("algorithm=nrws", "optimizer=sgd", config=NRWS | SGD)
     assert differing_keys([one, chosen]) == ["algorithm.name", "optimizer._target_"]
+    small = made("data=x", config=RWS | ADAM | {"data.name": "x", "data._target_": "load_x"})
+    assert differing_keys([one, small]) == ["data.name"]
     faster = made(config=NRWS | SGD | {"optimizer.lr": 0.5})
     assert differing_keys([one, other, faster]) == ["algorithm.name", "optimizer.lr"]
     larger = made(config=NRWS | SGD | {"trainer.batch_size": 512, "seed": 1})

@@ -57,7 +57,7 @@ def test_generated_images(command: Command, trained: Path) -> None:
 
 def test_reconstructions_stand_below_their_originals(command: Command, trained: Path) -> None:
     outcome = command(SAMPLE, str(trained / "rws"), "reconstruct", "--count", "4", "--columns", "2")
-    grid = cells(drawn(outcome, "reconstruct_count_4_seed_0.png"))
+    grid = cells(drawn(outcome, "reconstruct_columns_2_count_4_seed_0.png"))
     assert grid.shape[:2] == (4, 2)  # two images above their reconstructions, twice
     valid = command(SAMPLE, str(trained / "rws"), "reconstruct", "--split", "valid")
     shown = cells(drawn(valid, "reconstruct_split_valid_seed_0.png"))[::2].reshape(-1, 6)
@@ -88,7 +88,7 @@ def test_denoising(command: Command, trained: Path) -> None:
     """Noise turns pixels; what is restored is the mean of p given the noisy image."""
     options = ("--count", "12", "--columns", "12", "--noise", "0.3", "--samples", "200")
     outcome = command(SAMPLE, str(trained / "rws"), "denoise", *options)
-    path = drawn(outcome, "denoise_count_12_noise_0.3_samples_200_seed_0.png")
+    path = drawn(outcome, "denoise_columns_12_count_12_noise_0.3_samples_200_seed_0.png")
     original, noisy, restored = cells(path)
     error = (0.3 * 0.7 / original.size) ** 0.5
     assert abs((original != noisy).mean() - 0.3) < 3 * error and {*noisy.ravel()} <= {0, 255}
@@ -99,12 +99,14 @@ def test_images_of_ones_own(command: Command, trained: Path, tmp_path: Path) -> 
     """A picture in colour and of another size is made grey, resized, and drawn from."""
     values = np.array([[0, 255, 0], [255, 0, 120]], np.uint8)
     colour = np.repeat(np.repeat(values, 10, 0), 10, 1)[:, :, None].repeat(3, 2)
-    Image.fromarray(colour).save(tmp_path / "one.png")
+    turned = Image.Exif()
+    turned[0x0112] = 3  # by half a turn, which a camera notes beside the pixels
+    Image.fromarray(colour[::-1, ::-1].copy()).save(tmp_path / "one.png", exif=turned)
     Image.fromarray(np.where(values > 200, values, 0).astype(np.uint8)).save(tmp_path / "two.bmp")
     run = str(trained / "rws")
     for what, kept in (("reconstruct", 3), ("inpaint", 4), ("denoise", 3)):
         outcome = command(SAMPLE, run, what, "--image", "one.png", "two.bmp")
-        grid = cells(drawn(outcome, f"{what}_image_one.png_seed_0.png"))
+        grid = cells(drawn(outcome, f"{what}_image_one.png_two.bmp_seed_0.png"))
         assert (grid[0, 0] == values).all() and {*grid[1, 0].ravel()} <= {0, 255}
         assert (grid[1, 0][values != 120] == values[values != 120]).all() and len(grid) == kept
     outcome = command(SAMPLE, run, "denoise", "--image", "two.bmp")  # binary: nothing turns
@@ -173,6 +175,7 @@ def test_what_is_refused(command: Command, trained: Path, tmp_path: Path) -> Non
         "chain --output=a.png": "must name a .gif file for chain",
         "inpaint --mask=text.png": "cannot be read as an image",
         "inpaint --mask=middle": "left, right, top, bottom or a PNG file, got 'middle'",
+        "inpaint --chain=gibbs --samples=5": "--samples is for resampling and denoise",
         "denoise --image=pipe.png": "pipe.png is no regular file",
     }.items():
         assert expected in command(SAMPLE, str(run), *line.split()).message(), line

@@ -59,6 +59,9 @@ def test_flows_are_their_exponentials() -> None:
     assert_close(newton, torch.stack([starts * math.exp(-t) for t in times]), FLOW)
     with pytest.raises(AssertionError):  # negative control
         assert_close(newton, expected, FLOW)
+    for wrong in (times[:1], times.flip(0)):
+        with pytest.raises(UserError, match="times must rise"):
+            flow(quadratic, euclidean, X, wrong)
 
 
 def test_the_proximal_step_is_the_implicit_one() -> None:
