@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nws.learning import Rule, importance, tempered, uniform
+from nws.learning import Rule, tempered
 from nws.learning.gradients import Term
 from nws.models import BeliefNetwork, HelmholtzMachine
 from nws.models.units import NAMED
@@ -73,7 +73,7 @@ def by_autograd(network: BeliefNetwork, terms: list[Term]) -> list[Tensor]:
 
 def apart(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:
     """Other weights for p than for q; those of q are signed, and sum to other numbers than 1."""
-    return importance(log_p, log_q)[0], (log_p - log_q).sin() + 0.3
+    return tempered(log_p, log_q)[0], (log_p - log_q).sin() + 0.3
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def make_rule(name: str, samples: int, **changes: Any) -> Rule:
     """A rule of the list; `exponent` in the changes picks the weighting that has it."""
     exponent, p_wake, q_wake, q_dream, baseline = _rules[name]
     options: dict[str, Any] = {
-        "weighting": weighting(changes.pop("exponent", exponent)),
+        "weighting": partial(tempered, exponent=changes.pop("exponent", exponent)),
         "generator_wake": p_wake,
         "recognition_wake": q_wake,
         "recognition_dream": q_dream,
@@ -169,16 +169,9 @@ def make_rule(name: str, samples: int, **changes: Any) -> Rule:
     return Rule(name, samples, **options | changes)
 
 
-def weighting(exponent: float) -> Any:
-    """The function of nws that weighs by (p / q)^exponent."""
-    return {0.0: uniform, 1.0: importance}.get(exponent) or partial(tempered, exponent=exponent)
-
-
 def exponent_of(rule: Rule) -> float:
-    """The inverse of `weighting`."""
-    if isinstance(rule.weighting, partial):
-        return float(rule.weighting.keywords["exponent"])
-    return {uniform: 0.0, importance: 1.0}[rule.weighting]  # type: ignore[index]
+    """Of the weighting of a rule of the list."""
+    return float(rule.weighting.keywords["exponent"])  # type: ignore[attr-defined]
 
 
 # --- damped solves --------------------------------------------------------------------------------

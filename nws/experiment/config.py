@@ -211,7 +211,8 @@ def make(section: dict[str, Any], option: str, *arguments: Any, **extra: Any) ->
     """Return the object that a section's `_target_` names, made from its other keys.
 
     Sections within it become objects as well; with `_partial_: true` functions that lack the rest
-    of their arguments. `arguments` and `extra` are others, beside the section's.
+    of their arguments, where they name no class. `arguments` and `extra` are others, beside the
+    section's.
 
     Raises:
         UserError: Where the class does not take the options, in its own words.
@@ -223,7 +224,7 @@ def make(section: dict[str, Any], option: str, *arguments: Any, **extra: Any) ->
     check_section(option, section, list(extra))
     options = {key: _made(each, f"{option}.{key}") for key, each in section.items()}
     found, late = locate(options.pop("_target_"), option), options.pop("_partial_", False)
-    if late:
+    if late and not isinstance(found, type):
         return partial(found, *arguments, **options, **extra)
     maker = getattr(found, "__init__", None) if isinstance(found, type) else found
     kinds = getattr(maker, "__annotations__", {})

@@ -170,7 +170,7 @@ class Job:
     def _train(self, start: Start, stop: StopSignals) -> float:
         """Train one run to its end or to a signal."""
         state = start.state
-        if state is not None and state["finished"] and not start.changed - {"resume"}:
+        if state is not None and state["finished"] and not start.changed:
             write_line(f"finished already: step {state['step']}")
             start.run.write_views(state)
             return float(state["best"])

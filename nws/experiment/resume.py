@@ -104,6 +104,7 @@ def _start(run: RunDirectory, config: DictConfig, overrides: Sequence[str]) -> S
     check_trust(saved, config.trust or [], run.path)
     as_before = {f"{name}={choice}" for name, choice in state["choices"].items()}
     overrides = [text for text in overrides if text not in as_before]
+    overrides = [text for text in overrides if override_key(text) not in ("resume", "trust")]
     resumed = override(saved, config, overrides)
     changed = {override_key(text).split(".")[0] for text in overrides}
     return Start(run, resumed, state, changed)
@@ -147,8 +148,6 @@ def override(saved: DictConfig, composed: DictConfig, overrides: Sequence[str]) 
     config = saved.copy()
     for text in overrides:
         key = override_key(text)
-        if key in ("resume", "trust"):
-            continue
         value: Any = OmegaConf.select(composed, key)
         if text.startswith("~") or is_in(key, ("experiment", "debug", "natural_metric", "tuned")):
             raise UserError(f"a resumed run keeps its {key}, got {text}; start a new run instead")

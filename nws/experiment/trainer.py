@@ -285,11 +285,11 @@ class Trainer:
             steps = 0 if self.plateau else min(self.step, self.total_steps)
             again = longer or changed & {"optimizer", "scheduler"}
             restore(self.optimizer, self.scheduler, state, steps if again else None)
-            fresh = bool(changed & {"metric", "solver"})
-            for metric, saved in zip(self.learner.metrics, state["metrics"], strict=False):
-                metric.load_state_dict(saved, "damping" in changed, fresh)
-            for metric in () if state["metrics"] else self.learner.metrics:
-                metric.start_at(self.step)  # a run that had none starts with them here
+            old = state["metrics"]  # a run that had none starts with them here
+            anew = changed if old else {"damping", "metric"}
+            fresh = "damping" in anew, bool(anew & {"metric", "solver"})
+            for metric, saved in zip(self.learner.metrics, old or 2 * [state], strict=False):
+                metric.load_state_dict(saved, *fresh)
             for name, saved in state["callbacks"].items():
                 if name in self.callbacks and name not in changed:
                     self.callbacks[name].load_state_dict(saved)

@@ -3,9 +3,6 @@
 from nws.learning.natural import NaturalMetric, RowOptions
 from nws.learning.rules import Rule
 from nws.learning.step import StepResult, WakeSleep
-from nws.learning.weighting import importance, tempered, uniform
+from nws.learning.weighting import tempered
 
-__all__ = [
-    "NaturalMetric", "RowOptions", "Rule", "StepResult", "WakeSleep", "importance", "tempered",
-    "uniform",
-]  # fmt: skip
+__all__ = ["NaturalMetric", "RowOptions", "Rule", "StepResult", "WakeSleep", "tempered"]

@@ -28,35 +28,31 @@ def write_gradients(network: BeliefNetwork, terms: Sequence[Term], add: bool = F
     """
     for parameter in network.parameters():
         if parameter.grad is None:
-            parameter.grad = torch.empty_like(parameter)
+            parameter.grad = torch.zeros_like(parameter)
+    if not add:
+        torch._foreach_zero_([each.grad for each in network.parameters()])  # type: ignore[misc]
     biases: list[Tensor] = [layer.bias.grad for layer in network.layers]  # type: ignore[misc]
-    for number, (trace, row_weights) in enumerate(terms):
+    for trace, row_weights in terms:
         residual = trace.errors(network).mul_(row_weights[:, None])
         blocks = residual.split(network.widths, dim=1)
-        low = () if trace.rounded is None else residual.to(trace.rounded).split(network.widths, 1)
-        first = number == 0 and not add
-        write = torch._foreach_copy_ if first else torch._foreach_add_
-        write(biases, residual.sum(0).split(network.widths))  # one call for all layers
+        torch._foreach_add_(biases, residual.sum(0).split(network.widths))  # of all layers
         for edge in network.edges:
             weight, mask = edge.layer.weight.grad, edge.layer.mask
             assert weight is not None
             for inputs, columns in trace.pieces(edge):
-                block = (low if inputs.dtype != residual.dtype else blocks)[edge.position]
+                block = blocks[edge.position]
                 if len(inputs) < len(block):  # K rows share x: the sum over them comes first
-                    block = blocks[edge.position].unflatten(0, (-1, trace.samples)).sum(1)
-                _write_product(weight[:, columns], block.to(inputs), inputs, first)
+                    block = block.unflatten(0, (-1, trace.samples)).sum(1)
+                _add_product(weight[:, columns], block.to(inputs), inputs)
             if mask is not None:
                 weight.mul_(mask)
 
 
-def _write_product(out: Tensor, errors: Tensor, inputs: Tensor, first: bool) -> None:
-    """Write errors^T inputs to `out`, or add it."""
-    if inputs.dtype != out.dtype:  # some units at a time: adding another precision takes a copy
-        units = max(1, HELD // out.shape[1])
-        for some, each in zip(out.split(units), errors.T.split(units), strict=True):
-            found = product(each, inputs)
-            some.copy_(found) if first else some.add_(found)
-    elif first:
-        torch.mm(errors.T, inputs, out=out)
-    else:
+def _add_product(out: Tensor, errors: Tensor, inputs: Tensor) -> None:
+    """Add errors^T inputs to `out`."""
+    if inputs.dtype == out.dtype:
         out.addmm_(errors.T, inputs)
+        return
+    units = max(1, HELD // out.shape[1])  # at a time: adding another precision takes a copy
+    for some, each in zip(out.split(units), errors.T.split(units), strict=True):
+        some.add_(product(each, inputs))

@@ -120,8 +120,8 @@ class NaturalMetric:
             self.rows = layer_rows(self.network, rows, self.options.max_rows)
             self.metric.update(self.rows, self._alpha)
         measures = self.damping.measures(self._step)
-        shorten = None if self.options.max_kl is None else self._shorten
-        if measures or not self.metric.precondition_(*self._gradients(), 1 + self._alpha, shorten):
+        asks = measures or self.options.max_kl is not None
+        if asks or not self.metric.precondition_(*self._gradients(), 1 + self._alpha):
             self._write_directions(terms, measures)
         for layer in self._layers:
             if layer.mask is not None and layer.weight.grad is not None:
@@ -143,7 +143,7 @@ class NaturalMetric:
     def _write_directions(self, terms: Sequence[Term], measures: bool) -> None:
         weights, biases = self._gradients()
         gradients = [_join(*parts) for parts in zip(weights, biases, strict=True)]
-        directions = self.metric.direction(gradients)  # which may work in place
+        directions = self.metric.direction(gradients)  # which may work in place, without own_length
         found, expected = ([tuple(each.shape) for each in part] for part in (directions, gradients))
         if found != expected:
             what = f"a tensor (m, d) for each layer of the {self.network.name}, {expected}"
@@ -154,7 +154,7 @@ class NaturalMetric:
             self._measured = terms, again, self._parameters()
         scale = 1 + self._alpha
         if self.options.max_kl is not None:
-            scale = scale * self._shorten(scale.square() * self._square_length(directions))
+            scale = scale * self._shorten(scale, gradients, directions)
         for weight, bias, direction in zip(weights, biases, directions, strict=True):
             torch.mul(direction[:, :-1], scale, out=weight)
             torch.mul(direction[:, -1], scale, out=bias)
@@ -162,14 +162,22 @@ class NaturalMetric:
     def _parameters(self) -> list[Tensor]:
         return [_join(layer.weight.detach(), layer.bias.detach()) for layer in self._layers]
 
-    def _shorten(self, length: Tensor) -> Tensor:
-        """The factor that keeps a direction of this squared length in the trust region.
+    def _shorten(
+        self, scale: Tensor, gradients: Sequence[Tensor], directions: Sequence[Tensor]
+    ) -> Tensor:
+        """The factor that keeps directions, times a scale, in the trust region.
 
-        The largest squared Fisher length of a direction in it is 2 max_kl / lr^2.
+        The largest squared length in it is 2 max_kl / lr^2. With the metric's own matrices a
+        squared length is d . C d = d . (g - alpha d).
         """
         assert self.options.max_kl is not None
         longest = 2 * self.options.max_kl / self.learning_rate.square()
-        return (longest / length).sqrt().clamp(max=1)
+        if self.metric.own_length:
+            d, g = (torch.cat([x.flatten() for x in each]) for each in (directions, gradients))
+            length = (d @ g - self._alpha * (d @ d)).clamp_min(0)
+        else:
+            length = self._square_length(directions)
+        return (longest / (scale.square() * length)).sqrt().clamp(max=1)
 
     def _square_length(self, vectors: Sequence[Tensor]) -> Tensor:
         """The squared length of (m, d) a layer, by the exact Fisher matrix."""
@@ -205,10 +213,6 @@ class NaturalMetric:
         numbers = self.damping.report() | self.metric.report()
         return {f"{self.network.name}/{key}": value for key, value in numbers.items()}
 
-    def start_at(self, step: int) -> None:
-        """Take the next step as the run's `step`, counted from 0, for schedule and refreshes."""
-        self._step = step
-
     def state_dict(self) -> dict[str, Any]:
         """Everything that later directions depend on; rows only where they outlive a step."""
         state: dict[str, Any] = {
@@ -231,7 +235,7 @@ class NaturalMetric:
         """Go on from a state.
 
         Args:
-            state: From `state_dict`.
+            state: From `state_dict`; where all else is fresh, the run's `step` from 0 is enough.
             fresh_damping: Whether to keep the damping as it is here.
             fresh_metric: Whether to keep the metric, its solvers and rows as they are here.
         """

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from nws.errors import UserError, number, positive_int
-from nws.learning.weighting import Weighting, importance
+from nws.learning.weighting import Weighting, tempered
 
 MOST = 10**6  # samples or dreams of a data point: more would not end
 
@@ -31,7 +31,7 @@ class Rule:
 
     name: str
     samples: int = 10
-    weighting: Weighting = importance
+    weighting: Weighting = tempered
     generator_wake: float = 1.0
     recognition_wake: float = 0.5
     recognition_dream: float = 0.5

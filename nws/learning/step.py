@@ -152,7 +152,7 @@ class WakeSleep:
             phases = phases._replace(dream=self._dream(x, points, bool(share)))
         if share and phases.dream is not None:
             terms[q].append((phases.dream[0], share * phases.dream[1]))
-            write_gradients(q, terms[q][-1:], add or bool(self.rule.recognition_wake))
+            write_gradients(q, terms[q][-1:], add=True)
         if self.metrics:
             kept.append((phases, terms))
         return self._result(phases, points)
@@ -207,7 +207,7 @@ class WakeSleep:
         log_p, log_q = (wake.layer_log_probs(network) for network in self.machine.networks)
         joint = (each.sum(0).unflatten(0, (-1, self.samples)) for each in (log_p, log_q))
         weights_p, weights_q = (each.flatten() / points for each in weighting(*joint))
-        uniform = _uniform(wake, points * self.samples)
+        uniform = torch.full_like(log_p[0], 1 / (points * self.samples))
         return Phases(wake, uniform, weights_p, weights_q, log_p, log_q, None)
 
     def _dream(self, x: Tensor, points: int, evaluate: bool) -> Term:
@@ -215,7 +215,7 @@ class WakeSleep:
         x, rng = own_points(x, self.rng)
         rng = rng.times(self.dreams) if isinstance(rng, Share) else rng
         trace = self.machine.dream(len(x) * self.dreams, rng, evaluate)
-        return trace, _uniform(trace, points * self.dreams)
+        return trace, trace.values.new_full((len(trace.values),), 1 / (points * self.dreams))
 
     def _terms(self, phases: Phases) -> Terms:
         """What the gradient of each network is made of in the wake phase."""
@@ -242,8 +242,3 @@ class WakeSleep:
         means = bound.sum() / points, ess.sum() / points
         statistics = torch.stack([wake_losses.sum(), dream_loss, *means])
         return StepResult(statistics, torch.cat([wake_losses, losses]))
-
-
-def _uniform(trace: Trace, rows: int) -> Tensor:
-    """The same weight for each row of a trace: 1 / rows."""
-    return trace.values.new_full((len(trace.values),), 1 / rows)

@@ -18,8 +18,9 @@ Weighting = Callable[[Tensor, Tensor], Weights]
 def tempered(log_p: Tensor, log_q: Tensor, exponent: float = 1.0) -> Weights:
     """softmax_k(exponent (log p - log q)), for both networks.
 
-    The exponent is at least 0: 0 is `uniform`, 1 is `importance`, 1/2 is importance sampling from
-    the geometric mean of p and q (Bornschein et al. 2016).
+    The exponent is at least 0: 1 makes importance weights (Bornschein & Bengio 2015), 0 weighs all
+    samples by 1 / K (wake-sleep, Hinton et al. 1995), and 1/2 is importance sampling from the
+    geometric mean of p and q (Bornschein et al. 2016).
 
     Examples:
         >>> tempered(torch.zeros(1, 2), torch.zeros(1, 2))[0]
@@ -28,14 +29,3 @@ def tempered(log_p: Tensor, log_q: Tensor, exponent: float = 1.0) -> Weights:
     exponent = number("algorithm.weighting.exponent", exponent, least=0)
     weights = torch.log_softmax(exponent * (log_p - log_q), dim=1).exp()
     return weights, weights
-
-
-def uniform(log_p: Tensor, log_q: Tensor) -> Weights:
-    """1 / K, for both networks (wake-sleep, Hinton et al. 1995)."""
-    weights = torch.full_like(log_p, 1 / log_p.shape[1])
-    return weights, weights
-
-
-def importance(log_p: Tensor, log_q: Tensor) -> Weights:
-    """Importance weights softmax_k(log p - log q), for both networks (Bornschein & Bengio 2015)."""
-    return tempered(log_p, log_q)

@@ -119,19 +119,12 @@ class Edge(NamedTuple):
     parents: tuple[int, ...]  # lowest first; the child is one of them where it sees itself
     columns: slice  # of the parents' states among those of h^0 .. h^L
     outer: slice  # of those of other layers than the child
+    own: slice  # of the layer's weight that meet its own units, where it is lateral
 
     @property
     def lateral(self) -> bool:
         """Whether the layer's units see each other."""
         return self.child in self.parents
-
-    @property
-    def own(self) -> slice:
-        """Columns of the layer's weight that meet its own units, where it is lateral."""
-        start = 0  # its own units are the lowest of a generator's parents, and the last of others
-        if self.outer.start == self.columns.start:
-            start = self.outer.stop - self.outer.start
-        return slice(start, start + len(self.layer.bias))
 
 
 class BeliefNetwork(nn.Module):
@@ -192,7 +185,8 @@ class BeliefNetwork(nn.Module):
             parents = tuple(seen)
             masked = find_mask(mask, self.sizes, child, parents, shape, turn)
             layer = Layer(columns.stop - columns.start, self.sizes[child], masked, turn)
-            edges.append(Edge(layer, position, child, parents, columns, outer))
+            first, last = (starts[at] - columns.start for at in (child, child + 1))
+            edges.append(Edge(layer, position, child, parents, columns, outer, slice(first, last)))
         self.layers = nn.ModuleList(edge.layer for edge in edges)
         #: the layers in sampling order, each parent before its child
         self.edges = tuple(edges if upward else edges[::-1])

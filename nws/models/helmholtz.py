@@ -142,9 +142,10 @@ class HelmholtzMachine(nn.Module):
                 f"x must be (B, {self.sizes[0]}), one row a data point and at least one,"
                 f" got {tuple(x.shape)}"
             )
+        rows = len(x) * positive_int("samples", samples)
         if isinstance(rng, Share):
             rng = rng.times(samples)
-        trace = self._allocate(len(x) * samples, samples, rng)
+        trace = self._allocate(rows, samples, rng)
         visible = self.units[0]
         values = visible.from_data(x.to(trace.values))[:, None]
         trace.value_blocks[0].unflatten(0, (-1, samples)).copy_(values)

@@ -182,8 +182,8 @@ def find_units(units: str | Units, option: str = "model.units") -> Units:
         return NAMED[units]
     if not isinstance(units, Units):
         raise UserError(
-            f"{option} must be {' or '.join(NAMED)}, got {units!r}; another family is an object of"
-            " its class (_target_)"
+            f"{option} must be {' or '.join(NAMED)}, got {units!r}; another family is a choice"
+            " (model/visible=gaussian) or an object of its class (_target_)"
         )
     return units
 

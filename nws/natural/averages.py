@@ -3,7 +3,7 @@
 from math import expm1, log1p
 
 
-def share_of_newest(memory: int, count: int, every: int = 1) -> float:
+def share_of_newest(memory: float, count: int, every: int = 1) -> float:
     """The weight of the newest of `count` terms in a running mean.
 
     With beta = 1 - 1 / memory the mean is sum_t beta^(every t) x_t / sum_t beta^(every t), t = 0

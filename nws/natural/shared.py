@@ -4,7 +4,7 @@ Symbols: n rows, d parents with the bias, m units, r eigenpairs, alpha damping.
 Sources: Sherman & Morrison 1950; Halko, Martinsson & Tropp 2011 (subspace iteration).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -69,7 +69,8 @@ def _eigenpairs(matrix: Tensor, name: str) -> tuple[Tensor, Tensor]:
     except RuntimeError as error:  # LinAlgError, or on CUDA what cuSOLVER says
         reason = str(error).splitlines()[0]
         raise Diverged(
-            f"{name}: the covariance of its rows has no eigenbasis ({reason}); lower optimizer.lr"
+            f"{name}: the covariance of its rows has no eigenbasis ({reason}); lower optimizer.lr,"
+            " or keep the machine in float32"
         ) from error
     return values, vectors
 
@@ -135,24 +136,18 @@ class SharedInverse:
         self._factor = scale / along.mul_(scale).add_(1)  # k
 
     def apply_(
-        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor | None = None,
-        shorten: Callable[[Tensor], Tensor] | None = None,
-    ) -> None:  # fmt: skip
+        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor | None = None
+    ) -> None:
         """Multiply V by scale M_j^{-1} in place: two products of 2 (r + 1) d m flops a layer.
 
-        The arguments are those of `Metric.precondition_`, with C_j = M_j - alpha I.
+        The arguments are those of `Metric.precondition_`.
         """
         bias, blocks = torch.cat(list(biases)), self._along.split(self._widths)
         for along, span, each in zip(blocks, self._spans, weights, strict=True):
             torch.mm(each, span.T, out=along[:, : len(span)])
         common = vecdot(self._along, self._mean).addcmul_(bias, self._bias).mul_(self._factor)
         inside = (self._along * self._inside).addcmul_(self._mean, common[:, None], value=-1)
-        changed = (bias - common).mul_(self._bias)
-        if shorten is not None and scale is not None:
-            squares = torch.cat([vecdot(each, each) for each in weights])
-            length = self._square_length(squares, inside, bias, changed)
-            scale = scale * shorten(length * scale**2)
-        identity = self._identity
+        changed, identity = (bias - common).mul_(self._bias), self._identity
         if scale is not None:
             inside.mul_(scale)
             identity = identity * scale
@@ -161,22 +156,6 @@ class SharedInverse:
         parts = zip(weights, identity.split(self._widths), inside.split(self._widths), strict=True)
         for (each, own, along), span in zip(parts, self._spans, strict=True):
             each.mul_(own).addmm_(along[:, : len(span)], span)
-
-    def _square_length(
-        self, squares: Tensor, inside: Tensor, bias: Tensor, changed: Tensor
-    ) -> Tensor:
-        """sum_j d_j . F_j d_j = sum_j d_j . v_j - alpha |d_j|^2 for D = M^{-1} V.
-
-        d_j is p_j v_j + `inside` [c, Q] and, for the bias, `changed`.
-        """
-        own, products = self._identity[:, 0], self._products[self._layer]
-        thin = vecdot(inside, self._along)
-        slope = own * squares + thin + bias * changed
-        first = inside[:, 0]  # of c; the rows of Q are orthonormal
-        gram = vecdot(inside, inside) + first * (2 * vecdot(inside, products))
-        gram -= first.square() * (1 + products[:, 0])
-        norm = own * (own * squares + 2 * thin) + gram + changed.square()
-        return (slope - norm / self._bias).sum().clamp_min(0)
 
     def __call__(self, vectors: Sequence[Tensor]) -> list[Tensor]:
         """M_j^{-1} v_j: (m, d) of each layer from V (m, d)."""

@@ -16,14 +16,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.solvers import SOLVERS, Row, interleaved, reference
 from nws.experiment.build import build_optimizer
 from nws.files import CONF
-from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep, tempered, uniform
+from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep, tempered
 from nws.learning.vimco import vimco
 from nws.models import HelmholtzMachine
 from nws.natural import Damping, Rows, UnitFisher
 from nws.natural.metrics import Adaptive, Diagonal, Empirical, Fisher, Kronecker, Mean
 
 RULES = {
-    "ws": Rule("ws", 1, uniform, 1.0, 0.0, 1.0, baseline=False),
+    "ws": Rule("ws", 1, partial(tempered, exponent=0.0), 1.0, 0.0, 1.0, baseline=False),
     "rws": Rule("rws", 10),
     "bihm": Rule("bihm", 10, partial(tempered, exponent=0.5), 1.0, 1.0, 0.0),
     "vimco": Rule("vimco", 10, vimco, 1.0, 1.0, 0.0, baseline=False),

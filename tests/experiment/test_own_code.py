@@ -123,7 +123,7 @@ NRWS = "algorithm=nrws metric=fisher"
 OWN = (
     f"{NRWS} metric._target_=my_ideas.Unscaled average._target_=my_ideas.Diary",
     f"{NRWS} damping._target_=my_ideas.Stubborn model._target_=my_ideas.Shy +model.shyness=0.5",
-    "'~algorithm.weighting' '+algorithm.weighting={_target_: my_ideas.Baseline, decay: 0.5}'"
+    "algorithm.weighting._target_=my_ideas.Baseline +algorithm.weighting.decay=0.5"
     " '++model.units={_target_: my_ideas.Flat}'",
     "algorithm._target_=my_ideas.Twice algorithm.samples=2"
     " 'model.visible={_target_: my_ideas.Flat}'",
@@ -160,6 +160,7 @@ def test_a_class_of_the_users_own_trains_and_goes_on(
     resumed = train("resume=parts", "trust=my_ideas")
     assert resumed.code == 0, resumed.err
     assert_same_run(whole.run, resumed.run)
+    assert "finished already" in train("resume=parts", "trust=my_ideas").out
     assert load_run("parts", "last", device="cpu", trust="my_ideas").state["step"] == 12
     if "Diary" in options:
         row = metrics(resumed.run)[-1]

@@ -32,6 +32,7 @@ from torch import Tensor
 
 from nws.learning import Rule, WakeSleep
 from nws.models import HelmholtzMachine
+from nws.natural import Damping, LevenbergMarquardt
 
 OTHER = Case(CASE.sizes, 1, 6, CASE.units).data(seed=5)  # of another size than the batch, too
 both_rows = pytest.mark.parametrize("rows", ["model", "posterior"])
@@ -222,8 +223,9 @@ def step_lengths(
     return lengths
 
 
+@pytest.mark.parametrize("damping", [Damping, LevenbergMarquardt])
 @pytest.mark.parametrize("kind", ALL)
-def test_max_kl_bounds_the_length_of_the_step(kind: str) -> None:
+def test_max_kl_bounds_the_length_of_the_step(kind: str, damping: type[Damping]) -> None:
     """The length is the exact Fisher one; that of kronecker is by its own matrix."""
     machine, x = CASE.machine(), CASE.data()
 
@@ -231,6 +233,7 @@ def test_max_kl_bounds_the_length_of_the_step(kind: str) -> None:
         learning = learner(CASE, machine, kind=kind, max_kl=max_kl)
         for metric in learning.metrics:
             metric.learning_rate.fill_(RATE)
+            metric.damping = damping(ALPHA).to(metric.damping.alpha)
         learning.step(x)
         return directions(machine)
 

@@ -133,7 +133,7 @@ def test_another_refresh_every_goes_on_from_the_state(before: int, after: int) -
 def test_a_metric_starts_at_a_runs_step() -> None:
     learning = learner(CASE, CASE.machine(), schedule=SCHEDULE, refresh_every=3)
     for each in learning.metrics:
-        each.start_at(8)
+        each.load_state_dict({"step": 8}, fresh_damping=True, fresh_metric=True)
         assert each.refreshes  # nothing to go on from
     learning.step(CASE.data())
     assert learning.report()["generator/damping"] == pytest.approx(ALPHA * SCHEDULE(8))

@@ -2,18 +2,19 @@
 
 import dataclasses
 import math
+from functools import partial
 from typing import Any
 
 import cases
 import pytest
 import reference
 import torch
-from cases import EXACT, Case, apart, assert_close, exponent_of, make_rule, seeded, weighting
+from cases import EXACT, Case, apart, assert_close, exponent_of, make_rule, seeded
 from directions import SEED, natural_metrics
 from directions import directions as gradients
 from torch import Tensor
 
-from nws.learning import Rule, StepResult, WakeSleep
+from nws.learning import Rule, StepResult, WakeSleep, tempered
 from nws.learning.step import STATISTICS
 from nws.models import HelmholtzMachine
 
@@ -167,7 +168,7 @@ def test_gradients_of_another_rule_fail_the_same_comparison(
     machine, x, rule = case.machine(), case.data(), make_rule(rule_name, case.samples)
     step(case, machine, rule, x)
     if "exponent" in wrong:
-        wrong = {"weighting": weighting(wrong["exponent"])}
+        wrong = {"weighting": partial(tempered, **wrong)}
     other = Rule.__new__(Rule)  # unchecked: a negative factor is no rule
     other.__dict__.update({f.name: getattr(rule, f.name) for f in dataclasses.fields(rule)} | wrong)
     states = traces_of_step(case, machine, rule, x)

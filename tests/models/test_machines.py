@@ -64,6 +64,8 @@ def test_bad_options_are_refused_by_name(option: str, values: list[Any], message
 def test_x_of_another_shape_is_refused(x: Tensor) -> None:
     with pytest.raises(UserError, match=r"x must be \(B, 3\), one row a data point"):
         HelmholtzMachine((3, 2)).wake(x)
+    with pytest.raises(UserError, match="samples must be a whole number of at least 1, got 0"):
+        HelmholtzMachine((3, 2)).wake(torch.zeros(2, 3), samples=0)
 
 
 @pytest.mark.parametrize("visible", [None, Gauss(), Counts(), "binary"])

@@ -76,6 +76,15 @@ def test_gibbs_chains_follow_p_star_exactly(units: str, observed: Tensor | None)
     assert distance(drawn, p / p.sum()) > 200  # it would have shown
 
 
+def test_a_gibbs_chain_starts_from_pixels_that_are_on_or_off() -> None:
+    """A grey one would have no value to turn to, and draw all others from wrong logits."""
+    machine, observed = far_machine("binary"), torch.tensor([True, False, False, True])
+    x = torch.tensor([[0.3, 0.3, 0.8, 0.6]]).double().repeat(50, 1)
+    turned = torch.tensor([[0.3, 0.0, 1.0, 0.6]]).double().repeat(50, 1)
+    chains = [GibbsChain(machine, each, seeded(1), observed) for each in (x, turned)]
+    assert torch.equal(chains[0].step(), chains[1].step())
+
+
 @pytest.mark.parametrize("units", EACH_UNITS)
 def test_resampling_chains_approach_p_as_samples_rise(units: str) -> None:
     machine = far_machine(units)

@@ -117,19 +117,6 @@ def test_the_basis_is_of_a_running_mean_in_steps() -> None:
         assert_close(q @ values.diag() @ q.T, mean, 1e3 * EXACT)
 
 
-def test_in_place_it_is_the_direction_times_the_scale() -> None:
-    """With a trust region it leaves gradients to a step, which knows the exact length."""
-    metrics, scale = [Adaptive(2), Adaptive(2)], torch.tensor(1.5, dtype=torch.float64)
-    for step in range(3):
-        for metric in metrics:
-            metric.update([rows_of(case, step) for case in LAYERS], ALPHA)
-        weights, biases = ([g[:, at] for g in gradients(step)] for at in (slice(-1), -1))
-        assert not metrics[1].precondition_(weights, biases, scale, lambda length: length)
-        assert metrics[1].precondition_(weights, biases, scale)
-        for w, b, x in zip(weights, biases, metrics[0].direction(gradients(step)), strict=True):
-            assert_close(torch.cat([w, b[:, None]], 1), 1.5 * x)
-
-
 def test_a_gradient_of_zero_goes_nowhere_and_is_soon_forgotten() -> None:
     metric = Adaptive(2, mean_memory=1, square_memory=1)
     for step in range(3):

@@ -217,34 +217,16 @@ def test_the_direction_of_low_rank_is_that_of_its_basis(rank: int) -> None:
             assert error(x, expected) < EXACT
 
 
-def in_place(metric: Kronecker, given: list[Tensor], scale: Tensor, *more: Any) -> list[Tensor]:
-    """What `precondition_` makes of gradients, as matrices (m, d)."""
-    weights, biases = [g[:, :-1].clone() for g in given], [g[:, -1].clone() for g in given]
-    assert metric.precondition_(weights, biases, scale, *more)
-    return [torch.cat([w, b[:, None]], 1) for w, b in zip(weights, biases, strict=True)]
-
-
-@pytest.mark.parametrize("rank", [0, 3, "full"])
-def test_in_place_it_is_the_scaled_direction_no_longer_than_it_may_be(rank: int | str) -> None:
-    """The length is by the metric's own matrices."""
-    metric, scale = updated(Kronecker(rank=rank), batch()), torch.tensor(1.5, dtype=torch.float64)
-    free = [scale * each for each in metric.direction(gradients(0))]
-    for found, expected in zip(in_place(metric, gradients(0), scale), free, strict=True):
-        assert_close(found, expected)
-    bases = [basis_matrix(Basis(**each)) for each in metric.state_dict()["bases"]]
-    blocks = [blocks_with(*pair) for pair in zip(batch(), bases, strict=True)]
-    pairs = zip(free, blocks, strict=True)
-    true = sum(float((moves * apply(each, moves)).sum()) for moves, each in pairs)
-
-    def half(length: Tensor) -> Tensor:
-        assert float(length) == pytest.approx(true, rel=1e-8)
-        return torch.tensor(0.5, dtype=torch.float64)
-
-    for found, expected in zip(in_place(metric, gradients(0), scale, half), free, strict=True):
-        assert_close(found, expected / 2)
-    nothing = [0 * g for g in gradients(0)]
-    shorten = lambda length: (1e-3 / length).sqrt().clamp(max=1)  # noqa: E731
-    assert all((each == 0).all() for each in in_place(metric, nothing, scale, shorten))
+@pytest.mark.parametrize("make", [*(partial(Kronecker, rank=r) for r in (0, 3, "full")), Adaptive])
+def test_in_place_it_is_the_scaled_direction(make: Callable[[], Metric]) -> None:
+    metrics, scale = [make(), make()], torch.tensor(1.5, dtype=torch.float64)
+    for step in range(3):
+        given = gradients(step)
+        directions = updated(metrics[0], batch(step)).direction(given)
+        weights, biases = [g[:, :-1].clone() for g in given], [g[:, -1].clone() for g in given]
+        assert updated(metrics[1], batch(step)).precondition_(weights, biases, scale)
+        for w, b, x in zip(weights, biases, directions, strict=True):
+            assert_close(torch.cat([w, b[:, None]], 1), scale * x)
 
 
 @pytest.mark.parametrize("make", [partial(Kronecker, rank=3), partial(Adaptive, 2)])

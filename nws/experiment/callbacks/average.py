@@ -10,11 +10,12 @@ of an exponential average's start).
 import copy
 from typing import Any
 
-from torch.optim.swa_utils import get_ema_multi_avg_fn
+import torch
 
 from nws.errors import number
 from nws.experiment.callbacks.callback import Callback, Row, Trainer
 from nws.models import HelmholtzMachine
+from nws.natural.averages import share_of_newest
 
 
 class Average(Callback):
@@ -36,8 +37,8 @@ class Average(Callback):
     def __init__(self, memory: float | None = None, start: float = 0.0) -> None:
         if memory is not None:
             memory = number("average.memory", memory, least=1, more=" step, or null")
+        self.memory = memory
         self.after = number("average.start", start, least=0, below=1, more=", a share of the run")
-        self.decay = 1.0 if memory is None else 1 - 1 / memory
         self.machine: HelmholtzMachine | None = None
         self.count = 0
         self._saved: dict[str, Any] | None = None
@@ -53,11 +54,10 @@ class Average(Callback):
             self.count = 0  # a longer run may move the start
             return
         self.count += 1
-        pair = (list(part.parameters()) for part in (self.machine, trainer.machine))
-        d = self.decay
-        newest = 1 / self.count if d == 1 else (1 - d) / (1 - d**self.count)  # its share
-        mix = get_ema_multi_avg_fn(1 - newest)
-        mix(*([each.detach() for each in part] for part in pair), self.count)
+        newest = share_of_newest(self.memory, self.count) if self.memory else 1 / self.count
+        machines = self.machine, trainer.machine
+        own, theirs = ([each.detach() for each in one.parameters()] for one in machines)
+        torch._foreach_lerp_(own, theirs, newest)
 
     def row(self, trainer: Trainer) -> Row:
         if not self.count or self.machine is None:

@@ -1,6 +1,6 @@
 """Variances of the gradient in the parents' eigenbasis: measured, the model's, or both."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -173,16 +173,13 @@ class Adaptive(Metric):
         return [each * self._scale for each in self._frame.matrices]
 
     def precondition_(
-        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor,
-        shorten: Callable[[Tensor], Tensor] | None = None,
-    ) -> bool:  # fmt: skip
-        """As `Metric` says; not with a trust region, whose length is the exact one."""
-        if shorten is None:
-            torch._foreach_copy_(self._frame.gradients, [*weights, *biases])
-            self._adapt()
-            torch._foreach_copy_([*weights, *biases], self._frame.gradients)
-            torch._foreach_mul_([*weights, *biases], scale * self._scale)
-        return shorten is None
+        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor
+    ) -> bool:
+        torch._foreach_copy_(self._frame.gradients, [*weights, *biases])
+        self._adapt()
+        torch._foreach_copy_([*weights, *biases], self._frame.gradients)
+        torch._foreach_mul_([*weights, *biases], scale * self._scale)
+        return True
 
     def state_dict(self) -> dict[str, Any]:
         names = ("step", "count", "widths", "moments", "curvatures")

@@ -1,9 +1,8 @@
 """What all units of a layer share, averaged over steps and inverted in closed form."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from nws.errors import positive_int
@@ -35,12 +34,15 @@ class Kronecker(Metric):
         refresh_every: Steps between rows that the covariance takes in, at least 1.
 
     Examples:
+        >>> import torch
         >>> metric = Kronecker(memory=50, rank=15)
         >>> metric.update([Rows(torch.ones(4, 3), torch.full((4, 2), 0.25))], torch.tensor(1.0))
         >>> metric.direction([torch.ones(2, 3)])[0]
         tensor([[0.2500, 0.2500, 0.2500],
                 [0.2500, 0.2500, 0.2500]])
     """
+
+    own_length = True
 
     def __init__(self, memory: int = 50, rank: int | str = 15, refresh_every: int = 20) -> None:
         self.memory = positive_int("metric.memory", memory)
@@ -51,12 +53,12 @@ class Kronecker(Metric):
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
         due = self._step % self.refresh_every == 0
-        self._alpha = check_rows(rows, alpha, waits=due).clone()
+        alpha = check_rows(rows, alpha, waits=due).clone()
         if due:
             self._refresh(rows)
         self._step += 1
         centres, scales = zip(*(layer.means for layer in rows), strict=True)
-        self._inverses.update(centres, scales, [layer.mask for layer in rows], self._alpha)
+        self._inverses.update(centres, scales, [layer.mask for layer in rows], alpha)
 
     def _refresh(self, rows: Sequence[Rows]) -> None:
         """Take the rows into the covariances, and find their eigenpairs."""
@@ -73,25 +75,13 @@ class Kronecker(Metric):
         return self._inverses(gradients)
 
     def precondition_(
-        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor,
-        shorten: Callable[[Tensor], Tensor] | None = None,
-    ) -> bool:  # fmt: skip
-        """As `Metric` says, which without masks saves three copies of the gradients."""
-        if self._inverses.shared is not None and not self._inverses.masked:
-            self._inverses.shared.apply_(weights, biases, scale, shorten)
-            return True
-        parts = zip(weights, biases, strict=True)
-        gradients = [torch.cat([weight, bias[:, None]], dim=1) for weight, bias in parts]
-        found = self._inverses(gradients)
-        if shorten is not None:
-            pairs = zip(found, gradients, strict=True)
-            length = torch.stack([(d * (g - self._alpha * d)).sum() for d, g in pairs]).sum()
-            scale = scale * shorten(length.clamp_min(0) * scale**2)
-        torch._foreach_mul_(found, scale)
-        torch._foreach_copy_(
-            [*weights, *biases], [e[:, :-1] for e in found] + [e[:, -1] for e in found]
-        )
-        return True
+        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor
+    ) -> bool:
+        """As `Metric` says, which saves three copies of the gradients; not of masked layers."""
+        shared, masked = self._inverses.shared, self._inverses.masked
+        if shared is not None and not masked:
+            shared.apply_(weights, biases, scale)
+        return not masked
 
     def state_dict(self) -> dict[str, Any]:
         return {"step": self._step, "bases": [basis._asdict() for basis in self._inverses.bases]}

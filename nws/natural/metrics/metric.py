@@ -1,7 +1,7 @@
 """What a metric is: the base class of every class of this folder, and of a user's own."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -18,6 +18,7 @@ class Metric(ABC):
     """
 
     due: bool = True  # whether the next update looks at its rows; else they may not be made
+    own_length = False  # whether a trust region takes its matrices C_j; else the exact F_j
 
     @abstractmethod
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
@@ -35,19 +36,17 @@ class Metric(ABC):
         """(C_j + alpha I)^{-1} g_j, (m, d) for each layer; the caller multiplies by 1 + alpha."""
 
     def precondition_(
-        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor,
-        shorten: Callable[[Tensor], Tensor] | None = None,
-    ) -> bool:  # fmt: skip
+        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor
+    ) -> bool:
         """Multiply gradients by scale (C_j + alpha I)^{-1} in place, where the metric can do so.
 
-        A step takes it in place of `direction` where nothing asks for the direction itself.
+        A step takes it in place of `direction` where nothing asks for the direction itself, as a
+        trust region does.
 
         Args:
             weights: Gradients of the weights of each layer, (m, d - 1).
             biases: Gradients of the biases, (m,).
             scale: A factor.
-            shorten: The trust region: a further factor, from the squared length
-                sum_j d_j . C_j d_j of the result over all layers. None for no bound.
 
         Returns:
             Whether the gradients are multiplied. False leaves them as they are, and a step takes

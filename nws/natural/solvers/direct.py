@@ -178,8 +178,8 @@ class ShermanMorrison(DirectSolver):
         return {"inverses": torch.cat(self._held)} if running else {}
 
     def load_state_dict(self, state: State) -> None:
-        self._held = [state["inverses"].clone()] if "inverses" in state else []
-        self._chunks = [slice(None)]
+        if "inverses" in state:
+            self._held, self._chunks = [state["inverses"].clone()], [slice(None)]
 
 
 def fold(inverses: Tensor, inputs: Tensor, curvature: Tensor) -> Tensor:
