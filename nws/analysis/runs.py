@@ -43,11 +43,12 @@ class Run:
     @property
     def end(self) -> dict[str, float]:
         """Its `epoch`, `step` and `seconds`: of the last row, or where it ended after that."""
-        found, last = self.provenance, {name: self.last.get(name, 0.0) for name in POSITION}
-        if not found.get("steps", 0) > last["step"]:
+        last = {"epoch": 0.0, "step": 0.0, "seconds": math.nan} | self.last
+        names = ("steps", "total_steps", "epochs", "training_seconds")
+        steps, total, epochs, seconds = (self.provenance.get(name) or 0 for name in names)
+        if not total or steps <= last["step"]:
             return last
-        epoch = found["steps"] / found["total_steps"] * found["epochs"]
-        return {"epoch": epoch, "step": found["steps"], "seconds": found["training_seconds"]}
+        return {"epoch": steps / total * epochs, "step": steps, "seconds": seconds}
 
     @cached_property
     def best(self) -> dict[str, float]:

@@ -97,6 +97,8 @@ def _images(where: object, arrays: dict[str, np.ndarray], shape: Sequence[int] |
         got = "; ".join(f"{part} {arrays[part].shape} of {kinds[part]}" for part in arrays)
         raise UserError(f"{where}: expected images of one size and kind in all parts, got {got}")
     (size,), kind = sizes, kinds.popitem()[1]
+    if kind == BYTES and (most := max(each.max() for each in arrays.values())) < DARK:
+        log.warning("%s: no pixel is above %d of 255; give floats in [0, 1]?", where, most)
     if shape is not None:
         size = height_and_width("data.shape", shape)
     elif len(size) == 1:
@@ -123,8 +125,6 @@ def _kind(where: str, array: np.ndarray) -> str:
 
 def _as_bytes(array: np.ndarray, kind: str) -> torch.Tensor:
     """Return an array as bytes, of its shape: bytes and booleans themselves, without a copy."""
-    if kind == BYTES and array.max() < DARK:
-        log.warning("no pixel is above %d of 255; give floats in [0, 1]?", array.max())
     if kind == SHARES:
         array = np.rint(array.astype(np.float32) * 255)
     array = array.view(np.uint8) if array.dtype == np.bool_ else array.astype(np.uint8, copy=False)

@@ -24,7 +24,10 @@ from nws.files import PACKAGE, is_running, read_text
 log = logging.getLogger(__name__)
 
 FILE, DIFF = "provenance.json", "provenance.diff"
-KINDS = {"overrides": list, "command": list, "git": dict, "resumed": list}  # others are damaged
+KINDS: dict[str, Any] = {  # others are damaged
+    "overrides": list, "command": list, "git": dict, "resumed": list, "epochs": int | float,
+    **dict.fromkeys(("steps", "total_steps", "training_seconds"), int | float),
+}  # fmt: skip
 SOURCES = ("*.py", "conf/*.yaml")  # new files that count as a change
 
 Facts = dict[str, Any]

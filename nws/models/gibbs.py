@@ -44,7 +44,7 @@ class GibbsChain(Chain):
         super().__init__(machine, *arguments, **options)
         free = (~self._observed).nonzero()[:, 0].tolist()
         self._free_units = [free, *(list(range(size)) for size in machine.sizes[1:])]
-        self.x = torch.where(self._observed, self.x, (self.x > 0.5).to(self.x))  # 0 or 1: they turn
+        self.x = torch.where(self._observed, self.x, (self.x > 0.5).to(self.x))  # no grey to turn
         # Rows 2 c and 2 c + 1 are h and h' of chain c.
         self._values = [block.clone() for block in machine.wake(self.x, 2, self.rng).value_blocks]
         self._layers: Any = [network.layers for network in machine.networks]

@@ -1,5 +1,6 @@
 """What is read of runs, in what they differ, what they are called, and tables of them."""
 
+import dataclasses
 import json
 import math
 import re
@@ -46,7 +47,10 @@ def test_what_a_run_says_of_itself(make: Make) -> None:
     run = read_run(path)
     assert (run.best["epoch"], run.last["epoch"]) == (2, 3)  # step 0 is no best
     assert frame([run])[["steps", "ms"]].values.tolist() == [[30, 200]] and run.state == "unknown"
-    for damaged in ("{", "[1]", '{"overrides": null, "command": 3, "git": "x", "resumed": {}}'):
+    bare = dataclasses.replace(run, metrics=run.metrics.head(0))
+    assert math.isnan(frame([bare])["seconds"][0])  # of a copy that has no rows
+    kinds = '{"overrides": null, "command": 3, "git": "x", "resumed": {}, "steps": "9"}'
+    for damaged in ("{", "[1]", kinds):
         (path / "provenance.json").write_text(damaged)
         assert read_run(path).provenance == {}
     late = {"state": "stopped", "steps": 40, "total_steps": 80, "epochs": 8, "training_seconds": 10}

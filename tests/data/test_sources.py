@@ -140,7 +140,7 @@ def test_one_array_is_split_as_logged(tmp_path: Path, caplog: pytest.LogCaptureF
     assert sorted(itertools.chain(*numbers)) == list(range(40)) and numbers[0] != sorted(numbers[0])
     assert numbers[2] == [15, 24, 5, 33], "the split of all runs, ever"
     assert "my.npy: 40 images, split at random" in caplog.text
-    assert "no pixel is above 39 of 255" in caplog.text
+    assert "my.npy: no pixel is above 39 of 255" in caplog.text
     for own in (images, torch.from_numpy(images), pd.DataFrame(images), images.tolist()):
         assert np.array_equal(rows(load(nd.load_arrays, train=own)), rows(data))
 

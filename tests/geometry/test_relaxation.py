@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -128,5 +129,6 @@ def test_a_step_out_of_the_family_is_halved() -> None:
 )
 def test_mistakes_have_messages(message: str, options: dict[str, object]) -> None:
     given = {"objective": spanned, "family": RING, "start": THETA, "rate": 1.0, "samples": 9}
+    look: Any = next if {"objective", "weigh"} & {*options} else id  # others before a first step
     with pytest.raises(UserError, match=message):
-        next(relax(**given | options))  # type: ignore[arg-type]
+        look(relax(**given | options))  # type: ignore[arg-type]
