@@ -60,7 +60,7 @@ def relax(
         start: The first theta, (n,).
         rate: The learning rate, above 0.
         samples: N, drawn anew for each step, at least 2.
-        damping: alpha, at least 0.
+        damping: alpha, at least 0; 0 in eta, where no matrix is inverted.
         coordinates: In which a step is straight: theta or eta.
         weigh: What stands for the values (N,), such as `ranked`; by default they do.
         rng: Of the draws.
@@ -74,6 +74,8 @@ def relax(
     number("rate", rate, above=0)
     number("damping", damping, least=0)
     one_of("coordinates", coordinates, ("theta", "eta"))
+    if coordinates == "eta" and damping:
+        raise UserError("steps in eta invert no matrix; leave out damping, or take theta")
     count = positive_int("samples", samples, 2)
     if start.shape != (family.dimension,) or not family.contains(start):
         raise UserError(f"start must be a theta of the family, ({family.dimension},), got {start}")

@@ -117,6 +117,7 @@ def test_a_step_out_of_the_family_is_halved() -> None:
     ("message", "options"),
     {
         "coordinates must be one of theta, eta, got 'mu'": {"coordinates": "mu"},
+        "steps in eta invert no matrix": {"coordinates": "eta", "damping": 0.1},
         "rate must be a number above 0": {"rate": 0.0},
         "damping must be a number of at least 0": {"damping": -1.0},
         "samples must be a whole number of at least 2": {"samples": 1},
