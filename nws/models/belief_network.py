@@ -40,8 +40,8 @@ class Layer(nn.Module):
         self.weight = nn.Parameter(torch.zeros(units, parents))
         self.bias = nn.Parameter(torch.zeros(units))
         whole = None if mask is None else pad(mask, (0, 1), value=1.0)
-        self.register_buffer("mask_with_bias", whole, persistent=False)
-        self.register_buffer("order", order, persistent=False)
+        self.register_buffer("mask_with_bias", whole)
+        self.register_buffer("order", order)
         self.rounded: Tensor | None = None
 
     @property

@@ -135,6 +135,21 @@ def test_hidden_weights_stay_0_whatever_the_optimizer() -> None:
     assert all((weight[mask == 0] == 0).all() for weight, mask in hidden)
 
 
+def test_drawn_masks_and_orders_are_saved_with_the_parameters() -> None:
+    graph = GRAPHS["all"] | {
+        "mask": lambda sizes, child, parent, _: (torch.rand(sizes[child], sizes[parent]) < 0.5) * 1,
+        "order": lambda sizes, layer, _: torch.randperm(sizes[layer]),
+    }
+    trained, loaded = (made(graph, [30, 9]).generator.layers[0] for _ in range(2))
+    assert not torch.equal(trained.mask, loaded.mask)  # the functions draw anew
+    loaded.load_state_dict(trained.state_dict())
+    assert_close(loaded.mask, trained.mask)
+    assert (
+        torch.equal(loaded.order, trained.order)
+        and ((loaded.weight == 0) >= (loaded.mask == 0)).all()
+    )
+
+
 def test_images_come_from_any_graph_or_an_error_says_why_not() -> None:
     machine = HelmholtzMachine(SIZES, **GRAPHS["all"], rng=seeded())
     x = torch.ones(3, 4)
