@@ -5,7 +5,7 @@ A method sees the values of f alone. Of a Gaussian it lowers E[f] by natural ste
 package cma, with its own defaults; where it stops by itself, it starts again with twice the
 population (Auger & Hansen 2005). All start from N(m, I / 4), m uniform in [-1, 1]^d. The spin
 glass is an open lattice of 8 x 8 spins with normal couplings; its lowest energy is found exactly,
-row after row. It takes two minutes.
+row after row. It takes three minutes.
 """
 
 import argparse
