@@ -15,6 +15,7 @@ from functools import partial
 from importlib.machinery import PathFinder
 from typing import Any
 
+import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 
@@ -24,10 +25,8 @@ from nws.experiment.boundary import describe
 #: Keys that an object's section may have beside its parameters.
 HYDRAS = ("_target_", "_partial_")
 #: What a saved run may name: parts of machines and of learning, which call nothing by a text.
-OURS = (
-    "nws.models.", "nws.natural.", "nws.learning.", "nws.data.", "nws.schedules.",
-    "nws.experiment.callbacks.",
-)  # fmt: skip
+PARTS = ("models", "natural", "learning", "data", "schedules", "experiment.callbacks")
+OURS = tuple(f"nws.{part}." for part in PARTS)
 #: A saved run may name these, too, of the libraries of the extra `rivals`.
 RIVALS = ("pytorch_optimizer.SOAP", "schedulefree.AdamWScheduleFree")
 LIBRARIES = {each.partition(".")[0] for each in RIVALS}
@@ -61,6 +60,25 @@ def to_dict(section: Any) -> dict[str, Any]:
     """Return a section with its interpolations resolved, as dictionaries and lists."""
     items: Any = OmegaConf.to_container(section, resolve=True)
     return {str(key): value for key, value in items.items()}
+
+
+def at_batch(table: Any, batch: Any) -> Any:
+    """Return a preset's value at a batch size: between those of its table linear in logarithms.
+
+    Outside it is the nearest one's; where one is null, the next larger's. One holds for all.
+    """
+    if not isinstance(table, DictConfig):
+        return table
+    values = {int(str(size)): table[size] for size in table}
+    sizes = sorted(values)
+    batch = batch if type(batch) is int and batch > 0 else sizes[0]  # an error elsewhere
+    if None in values.values():
+        return values[next((size for size in sizes if size >= batch), sizes[-1])]
+    known = np.log([values[size] for size in sizes])
+    return float(f"{np.exp(np.interp(np.log(batch), np.log(sizes), known)):.3g}")
+
+
+OmegaConf.register_new_resolver("at_batch", at_batch, replace=True)
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -182,9 +182,8 @@ class Job:
         if state is not None and trainer.ends:
             write_line(f"nothing to do: {trainer.ends}")
             return trainer.best
-        command = Sweep.command
-        if self.in_worker:  # another process than that of the command
-            command = read_sweep(Path(self.hydra.sweep.dir)).get("command", [])
+        sweep = read_sweep(Path(self.hydra.sweep.dir)) if self.in_worker else {}
+        command = sweep.get("command", Sweep.command)  # a worker is another process than its own
         origin: Any = {"command": command, "overrides": self.overrides}
         parameters = sum(each.numel() for each in trainer.machine.parameters())
         origin |= {"layers": [*trainer.machine.sizes], "parameters": parameters}

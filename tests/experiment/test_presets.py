@@ -21,7 +21,10 @@ SETTINGS: dict[tuple[str, ...], tuple[float, float, float | None, int | None]] =
     ("mnist_static", KRONECKER): (0.2, 0.1, 10, 3),
     ("fashion_mnist", "algorithm=rws"): (0.022, 0.2, None, 3),
     ("fashion_mnist", "algorithm=rws", "trainer.batch_size=512"): (0.09, 0.2, None, 3),
-    ("fashion_mnist", "trainer.batch_size=64"): (0.25, 0.8, None, 3),  # as 32
+    ("fashion_mnist", "trainer.batch_size=16"): (0.25, 0.8, None, 3),  # as 32
+    ("fashion_mnist", "trainer.batch_size=64"): (0.354, 0.8, None, 3),  # (0.25 * 0.5)^(1/2)
+    ("fashion_mnist", KRONECKER, "trainer.batch_size=256"): (1.12, 0.141, 10, 3),
+    ("fashion_mnist", KRONECKER, "trainer.batch_size=4096"): (1.4, 0.2, 10, 3),
     ("fashion_mnist", "trainer.batch_size=512"): (0.8, 0.8, None, 3),
     ("fashion_mnist", KRONECKER, "trainer.batch_size=512"): (1.4, 0.2, 10, 3),
     ("fashion_mnist", EXACT, "trainer.batch_size=512"): (1.4, 0.2, 10, None),
