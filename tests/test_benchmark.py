@@ -57,8 +57,11 @@ def test_step(bench: Bench) -> None:
         assert row["ratio_to_rws"] == pytest.approx(row["ms"] / rows[1]["ms"])
         assert row["ms_quartiles"][0] <= row["ms"] <= row["ms_quartiles"][1]
         assert (row["direction_error"] is None) == (row["metric"] is None)
+        assert min(row["wake_ms"], row["dream_ms"]) > 0
     # The accuracy of 0.01 is one in the norm of the matrix; this is the Euclidean one.
-    assert 1e-9 < rows[3]["direction_error"] < 2e-2
+    rows += bench("step", "--algorithms", "nrws", "--lateral", "all")
+    assert rows[4]["lateral"] == "all"
+    assert all(1e-9 < row["direction_error"] < 2e-2 for row in rows[3:])
 
 
 def test_a_step_of_each_metric(bench: Bench) -> None:

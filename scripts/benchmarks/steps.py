@@ -171,9 +171,9 @@ def _compare(metric: Any, squares: dict[str, float]) -> None:
 
 
 def benchmark_step(arguments: argparse.Namespace) -> list[Row]:
-    """Medians of whole steps, of their products alone, and the error of the exact direction.
+    """Medians of whole steps, of their products and draws alone, and the error of the direction.
 
-    Plain rules come with each optimizer, natural ones with SGD.
+    Draws are those of h from q in the wake phase, and of (x, h) from p in the dream phase. Plain rules come with each optimizer, natural ones with SGD.
     """
     every = [
         (name, metric, optimizer, precision)
@@ -186,6 +186,9 @@ def benchmark_step(arguments: argparse.Namespace) -> list[Row]:
     for case, (learner, x) in learners.items():
         tasks["step", *case] = full_step(learner, x, case[2])
         tasks["products", *case] = torch.no_grad()(products(learner, arguments.batch))
+        wake = partial(learner.machine.wake, x, learner.samples, learner.rng)
+        dream = partial(learner.machine.dream, len(x) * learner.dreams, learner.rng)
+        tasks["wake", *case], tasks["dream", *case] = map(torch.no_grad(), (wake, dream))
     times = interleaved(tasks, arguments.repeats, torch.device(arguments.device))
     median = {name: statistics.median(values) for name, values in times.items()}
     rows = []
@@ -202,6 +205,8 @@ def benchmark_step(arguments: argparse.Namespace) -> list[Row]:
             "ms": ms,
             "ms_quartiles": statistics.quantiles(times["step", *case], n=4)[::2],
             "matmul_ms": matmul_ms,
+            "wake_ms": median["wake", *case],
+            "dream_ms": median["dream", *case],
             "ratio_to_matmul": ms / matmul_ms,
             "ratio_to_rws": None if plain is None else ms / plain,
             "ratio_to_float32": None if full is None else ms / full,
