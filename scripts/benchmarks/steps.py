@@ -173,7 +173,8 @@ def _compare(metric: Any, squares: dict[str, float]) -> None:
 def benchmark_step(arguments: argparse.Namespace) -> list[Row]:
     """Medians of whole steps, of their products and draws alone, and the error of the direction.
 
-    Draws are those of h from q in the wake phase, and of (x, h) from p in the dream phase. Plain rules come with each optimizer, natural ones with SGD.
+    Draws are those of h from q in the wake phase, and of (x, h) from p in the dream phase. Plain
+    rules come with each optimizer, natural ones with SGD.
     """
     every = [
         (name, metric, optimizer, precision)
