@@ -32,10 +32,6 @@ LOST = (
 _store: Any = None  # torch's store of keys, which all processes reach
 
 
-class Lost(UserError):
-    """Another process of the run has gone."""
-
-
 def start(timeout: float = TIMEOUT) -> None:
     """Meet the other processes, where the environment says that there are some.
 
@@ -166,11 +162,11 @@ def any_(flag: bool) -> bool:
 
 
 def _try(operation: Any, *arguments: Any) -> None:
-    """Call a collective operation; `Lost` where another process does not take part."""
+    """Call a collective operation; `UserError` where another process takes no part."""
     try:
         operation(*arguments)
     except RuntimeError as error:
-        raise Lost(f"{LOST} ({_first_line(error)})") from error
+        raise UserError(f"{LOST} ({_first_line(error)})") from error
 
 
 def _first_line(error: Exception) -> str:

@@ -41,8 +41,7 @@ class Drawing:
         """The frames that are asked for, and their caption: what, which machine, and doubts."""
         given, place = self.given, self.loaded.directory.path
         frames, shown = getattr(self, given.what)()
-        averaged = ", averaged weights" * (given.weights == "average")
-        kind = f"{given.checkpoint} checkpoint{averaged}"
+        kind = f"{given.checkpoint} checkpoint{', averaged weights' * (given.weights == 'average')}"
         origin = f"{place.parent.name}/{place.name}, step {self.loaded.state['step']:,} ({kind})"
         caption = f"{given.what}, {origin}\n{shown}"
         if self.ess < TRUSTED_ESS:  # nan: no importance samples
@@ -66,10 +65,8 @@ class Drawing:
         """The missing pixels at the end of a chain that starts from a generated image."""
         parts, names = self.originals()
         originals, mask, shape = parts[-1], self.given.mask, self.loaded.shape
-        if mask.lower().endswith(".png"):
-            missing = read_image(Path(mask), shape) > 0.5
-        else:
-            missing = sampling.half_mask(shape, mask)
+        file = mask.lower().endswith(".png")
+        missing = read_image(Path(mask), shape) > 0.5 if file else sampling.half_mask(shape, mask)
         missing = missing.to(originals.device)
         start = torch.where(missing, self.dreams(len(originals)), originals)
         filled = self.run_chain(start, observed=~missing)[-1]
@@ -98,8 +95,7 @@ class Drawing:
             images = trace.pixel_means.unflatten(0, (-1, samples))
             images = (weights[:, :, None] * images).sum(1)
         self.ess = float(weights.square().sum(1).reciprocal().mean())
-        names = [*names, "expected pixels under p"]
-        return [self.stacked(*parts, images)], pictures.rows(names)
+        return [self.stacked(*parts, images)], pictures.rows([*names, "expected pixels under p"])
 
     def chain(self) -> View:
         frames = [self.grid(frame) for frame in self.run_chain(self.dreams())]

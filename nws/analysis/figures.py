@@ -90,7 +90,7 @@ def draw_bound(names: Sequence[str], rows: pd.DataFrame) -> dict[str, bytes]:
     with matplotlib.rc_context(STYLE | {"axes.prop_cycle": LINES}):  # type: ignore[arg-type]
         figure = Figure(figsize=(0.6 * WIDTH, HEIGHT), layout="constrained")
         axes = figure.subplots()
-        for name, line in rows.groupby(list(names), sort=False):
+        for name, line in rows.assign(name=names).groupby("name", sort=False):
             values, error = line["log_likelihood"], line["standard_error"].astype(float)
             style: Any = {"marker": "o", "markersize": 2.5, "capsize": 2, "label": str(name)}
             axes.errorbar(line["samples"], values, error, **style)

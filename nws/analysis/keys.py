@@ -25,8 +25,7 @@ def differing_keys(runs: Sequence[Run]) -> list[str]:
     a rule from `algorithm.name`, the options of an optimizer from `optimizer._target_`, the metric
     from the algorithm that chose it. A key that was given on a command line follows from none.
     """
-    texts = (text for run in runs for text in run.provenance.get("overrides", ()))
-    given = set(map(override_key, map(str, texts)))
+    given = {override_key(str(o)) for run in runs for o in run.provenance.get("overrides", ())}
     kept: list[str] = []
     keys = [key for key in all_differences(runs) if not is_in(key, INCIDENTAL)]
     for key in sorted(keys, key=_rank):

@@ -96,9 +96,8 @@ def table(runs: Sequence[Run], keys: Sequence[str], rows: pd.DataFrame) -> pd.Da
     shown["bits/dim"] = rows["bits_per_dimension"].map("{:.4f}".format)
     shown["ess"] = [f"{ess:.1f}" + f" {LOW}" * (ess < TRUSTED_ESS) for ess in rows["ess"]]
     if "log_p_star" in rows:
-        errors = rows["log_p_star_standard_error"], rows["log_z_standard_error"]
-        shown["log p*, nats"] = list(map(with_error, rows["log_p_star"], errors[0]))
-        shown["log Z"] = list(map(with_error, rows["log_z"], errors[1]))
+        for head, name in (("log p*, nats", "log_p_star"), ("log Z", "log_z")):
+            shown[head] = list(map(with_error, rows[name], rows[f"{name}_standard_error"]))
     return shown
 
 

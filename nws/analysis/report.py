@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
@@ -48,9 +48,8 @@ def write_report(runs: Sequence[Run], path: Path, *, title: str, command: str) -
     """
     folder = Path(__file__).parent
     environment = Environment(
-        loader=FileSystemLoader(folder), autoescape=select_autoescape(), undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
     keys, found = differing_keys(runs), entries(runs)
     table, evaluated = runs_table(runs, keys), pd.DataFrame([_evaluations(run) for run in runs])
@@ -58,7 +57,7 @@ def write_report(runs: Sequence[Run], path: Path, *, title: str, command: str) -
     table["run"] = [Markup(f'<a href="#run-{n}">{escape(name)}</a>') for n, name in links]
     kinds = dict.fromkeys(kind for entry in found for kind in entry["images"])
     lengths = {kind: max(len(each["images"].get(kind, ())) for each in found) for kind in kinds}
-    content = environment.get_template("page.html").render(
+    content = environment.from_string((folder / "page.html").read_text()).render(
         title=title, command=command, time=datetime.now().astimezone().isoformat(" ", "minutes"),
         means=means_table(runs, list(frame(runs)["best"]), keys, "best valid, nats"),
         table=pd.concat([table, evaluated.fillna(""), frame(runs)["host"]], axis=1),
@@ -78,6 +77,7 @@ def _evaluations(run: Run) -> dict[str, str]:
         last = run.provenance.get("steps", run.last.get("step"))  # it may be between two rows
         if row.get("step") == (last if checkpoint == "last" else run.best.get("step")):
             asked = f"{row['data_points']:,} {row.get('split')} images, K = {row['samples']:,}"
+            asked += f", seed {row.get('seed')}" * bool(row.get("seed"))
             asked += f", {checkpoint}" + f", {weights}" * (weights != "plain")
             found[f"log p ({asked})"] = with_error(row["log_likelihood"], row["standard_error"], 2)
             if "log_p_star" in row:
@@ -108,6 +108,8 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     git = run.provenance.get("git") or {}
     if git:
         facts["commit"] = f"{git.get('commit')}{', changed since' * bool(git.get('changed'))}"
+    if resumed := [each for each in facts.get("resumed", ()) if isinstance(each, dict)]:
+        facts["resumed"] = ", ".join(f"step {e.get('step')} at {e.get('time')}" for e in resumed)
     flat = flatten(facts).items() if facts else ()
     return [(key.replace("_", " "), value_text(key, each)) for key, each in flat if each != []]
 
@@ -139,8 +141,7 @@ def figures(every: Sequence[Run]) -> dict[str, Any]:
     """What the page draws of each view, axis and column: lines, the range of y, what is cut."""
     runs = [run for run in every if len(run.metrics)]
     names = dict.fromkeys(name for run in runs for name in run.metrics.dropna(axis=1, how="all"))
-    columns = [name for name in names if name not in POSITION]
-    columns.sort(key=lambda name: name != LOG_LIKELIHOOD)
+    columns = sorted((n for n in names if n not in POSITION), key=lambda n: n != LOG_LIKELIHOOD)
     methods, alone = group_runs(runs), group_runs(runs, "run")
     numbers = {run.path: n for n, group in enumerate(methods.values()) for run in group}
     views = {"each run": alone}

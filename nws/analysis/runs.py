@@ -121,23 +121,15 @@ def frame(runs: Sequence[Run]) -> pd.DataFrame:
     The columns `run`, `state`, `best`, `error`, `last` (nats), `epochs`, `steps`, `ms` (a step),
     `seconds`, `started` and `host` say what became of it.
     """
-    lines = [
-        {
-            "run": str(run.path),
-            "state": run.state,
-            "best": run.best.get(LOG_LIKELIHOOD, math.nan),
-            "error": run.best.get(ERROR, math.nan),
-            "last": run.last.get(LOG_LIKELIHOOD, math.nan),
-            "epochs": run.end["epoch"],
-            "steps": run.end["step"],
-            "seconds": run.end["seconds"],
-            "started": str(run.provenance.get("started", "")),
-            "host": str(run.provenance.get("host", "")),
-        }
-        for run in runs
-    ]
-    table = pd.DataFrame(lines)
+    table = pd.DataFrame({"run": [str(run.path) for run in runs]})
+    table["state"] = [run.state for run in runs]
+    for name, column in (("best", LOG_LIKELIHOOD), ("error", ERROR)):
+        table[name] = [run.best.get(column, math.nan) for run in runs]
+    table["last"] = [run.last.get(LOG_LIKELIHOOD, math.nan) for run in runs]
+    table[["epochs", "steps", "seconds"]] = pd.DataFrame([run.end for run in runs])[POSITION]
     table.insert(7, "ms", 1000 * table["seconds"] / table["steps"].where(table["steps"] > 0))
+    for name in ("started", "host"):
+        table[name] = [str(run.provenance.get(name, "")) for run in runs]
     return pd.concat([table, pd.DataFrame([run.config for run in runs])], axis=1)
 
 

@@ -156,7 +156,7 @@ def check_options(config: DictConfig) -> Mistakes:
             mistakes.texts.append(f"{name} must be {kind}, got {got!r}")
     mistakes.say()  # what is missing cannot be resolved
     for group in ("data", *MAKES, "average", "logger", "callbacks"):
-        section = to_dict(config[group] or {})
+        section = to_dict(config[group]) if config.get(group) else {}
         mistakes.attempt(check_section, group, section, MORE.get(group, ()))
     return mistakes
 
@@ -218,14 +218,6 @@ def build_machine(config: DictConfig, data: Dataset | Sequence[int]) -> Helmholt
     return _build(options, "model", [math.prod(shape), *layers], shape=shape, rng=rng)
 
 
-def build_damping(config: DictConfig, total_steps: int) -> Damping:
-    """Return the damping of the `damping` group, for one network."""
-    damping: Damping = _build(filled(to_dict(config.damping), total_steps), "damping")
-    for step in (total_steps - 1, 0):  # a schedule that falls to 0 is found here
-        damping.start_step(step)
-    return damping
-
-
 def build_metrics(
     config: DictConfig, total_steps: int, machine: HelmholtzMachine
 ) -> list[NaturalMetric]:
@@ -244,12 +236,14 @@ def build_metrics(
         if not made.masks and any(edge.layer.mask is not None for edge in edges):
             what = "units that see some parents alone (masks, lateral layers)"
             raise UserError(f"this solver has no form for {what}; pcg, minres and cholesky have")
-    return [
-        NaturalMetric(
-            network, _build(options, "metric", **extra), build_damping(config, total_steps), rows
-        )
-        for network in machine.networks
-    ]
+    metrics = []
+    for network in machine.networks:
+        metric = _build(options, "metric", **extra)
+        damping: Damping = _build(filled(to_dict(config.damping), total_steps), "damping")
+        for step in (total_steps - 1, 0):  # a schedule that falls to 0 is found here
+            damping.start_step(step)
+        metrics.append(NaturalMetric(network, metric, damping, rows))
+    return metrics
 
 
 def build_optimizer(config: DictConfig, machine: HelmholtzMachine) -> Optimizer:
@@ -293,7 +287,7 @@ def build_together(options: dict[str, Any], biases: Any, groups: list[dict[str, 
 def build_callbacks(config: DictConfig, total_steps: int) -> dict[str, Callback]:
     """Return the callbacks of `callbacks`, `average` and `logger`, by their names."""
     sections = {f"callbacks.{name}": each for name, each in to_dict(config.callbacks).items()}
-    sections |= {name: to_dict(config[name]) for name in ("average", "logger") if config[name]}
+    sections |= {name: to_dict(config[name]) for name in ("average", "logger") if config.get(name)}
     made = {}
     for option, section in sections.items():
         target = section.get("_target_") if isinstance(section, dict) else None

@@ -71,7 +71,7 @@ def at_batch(table: Any, batch: Any) -> Any:
         return table
     values = {int(str(size)): table[size] for size in table}
     sizes = sorted(values)
-    batch = batch if type(batch) is int and batch > 0 else sizes[0]  # an error elsewhere
+    batch = batch if type(batch) in (int, float) and batch > 0 else sizes[0]  # an error elsewhere
     if None in values.values():
         return values[next((size for size in sizes if size >= batch), sizes[-1])]
     known = np.log([values[size] for size in sizes])

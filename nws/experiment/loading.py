@@ -205,12 +205,11 @@ def _compose(choices: dict[str, str], options: dict[str, dict[str, Any]]) -> Dic
     """Return the configuration of these choices of groups, with these values of options."""
     for group, choice in choices.items():
         one_of(group, choice, sorted(path.stem for path in (CONF / group).glob("*.yaml")))
-    overrides = [f"{group}={choice}" for group, choice in choices.items()]
     outer = GlobalHydra.instance().hydra  # of a program of the user's own that Hydra started
     try:
         GlobalHydra.instance().clear()
         with hydra.initialize_config_dir(str(CONF), job_name="nws", version_base="1.3"):
-            config = hydra.compose("config", overrides)
+            config = hydra.compose("config", [f"{name}={each}" for name, each in choices.items()])
     finally:
         GlobalHydra.instance().hydra = outer
     for group, values in options.items():

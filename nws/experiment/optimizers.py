@@ -105,8 +105,7 @@ def restore(
             for _ in range(steps):
                 scheduler.step()  # type: ignore[call-arg]
         counts = {k: v for k, v in saved["param_groups"][0].items() if k in COUNTS}
-        groups = optimizer.state_dict()["param_groups"]
-        saved["param_groups"] = [group | counts for group in groups]
+        saved["param_groups"] = [g | counts for g in optimizer.state_dict()["param_groups"]]
     if state["optimizer_class"] == title(optimizer):
         optimizer.load_state_dict(saved)
         _check_gathered(optimizer)

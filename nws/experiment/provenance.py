@@ -77,7 +77,7 @@ class Provenance(Callback):
             self.saved(trainer)
 
     def saved(self, trainer: Trainer) -> None:
-        self._write(trainer, state="running", ended=None, pid=os.getpid())
+        self._write(trainer, state="running", ended=None, reason=None, pid=os.getpid())
 
     def finish(self, trainer: Trainer, summary: dict[str, Any], state: str) -> None:
         if trainer.rows:

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -148,9 +147,8 @@ def override(saved: DictConfig, composed: DictConfig, overrides: Sequence[str]) 
     config = saved.copy()
     for text in overrides:
         key = override_key(text)
-        value: Any = OmegaConf.select(composed, key)
         if text.startswith("~") or is_in(key, ("experiment", "debug", "natural_metric", "tuned")):
             raise UserError(f"a resumed run keeps its {key}, got {text}; start a new run instead")
-        OmegaConf.update(config, key, value, merge=False, force_add=True)
+        OmegaConf.update(config, key, OmegaConf.select(composed, key), merge=False, force_add=True)
     check_same(config, saved, "a resumed run", KEPT, FIXED)
     return config

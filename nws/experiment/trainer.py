@@ -59,10 +59,9 @@ class Trainer:
         self.batches = Batches(self.data, self.settings.batch_size, sources, self.seed)
         self.steps_per_epoch = len(self.data.train) // self.settings.batch_size
         self.plateau = isinstance(self.scheduler, ReduceLROnPlateau)
-        self.step, self.best, self.rows = 0, -math.inf, list[Row]()
-        self.seconds = 0.0
+        self.step, self.count, self.seconds, self.best = 0, 0, 0.0, -math.inf
+        self.rows: list[Row] = []
         self.sums = torch.zeros(len(STATISTICS), device=self.learner.rng.device)
-        self.count = 0
         self.saved_step: int | None = None  # of last.pt
 
     @property
@@ -239,17 +238,10 @@ class Trainer:
 
     def state_dict(self) -> State:
         """Return everything to go on bit for bit, as tensors and plain values."""
-        return {
-            "step": self.step,
-            "total_steps": self.total_steps,
+        plain = ("step", "total_steps", "seconds", "best", "sums", "count", "rows", "choices")
+        return {name: getattr(self, name) for name in plain} | {
             "finished": bool(self.ends),
-            "seconds": self.seconds,
-            "best": self.best,
-            "sums": self.sums,
-            "count": self.count,
-            "rows": self.rows,
             "configuration": OmegaConf.to_yaml(OmegaConf.create(self.config)),
-            "choices": self.choices,
             "shape": list(self.data.shape),
             "machine": self.machine.state_dict(),
             "optimizer": self.optimizer.state_dict(),

@@ -38,8 +38,7 @@ def run() -> None:
     if copy.path.exists():
         raise UserError(f"{copy.path} is there already, nothing was changed; name a new folder")
     check_folder(copy.path)
-    whole = {name: each.cpu() for name, each in loaded.machine.state_dict().items()}
-    half = {name: each.half() if each.is_floating_point() else each for name, each in whole.items()}
+    half = dict(loaded.machine.cpu().half().state_dict())  # whole numbers stay
     if not all(bool(each.isfinite().all()) for each in half.values()):
         raise UserError(f"{loaded.directory.path}: a parameter is not finite in half precision")
     config = loaded.config.copy()

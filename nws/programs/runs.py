@@ -36,10 +36,11 @@ def run() -> None:
     from nws.analysis.runs import frame, readable_runs
     from nws.analysis.summaries import in_order, runs_table, side_by_side
     from nws.analysis.tables import show
+    from nws.experiment.run import is_run
 
-    folders = given.folders or [name for name in FOLDERS if Path(name).is_dir()]
+    folders = given.folders or [n for n in FOLDERS if any(map(is_run, Path(n).rglob("*")))]
     if not folders:
-        raise UserError(f"there is no folder {' or '.join(FOLDERS)} here; name one with runs in it")
+        raise UserError(f"there is no folder {' or '.join(FOLDERS)} here with runs in it; name one")
     every, failures = readable_runs(folders)
     if every:
         runs = in_order(every, given.where, given.sort)
