@@ -2,7 +2,7 @@
 
 import inspect
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +65,14 @@ def load_torchvision(
     where, folder = f"torchvision's {dataset}", find_path("data.root", root)
     with explained(f"data.dataset: {where} cannot be had", "see torchvision.datasets"):
         parts = _official(dataset, folder, dict(options or {}))
-    images = ((grey(image) for image, *_ in part) for part in parts)
-    return _images(images, size, where)
+    return _images((_greys(part, where) for part in parts), size, where)
+
+
+def _greys(part: Any, where: str) -> Iterator[Tensor]:
+    for number, (image, *_) in enumerate(part):
+        with explained(f"data.dataset: image {number} of {where} cannot be taken"):
+            found = grey(image)
+        yield found
 
 
 def _official(dataset: str, root: Path, options: dict[str, Any]) -> list[Any]:

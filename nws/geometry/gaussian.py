@@ -76,12 +76,12 @@ class MultivariateGaussian(ExponentialFamily):
     def moments(self, theta: Tensor) -> Moments:
         """mu and Sigma of natural parameters."""
         vector, precision = self._information(theta)
-        covariance = torch.linalg.inv(precision)
+        covariance = torch.linalg.inv_ex(precision)[0]  # not finite where singular
         return Moments((covariance @ vector[..., None]).squeeze(-1), covariance)
 
     def from_moments(self, moments: Moments) -> Tensor:
         """theta of mu and Sigma; with `pairs`, Sigma^{-1} must be 0 at all others."""
-        precision = torch.linalg.inv_ex(moments.covariance)[0]  # not finite where singular
+        precision = torch.linalg.inv_ex(moments.covariance)[0]
         vector = (precision @ moments.mean[..., None]).squeeze(-1)
         return self._join(vector, _diagonal(precision) / 2 - precision)
 
@@ -109,8 +109,9 @@ class MultivariateGaussian(ExponentialFamily):
 
     def log_partition(self, theta: Tensor) -> Tensor:
         mean, covariance = self.moments(theta)
-        logs = torch.linalg.slogdet(math.tau * covariance)[1].where(self.contains(theta), math.inf)
-        return ((theta[..., : self.size] * mean).sum(-1) + logs) / 2
+        logs = torch.linalg.slogdet(math.tau * covariance)[1]
+        found = ((theta[..., : self.size] * mean).sum(-1) + logs) / 2
+        return found.where(self.contains(theta), math.inf)
 
     def sample(self, theta: Tensor, count: int, rng: torch.Generator | None = None) -> Tensor:
         """Points, (count, d); torch's `LinAlgError` where theta belongs to no Gaussian."""

@@ -43,7 +43,7 @@ def ranked(values: Tensor) -> Tensor:
     ranks = torch.arange(1, len(values) + 1, dtype=values.dtype)
     weights = (-(2 * ranks / (len(values) + 1)).log()).clamp_min(0)
     levels, where, ties = values.unique(return_inverse=True, return_counts=True)
-    shared = torch.zeros_like(levels).index_add(0, where.sort().values, weights) / ties
+    shared = weights.new_zeros(len(levels)).index_add(0, where.sort().values, weights) / ties
     return -len(values) * shared[where] / weights.sum()
 
 

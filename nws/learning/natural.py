@@ -29,7 +29,7 @@ class RowOptions:
 
     Args:
         generator_rows: Rows of the generator: "model" (dreams, the definition) or "posterior"
-            (wake rows by the rule's weights for p, which must not be negative).
+            (wake rows by the rule's weights for p: none negative, their sum 1 for a data point).
         batch: Whose rows: the batch of the gradient ("same"), another one ("other"), or for the
             recognition network unlabelled data ("unlabeled").
         max_rows: At most so many rows a layer, evenly spaced; None for all.
@@ -100,7 +100,8 @@ class NaturalMetric:
     @property
     def looks(self) -> bool:
         """Whether this step looks at new rows: for the metric, or for a length."""
-        lengths = self.options.max_kl is not None or self.damping.measures(self._step)
+        kept = range(self._step, self._step + self.options.refresh_every)  # these rows serve
+        lengths = self.options.max_kl is not None or any(map(self.damping.measures, kept))
         return self.refreshes and (self.metric.due or lengths)
 
     @torch.no_grad()

@@ -68,7 +68,7 @@ class Rule:
         try:
             found = copy.deepcopy(self.weighting)(torch.zeros(shape), torch.zeros(shape))
             good = [tuple(weights.shape) for weights in found] == [shape, shape]
-        except (AttributeError, TypeError, ArithmeticError) as error:
+        except (AttributeError, TypeError, ArithmeticError, LookupError, RuntimeError) as error:
             what = "algorithm.weighting, a function of log p and log q, (B, K) each"
             raise UserError(f"{what}, cannot be called: {type(error).__name__}: {error}") from error
         if not good:

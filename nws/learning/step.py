@@ -118,7 +118,8 @@ class WakeSleep:
             Losses, the K-sample bound and the effective sample size.
         """
         if x.device.type == "cpu":  # on others looking at the data waits
-            check_data(self.machine, x)
+            for batch in (x,) if other is None else (x, other):
+                check_data(self.machine, batch)
         if other is None and any(each.options.batch != "same" for each in self.metrics):
             raise UserError("metric.batch=other or unlabeled takes another batch: step(x, other)")
         with self.machine.products_in(self.precision):

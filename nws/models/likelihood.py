@@ -273,8 +273,9 @@ def _largest_table(machine: HelmholtzMachine, points: int) -> float:
     pairs = [sum(pair) for pair in zip((first, *rest), (*rest, 0), strict=True)]
     bits = math.log2(len(support))
     if not machine.generator.chain:
-        return bits * sum(machine.sizes[1:]) + math.log2(max(points, 1))
-    return max(bits * max(pairs), bits * first + math.log2(max(points, 1)))
+        return bits * sum(machine.sizes[1:]) + math.log2(sum(machine.sizes))
+    values = bits * max(machine.sizes[1:]) + math.log2(max(machine.sizes[1:]))
+    return max(bits * max(pairs), bits * first + math.log2(max(points, 1)), values)
 
 
 def all_values(units: Units, count: int) -> Tensor:

@@ -108,12 +108,12 @@ def find_order(
     """The order of a layer's units; None for 0 .. n_i - 1."""
     if order is None or (found := order(sizes, layer, shape)) is None:
         return None
-    turn, wanted = torch.as_tensor(found).long(), torch.arange(sizes[layer])
-    if not torch.equal(turn.sort()[0], wanted):
+    turn, wanted = torch.as_tensor(found), torch.arange(sizes[layer])
+    if not torch.equal(turn.sort()[0].double(), wanted.double()):
         raise UserError(
             f"model.order must be a permutation of layer {layer}'s {sizes[layer]} units"
         )
-    return turn
+    return turn.long()
 
 
 def find_mask(
@@ -130,8 +130,8 @@ def find_mask(
             block = torch.as_tensor(given).to(block)
         if block.shape != expected or not ((block == 0) | (block == 1)).all():
             raise UserError(
-                f"model.mask must give {expected} zeros and ones for layer {child} that sees"
-                f" layer {parent}, got {tuple(block.shape)}"
+                f"model.mask must give {expected} zeros and ones for layer {child} that sees layer"
+                f" {parent}, got {tuple(block.shape)} numbers from {block.min()} to {block.max()}"
             )
         masked |= given is not None or parent == child
         if parent == child:

@@ -121,6 +121,8 @@ def test_each_iterate_of_minres_is_that_of_scipy() -> None:
         expected, _ = scipy.sparse.linalg.minres(matrix, right, rtol=1e-300, maxiter=iterations)
         found, _ = minres(lambda v: v @ tensor, torch.from_numpy(right)[None], iterations, 0.0)
         np.testing.assert_allclose(found[0].numpy(), expected, rtol=1e-8, atol=1e-10)
+    found, _ = minres(lambda v: v * torch.arange(1, 6), torch.full((1, 5), 1e-24), 9, 0.0)
+    assert found.isfinite().all()  # of numbers that are too small to square
 
 
 def test_products_after_the_first_may_be_rounded() -> None:

@@ -25,7 +25,7 @@ class Diagonal(Metric):
         self.memory = positive_int("metric.memory", memory)
         self._steps = 0
         self._diagonals: list[Tensor] = []
-        self._alpha: Tensor | None = None
+        self._alpha: Tensor
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
         self._alpha = check_rows(rows, alpha).clone()
@@ -37,7 +37,6 @@ class Diagonal(Metric):
 
     def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """g_j / (diag(F_j) + alpha), (m, d) for each layer."""
-        assert self._alpha is not None, "update comes first"
         pairs = zip(gradients, self._diagonals, strict=True)
         return [g / (diagonal + self._alpha) for g, diagonal in pairs]
 

@@ -45,7 +45,8 @@ def minres(
     delta_bar, epsilon, norm = (torch.zeros_like(start) for _ in range(3))
     least, live = torch.finfo(right.dtype).eps ** 0.5, torch.ones_like(start, dtype=torch.bool)
     for iteration in range(1, iterations + 1):
-        v_old, v = v, v_new / beta.clamp_min(tiny)  # a unit that is solved goes on with zeros
+        # A unit that is solved goes on with zeros, as one whose numbers are too small to square.
+        v_old, v = v, torch.where(beta > 0, v_new / beta, 0.0)
         v_new = matmul(v).addcmul_(beta, v_old, value=-1)
         alpha = (v * v_new).sum(1, keepdim=True)
         v_new.addcmul_(alpha, v, value=-1)
