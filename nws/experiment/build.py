@@ -168,7 +168,8 @@ def leave_out_others(config: DictConfig, overrides: Sequence[str]) -> None:
         with suppress(UserError, AttributeError), open_dict(config):  # said when it is built
             section = OmegaConf.select(config, option)
             names, takes_others = parameters_of(locate(section._target_, option))
-            kept = {*section} if takes_others else {*names, *HYDRAS, *MORE.get(option, ())}
+            more = {*MORE.get(option, ())} - {"refresh_every"}  # that of another class, with 20
+            kept = {*section} if takes_others else {*names, *HYDRAS, *more}
             for key in {*section} - kept:
                 if f"{option}.{key}" not in given:
                     del section[key]

@@ -4,10 +4,12 @@ Use: `python train.py [-m] [resume=RUN|auto] [key=value ...]`; `python train.py 
 prints the options.
 """
 
+import argparse
 import os
 import shlex
 import signal
 import sys
+from pathlib import Path
 
 from nws.errors import Stopped, UserError
 from nws.experiment.invocation import command_line
@@ -28,9 +30,10 @@ The groups and their choices; --help GROUP prints the options of one:
 """
 
 
-def help_text(asked: list[str]) -> str:
+def help_text(asked: list[str], folder: str | None) -> str:
     """Return what `--help` prints: usage and choices, or the files of the groups asked for."""
-    files = {path: path.parent.relative_to(CONF) for path in sorted(CONF.rglob("*.yaml"))}
+    roots = [CONF, *([] if folder is None else [Path(folder)])]
+    files = {p: p.parent.relative_to(root) for root in roots for p in sorted(root.rglob("*.yaml"))}
     groups = {str(group): [p for p in files if files[p] == group] for group in files.values()}
     del groups["."]
     if not asked:
@@ -49,7 +52,11 @@ def run() -> None:
     """The program. Hydra reads the command line; of a run to go on with, the choices are added."""
     given = sys.argv[1:]
     if {"-h", "--help"} & set(given):
-        print(help_text([word for word in given if "=" not in word and word[:1] != "-"]))
+        parser = argparse.ArgumentParser(add_help=False)
+        parser.add_argument("--config-dir", "-cd")
+        own, rest = parser.parse_known_args(given)
+        asked = [word for word in rest if "=" not in word and word[:1] != "-"]
+        print(help_text(asked, own.config_dir))
         return
     from nws.experiment.config import override_key
     from nws.experiment.launch import Sweep, main, meet_others
