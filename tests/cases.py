@@ -1,5 +1,6 @@
 """One seeded list of machines and batches for every test, the rules, the tolerances and why."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -57,6 +58,24 @@ def assert_frequencies(counts: Tensor, probabilities: Tensor, rows: int) -> None
 
 def seeded(seed: int = 0, device: str = "cpu") -> torch.Generator:
     return torch.Generator(device).manual_seed(seed)
+
+
+def recorded(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, see: Callable[..., Any] | None = None
+) -> list[Any]:
+    """A list that grows with the arguments of each call of a function, which goes on as before.
+
+    Or with what `see` makes of its result and arguments.
+    """
+    calls, original = [], getattr(owner, name)
+
+    def recording(*given: Any) -> Any:
+        result = original(*given)
+        calls.append(given if see is None else see(result, *given))
+        return result
+
+    monkeypatch.setattr(owner, name, recording)
+    return calls
 
 
 def row_weights(rows: int, seed: int = 5) -> Tensor:

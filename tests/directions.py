@@ -77,25 +77,20 @@ class StepRows:
 
     @staticmethod
     def draw(
-        machine: HelmholtzMachine, x: Tensor, samples: int, rng: Any, exponent: float = 1
-    ) -> "StepRows":
-        wake = machine.wake(x, samples, rng)
-        dream = machine.dream(len(wake.values), rng)
-        bits = reference.bits_of(wake)
+        machine: HelmholtzMachine, x: Tensor, samples: int, rng: Any, exponent: float = 1,
+        parts: int = 1,
+    ) -> "StepRows":  # fmt: skip
+        phases = []
+        for part in x.chunk(parts):
+            wake = machine.wake(part, samples, rng)
+            phases.append((wake, machine.dream(len(wake.values), rng)))
+        bits, dream = (
+            [torch.cat(layer) for layer in zip(*map(reference.bits_of, each), strict=True)]
+            for each in zip(*phases, strict=True)
+        )
         weights = reference.importance_weights(machine, bits, samples, exponent).flatten() / len(x)
         uniform = torch.full_like(weights, 1 / len(weights))
-        return StepRows(bits, reference.bits_of(dream), weights, uniform)
-
-    @staticmethod
-    def join(parts: Sequence["StepRows"]) -> "StepRows":
-        """Of parts of a batch that are alike in size."""
-        wake, dream = (
-            [torch.cat(layer) for layer in zip(*each, strict=True)]
-            for each in zip(*((part.wake, part.dream) for part in parts), strict=True)
-        )
-        weights = [(part.importance, part.uniform) for part in parts]
-        joined = (torch.cat(each) / len(parts) for each in zip(*weights, strict=True))
-        return StepRows(wake, dream, *joined)
+        return StepRows(bits, dream, weights, uniform)
 
     def of_network(self, which: int, rows: str = "model") -> tuple[reference.Bits, Tensor]:
         """States and row weights of one network's Fisher matrix."""

@@ -3,7 +3,6 @@
 import argparse
 import os
 import re
-import runpy
 import shlex
 import subprocess
 import sys
@@ -53,18 +52,18 @@ NAMED = "\n".join([*SPANS, *COMMANDS])
 # --- commands -------------------------------------------------------------------------------------
 
 
-class Parsed(SystemExit):
-    """A program has read its command line, and is not to go on."""
+PARSED = 77  # the status of a program that has read its command line, and does not go on
 
 
 @pytest.fixture
 def parse_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let programs end once their command line is read."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
 
     def end_after(parse: Callable[..., Any]) -> Callable[..., Any]:
         def parse_args(*arguments: Any, **options: Any) -> Any:
             parse(*arguments, **options)  # ends with status 2 where it does not fit
-            raise Parsed(0)
+            raise SystemExit(PARSED)
 
         return parse_args
 
@@ -88,47 +87,31 @@ def compose_overrides(words: list[str]) -> None:
     composed(*given)
 
 
-def read_command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def read_command(words: list[str], command: Command) -> None:
     """Read a command line as its program would; an error where it does not fit."""
     if words[0] == "torchrun":
         read = get_args_parser().parse_known_args(words[1:])[0]
         words = ["python", read.training_script, *read.training_script_args]
     if words[:2] in (["python", "train.py"], ["nws", "train"]):
         compose_overrides(words[2:])
-        return
-    with pytest.raises(Parsed):
-        start_program(words, monkeypatch)
-
-
-def start_program(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start a script of the repository, or the installed command, in this process."""
-    if words[0] == "nws":
-        monkeypatch.setattr(sys, "argv", words)
-        runpy.run_module("nws", run_name="__main__")
     else:
-        script = ROOT / words[1]
-        monkeypatch.setattr(sys, "argv", words[1:])
-        monkeypatch.setattr(sys, "path", [str(script.parent), *sys.path])
-        runpy.run_path(str(script), run_name="__main__")
+        outcome = command(*(words[1:] if words[0] == "python" else words))
+        assert outcome.code == PARSED, outcome.err
 
 
 PROGRAMS = ("python ", "nws ", "torchrun ")
 
 
 @pytest.mark.parametrize("text", [each for each in COMMANDS if each.startswith(PROGRAMS)])
-def test_every_command_composes_or_parses(
-    text: str, parse_alone: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read_command(shlex.split(text), monkeypatch)
+def test_every_command_composes_or_parses(text: str, parse_alone: None, command: Command) -> None:
+    read_command(shlex.split(text), command)
 
 
-def test_a_wrong_command_does_not(parse_alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_command_does_not(parse_alone: None, command: Command) -> None:
     """The control of the test above."""
     with pytest.raises(HydraException):
-        read_command(["python", "train.py", "trainer.nope=1"], monkeypatch)
-    with pytest.raises(SystemExit) as found:
-        start_program(["python", "scripts/sample.py", "RUN", "--nope"], monkeypatch)
-    assert not isinstance(found.value, Parsed)
+        read_command(["python", "train.py", "trainer.nope=1"], command)
+    assert command("scripts/sample.py", "RUN", "--nope").code == 2
 
 
 def test_every_other_command_is_known() -> None:

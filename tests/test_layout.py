@@ -41,12 +41,10 @@ MAX_TRAIN = 120  # of nws/programs/train.py
 MAX_CG = 45  # of the pure function cg, with its docstring
 
 
-def module_name(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-FILES = {module_name(path): path for path in sorted((ROOT / "nws").rglob("*.py"))}
+FILES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted((ROOT / "nws").rglob("*.py"))
+}
 CODE = [*FILES.values(), ROOT / "train.py"]
 CODE += [path for name in ("scripts", "examples") for path in sorted((ROOT / name).rglob("*.py"))]
 
@@ -54,10 +52,6 @@ CODE += [path for name in ("scripts", "examples") for path in sorted((ROOT / nam
 def package(module: str) -> str:
     """The package of a module, or the module's own name: models for nws.models.units."""
     return module.split(".")[1] if "." in module else ""
-
-
-def for_types_alone(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def imported(source: str, types: bool = True) -> set[str]:
@@ -75,7 +69,7 @@ def imported(source: str, types: bool = True) -> set[str]:
             assert node.level == 0, "imports of nws are absolute"
             parts = {f"{node.module}.{alias.name}" for alias in node.names}
             names |= {part if part in FILES else str(node.module) for part in parts}
-        if types or not for_types_alone(node):
+        if types or not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
             waiting += ast.iter_child_nodes(node)
     return names
 

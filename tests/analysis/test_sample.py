@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Command, Outcome
+import torch
+from conftest import TWO_STEPS, Command, Outcome
 from PIL import Image
 
 from nws.analysis.drawing import read_image
@@ -153,6 +154,16 @@ def test_a_small_copy_is_sampled_as_its_run(command: Command, trained: Path) -> 
     outcomes = (command(SAMPLE, str(run)) for run in (trained / "rws", made.run))
     grids = [cells(drawn(each, "generate_seed_0.png")).astype(float) for each in outcomes]
     assert np.abs(grids[0] - grids[1]).max() <= 2
+
+
+def test_a_small_copy_keeps_orders_and_masks(command: Command) -> None:
+    order = "{_target_: nws.models.masks.from_the_centre, _partial_: true}"
+    graph = ("model.generator.lateral=visible", f"model.order={order}")
+    run = command("train.py", *TWO_STEPS, *graph).run
+    copy = command("scripts/export.py", str(run), "copies/small").run
+    whole, half = (load_run(each).machine.state_dict() for each in (run, copy))
+    assert {each.dtype for each in whole.values()} == {torch.float32, torch.int64}
+    torch.testing.assert_close(half, whole, rtol=2**-11, atol=2**-25)  # half an ulp
 
 
 def test_what_is_refused(command: Command, trained: Path, tmp_path: Path) -> None:

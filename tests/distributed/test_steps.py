@@ -96,10 +96,8 @@ class Result:
 def learner_of(case: Case) -> WakeSleep:
     rng = torch.Generator().manual_seed(0)
     machine = HelmholtzMachine(SIZES, rng=rng, **case.machine).to(case.dtype)
-    metrics = []
-    if case.metric is not None:
-        for network in machine.networks:
-            metrics.append(NaturalMetric(network, case.metric(), case.damping(), case.options))
+    networks = () if case.metric is None else machine.networks
+    metrics = [NaturalMetric(n, case.metric(), case.damping(), case.options) for n in networks]
     return WakeSleep(machine, case.rule, rng, metrics)
 
 

@@ -154,6 +154,10 @@ def test_help(command: Command) -> None:
     metric = command("train.py", "--help", "metric").out
     for choice in names("metric"):
         assert (CONF / "metric" / f"{choice}.yaml").read_text().strip() in metric
+    Path("own/metric").mkdir(parents=True)
+    Path("own/metric/mine.yaml").write_text("_target_: my_ideas.Mine")
+    own = command("train.py", "--help", "metric", "--config-dir", "own").out
+    assert own.startswith(metric.strip()) and own.endswith("metric=mine\n_target_: my_ideas.Mine\n")
     assert "--help takes the groups " in command("train.py", "--help", "metrics").message()
     printed = command("train.py", "--cfg", "job", "seed=7")
     assert "\nseed: 7\n" in printed.out and not Path("outputs").exists()

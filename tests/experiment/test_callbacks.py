@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import wandb
+from cases import recorded
 from conftest import FINISHED, Command, Interrupt, assert_same_run, checkpoint, flatten, metrics
 
 from nws.analysis.evaluation import fingerprint, read_rows
@@ -190,13 +191,8 @@ def test_an_average_leaves_training_alone_and_is_evaluated(
 def test_rows_have_the_means_of_the_steps_since_the_last(
     train: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen, original = [], WakeSleep.step
-
-    def step(self: WakeSleep, *batches: Any) -> Any:
-        seen.append((result := original(self, *batches)).statistics.tolist())
-        return result
-
-    monkeypatch.setattr(WakeSleep, "step", step)
+    numbers = lambda result, *_: result.statistics.tolist()  # noqa: E731
+    seen = recorded(monkeypatch, WakeSleep, "step", numbers)
     clock = SimpleNamespace(perf_counter=lambda: len(seen))  # a step takes a second, the rest none
     monkeypatch.setattr("nws.experiment.trainer.time", clock)
     run = train().run

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from cases import recorded
 from conftest import CONF, Command, checkpoint, composed, flatten, metrics, names
 from hydra.utils import instantiate
 
@@ -85,15 +86,10 @@ def test_each_network_has_its_own_rate(train: Command, optimizer: str) -> None:
 def test_a_trust_region_knows_the_rate_of_its_network(
     train: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen, original = {}, NaturalMetric.precondition
-
-    def precondition(self: NaturalMetric, *given: Any) -> None:
-        seen[self.network.upward] = float(self.learning_rate)
-        original(self, *given)
-
-    monkeypatch.setattr(NaturalMetric, "precondition", precondition)
+    rate = lambda _, it, *more: (it.network.upward, float(it.learning_rate))  # noqa: E731
+    seen = recorded(monkeypatch, NaturalMetric, "precondition", rate)
     train(*SHORT, "metric.max_kl=1", *APART)
-    assert seen == {False: pytest.approx(0.02), True: pytest.approx(0.05)}
+    assert dict(seen) == {False: pytest.approx(0.02), True: pytest.approx(0.05)}
 
 
 # What each scheduler makes of the rate by steps 6 and 12 of 12. A warm-up of 20 steps has come to

@@ -106,20 +106,14 @@ def test_a_wrong_environment(train: Command, monkeypatch: pytest.MonkeyPatch, va
     assert f"WORLD_SIZE={value} processes were to meet" in message and "torchrun" in message
 
 
-def test_a_defect_is_one_line(train: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its traceback is in a file; NWS_DEBUG=1 raises it."""
-    from nws.learning import WakeSleep
-
-    def step(self: WakeSleep, *batches: object) -> None:
-        raise ZeroDivisionError("a defect\nof two lines")
-
-    monkeypatch.setattr(WakeSleep, "step", step)
-    message = train("hydra.run.dir=run").message()
-    assert "ZeroDivisionError: a defect; its traceback is in " in message
-    assert "of two lines" in Path(message.split()[-1]).read_text()
+def test_nws_debug_raises_a_defect(
+    train: Command, interrupt: Interrupt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it is one line, and its traceback is in a file, as of a run that broke."""
+    interrupt(1, ZeroDivisionError("a defect"))
     monkeypatch.setenv("NWS_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
-        train("hydra.run.dir=again")
+        train()
 
 
 ENDS = [

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Command, Interrupt, altered, assert_same_run, checkpoint, metrics
+from omegaconf import OmegaConf
 
 from nws.experiment.loading import load_run
 from nws.experiment.provenance import read_provenance
@@ -176,6 +177,10 @@ def test_own_classes_are_what_trains(train: Command, own: Path) -> None:
     plain = train("hydra.run.dir=plain", *short, "optimizer.lr=0.06").run
     ends = [checkpoint(run)["machine"]["generator.layers.0.weight"] for run in (one, plain)]
     assert (ends[0] - ends[1]).abs().max() < 1e-6
+    for every in ((), ("metric.refresh_every=7",)):  # 20 is for the class that adaptive.yaml names
+        run = train("algorithm=nrws", metric[-1], *short, *every).run
+        saved = OmegaConf.load(run / ".hydra" / "config.yaml").metric
+        assert saved.get("refresh_every") == (7 if every else None) and saved.max_rows == 64
 
 
 def test_what_no_program_could_read_is_no_checkpoint(train: Command, own: Path) -> None:

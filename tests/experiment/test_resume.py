@@ -92,7 +92,8 @@ def test_the_end_of_a_run_that_broke(train: Command, interrupt: Interrupt, finis
     interrupt(10, RuntimeError("broken\nby a test"))
     message = train("hydra.run.dir=broken", *FINISHED).message()
     assert "RuntimeError: broken; its traceback is in " in message
-    assert "Traceback" in Path(message.split()[-1]).read_text()
+    text = Path(message.split()[-1]).read_text()
+    assert "Traceback" in text and "by a test" in text
     moved = Path("broken").rename("it's a run, lr=0.1")
     assert read_provenance(moved)["state"] == "failed" and checkpoint(moved)["step"] == 6
     interrupt(6, signal.SIGTERM)  # in the last step

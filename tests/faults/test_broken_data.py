@@ -8,21 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data.data_files import FOLDS, TEST_FILE, write_mnist, write_tfd
+from data.data_files import FOLDS, GREY, PARTS, TEST_FILE, write_mnist, write_picture, write_tfd
 from faults.trial import Trial
-from PIL import Image
 from scipy.io import savemat
 
 from nws.data import load_dataset, load_folder, load_mnist, load_npz, tfd
 
-GREY = np.random.default_rng(0).integers(0, 256, (12, 9), dtype=np.uint8)
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
 def test_npz_and_npy(trial: Trial, tmp_path: Path) -> None:
-    parts = {"train": GREY, "valid": GREY[:3], "test": GREY[3:6]}
-    np.savez(tmp_path / "a.npz", **parts)
-    np.savez_compressed(tmp_path / "b.npz", **parts)
+    np.savez(tmp_path / "a.npz", **PARTS)
+    np.savez_compressed(tmp_path / "b.npz", **PARTS)
     np.save(tmp_path / "c.npy", GREY)
     for file in sorted(tmp_path.iterdir()):
         trial.read_bytes(file, 40, lambda file=file: load_dataset(load_npz, path=file))
@@ -53,7 +50,7 @@ def test_mat(trial: Trial, tmp_path: Path) -> None:
 
 def test_images_in_folders(trial: Trial, tmp_path: Path) -> None:
     for number in range(4):
-        Image.fromarray(GREY[number].reshape(3, 3)).save(tmp_path / f"{number}.png")
-    Image.fromarray(GREY[5].reshape(3, 3)).save(tmp_path / "5.jpg")
+        write_picture(tmp_path / f"{number}.png", GREY[number])
+    write_picture(tmp_path / "5.jpg", GREY[5])
     for name in ("0.png", "5.jpg"):
         trial.read_bytes(tmp_path / name, 40, lambda: load_dataset(load_folder, path=tmp_path))

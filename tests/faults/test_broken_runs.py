@@ -24,12 +24,6 @@ from nws.experiment.run import open_run
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
-@pytest.fixture(autouse=True)
-def own_logs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Tracebacks go where the test's files go."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-
-
 def test_checkpoints_of_other_bytes(trial: Trial, finished: Path) -> None:
     """No byte can change without an error, unless it is none of the contents."""
     file, before = finished / "checkpoints" / "best.pt", load_run(finished, device="cpu").machine

@@ -98,22 +98,16 @@ families = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
 @families
-def test_the_two_coordinate_systems_are_dual(case: Case) -> None:
-    family, theta = case.family, case.theta
-    eta = family.expectation(theta)
-    assert_close(family.natural(eta), theta)
-    assert_close(grad(family.log_partition)(theta), eta)
-    assert_close(grad(family.dual)(eta), theta)
-    assert_close(family.log_partition(theta) + family.dual(eta), (theta * eta).sum())
-
-
-@families
-def test_fisher_matrices_are_inverse_and_derivatives_of_the_coordinates(case: Case) -> None:
+def test_coordinates_are_dual_and_fisher_matrices_their_derivatives(case: Case) -> None:
     """So natural gradients in one system are plain ones in the other, and online natural steps of
     1 / k on log p are running means of T(x).
     """
     family, theta = case.family, case.theta
     eta, x = family.expectation(theta), family.sample(theta, 5, seeded(2))
+    assert_close(family.natural(eta), theta)
+    assert_close(grad(family.log_partition)(theta), eta)
+    assert_close(grad(family.dual)(eta), theta)
+    assert_close(family.log_partition(theta) + family.dual(eta), (theta * eta).sum())
     for derivative in (hessian(family.log_partition), jacrev(family.expectation)):
         assert_close(derivative(theta), family.fisher(theta))
     for derivative in (hessian(family.dual), jacrev(family.natural)):

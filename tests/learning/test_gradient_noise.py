@@ -38,12 +38,6 @@ def test_the_estimates_are_those_of_the_source(count: int, size: int) -> None:
     assert found.scale in (pytest.approx(found.trace / found.squared_norm), math.inf)
 
 
-def test_one_batch_is_refused() -> None:
-    machine, rng = HelmholtzMachine([2, 1]), torch.Generator()
-    with pytest.raises(UserError, match="needs at least 2 batches, got 1; take more batches"):
-        gradient_noise(machine, Rule("rws"), [torch.ones(4, 2)], rng)
-
-
 def test_it_is_the_noise_of_the_gradients_of_steps() -> None:
     """Those of each network; each batch has draws of its own."""
     machine, rule = HelmholtzMachine([4, 3, 2], rng=seeded()).double(), Rule("rws", 3)
@@ -57,6 +51,8 @@ def test_it_is_the_noise_of_the_gradients_of_steps() -> None:
         expected = by_the_source(torch.stack(gradients), size=5)
         assert tuple(found[network.name]) == pytest.approx(expected, rel=RELATIVE)
         assert expected[0] > 0.1  # there is noise
+    with pytest.raises(UserError, match="needs at least 2 batches, got 1; take more batches"):
+        gradient_noise(machine, rule, batches[:1], seeded(7))
 
 
 def test_nothing_is_touched_but_the_given_draws() -> None:

@@ -167,14 +167,14 @@ def test_a_step_in_parts_has_the_direction_of_all_of_its_rows(
     machine, x, rng = CASE.machine(), CASE.data(), CASE.rng(SEED)
     monkeypatch.setattr("nws.learning.step.parts_of", lambda states, weights: 2)
     learner(CASE, machine, kind=kind, generator_rows=rows).step(x)
-    parts = [StepRows.draw(machine, part, CASE.samples, rng) for part in x.chunk(2)]
-    every, rule = StepRows.join(parts), make_rule("rws", CASE.samples)
+    rule, part = make_rule("rws", CASE.samples), StepRows.draw(machine, x[:2], CASE.samples, rng)
+    every = StepRows.draw(machine, x, CASE.samples, CASE.rng(SEED), parts=2)
     gradients = reference.rule_gradients(machine, rule, every.wake, every.dream)
     for which, actual, gradient in zip(BOTH, directions(machine), gradients, strict=True):
         network = network_of(machine, which)
         expected, first = (
             natural(network, dense_blocks(network, *of.of_network(which, rows), kind), gradient)
-            for of in (every, parts[0])
+            for of in (every, part)
         )
         assert_close(actual, expected, SOLVED)
         assert relative_error(actual, first) > 0.01  # the control: the first part alone

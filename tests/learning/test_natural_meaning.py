@@ -5,7 +5,7 @@ import itertools
 import pytest
 import reference
 import torch
-from cases import EACH_UNITS, assert_close, encode_layers, random_machine, seeded
+from cases import EACH_UNITS, assert_close, encode_layers, random_machine, row_weights, seeded
 from directions import BOTH, SOLVED, natural, natural_metrics, network_of, relative_error
 from torch import Tensor
 
@@ -111,8 +111,7 @@ def change_of_logits(
         return machine.evaluate(encode_layers(machine, bits))
 
     network, before = machine.networks[which], trace()
-    weights = torch.rand(len(bits[0]), generator=seeded(9), dtype=torch.float64)
-    weights /= weights.sum()
+    weights = row_weights(len(bits[0]), seed=9)
     write_gradients(network, [(before, weights)])
     if alpha is not None:
         natural_metrics(machine, alpha)[which].precondition([(before, weights)], [])

@@ -9,7 +9,7 @@ import cases
 import pytest
 import reference
 import torch
-from cases import EXACT, Case, apart, assert_close, exponent_of, make_rule, seeded
+from cases import EXACT, Case, apart, assert_close, exponent_of, make_rule, recorded, seeded
 from directions import SEED, natural_metrics
 from directions import directions as gradients
 from torch import Tensor
@@ -223,18 +223,12 @@ def test_dreams_are_drawn_where_a_gradient_or_a_metric_takes_them_in(
     rule_name: str, options: Any, dreams: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In two steps of 3 images, with another batch of 2."""
-    drawn, dream, machine = [], HelmholtzMachine.dream, SMALL.machine()
-
-    def recording(self: HelmholtzMachine, rows: int, *arguments: Any) -> Any:
-        drawn.append(rows)
-        return dream(self, rows, *arguments)
-
-    monkeypatch.setattr(HelmholtzMachine, "dream", recording)
+    calls, machine = recorded(monkeypatch, HelmholtzMachine, "dream"), SMALL.machine()
     metrics = [] if options is None else natural_metrics(machine, **options)
     learner = WakeSleep(machine, make_rule(rule_name, SMALL.samples), SMALL.rng(), metrics)
     x = SMALL.data()
     for _ in range(1 if options is None else 2):
         result = learner.step(x, x[:2] if "batch" in (options or {}) else None)
-    assert drawn == dreams
+    assert [rows for _, rows, *_ in calls] == dreams
     loss = result.statistics[STATISTICS.index("dream_loss")]
     assert bool(loss.isnan()) == (rule_name == "bihm")

@@ -1,5 +1,6 @@
 """Machines of any graph: lateral layers, skip connections, masks, orders."""
 
+import math
 from functools import partial
 from typing import Any
 
@@ -8,12 +9,13 @@ import torch
 from cases import assert_close, by_autograd, row_weights, seeded
 from torch import Tensor
 
+from nws.analysis.evaluation import sums_of_dreams, sums_of_images
 from nws.errors import UserError
 from nws.learning import Rule, WakeSleep
 from nws.learning.gradients import write_gradients
 from nws.models import Gaussian, HelmholtzMachine, exact_log_likelihood, log_likelihood
 from nws.models.gibbs import GibbsChain
-from nws.models.likelihood import all_values
+from nws.models.likelihood import all_values, summarise_p_star
 from nws.models.masks import from_the_centre, local
 from nws.models.sampling import ResamplingChain, generate, reconstruct, walk
 
@@ -105,6 +107,27 @@ def test_likelihoods_by_enumeration_and_by_samples(graph: dict[str, Any]) -> Non
     found = log_likelihood(machine, x, 20_000, seeded(5))
     error = (1 / (found.ess * len(x))) ** 0.5
     assert abs(found.mean - exact.mean()) < STANDARD_ERRORS * error
+
+
+@pytest.mark.parametrize("graph", [GRAPHS[name] for name in ("all", "order", "fields", "bipolar")])
+def test_p_star_and_z_by_enumeration(graph: dict[str, Any]) -> None:
+    machine, draws = made(graph, scale=0.7), 20_000
+    states = all_values(machine.units[-1], sum(SIZES)).double()
+    blocks = list(machine.units[-1].encode(states).split(SIZES, dim=1))
+    log_p, log_q = (slow_log_prob(machine, upward, blocks) for upward in (False, True))
+    x = all_values(machine.units[0], 4).double()
+    which = (states[:, None, :4] == x).all(2).long().argmax(1)
+    zeros = torch.zeros(len(x), dtype=torch.float64)
+    roots = zeros.index_add(0, which, ((log_p + log_q) / 2).exp())  # of p~*
+    p = zeros.index_add(0, which, log_p.exp())
+    sums, dreams = sums_of_images(machine, x, draws, 0)[2], sums_of_dreams(machine, draws, 0)
+    found = summarise_p_star(sums, draws, dreams, draws)
+    z = roots.square().sum()
+    assert z < 0.99  # the control: q is not the posterior
+    assert abs(found.log_z - z.log()) < STANDARD_ERRORS * found.log_z_standard_error
+    error = 2 * ((p / roots.square() - 1) / draws).sqrt()  # of 2 log of a mean of sqrt(w)
+    wrong = 2 * (sums - math.log(draws) - roots.log())
+    assert (wrong.abs() < STANDARD_ERRORS * error + 1e-6).all()
 
 
 @graphs

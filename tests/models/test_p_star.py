@@ -1,17 +1,16 @@
 """The bidirectional machine: log p~*, Z and p* from their streamed sums, against enumeration."""
 
 import math
-from typing import Any
 
 import pytest
 import reference
 import torch
-from cases import EACH_UNITS, EXACT, random_machine, seeded
+from cases import EACH_UNITS, EXACT, random_machine, recorded, seeded
 from test_likelihood import with_exact_recognition
 from torch import Tensor
 
 from nws.analysis.evaluation import sums_of_dreams, sums_of_images
-from nws.models import HelmholtzMachine, Trace, likelihood
+from nws.models import HelmholtzMachine, likelihood
 from nws.models.likelihood import Z_INNER, LogPStar, resolves, summarise_p_star
 
 
@@ -28,16 +27,11 @@ def test_with_exact_recognition_p_star_is_p_and_z_is_one_in_chunks_of_any_size(
 ) -> None:
     """And no more rows are in flight than are allowed; none is lost."""
     machine = with_exact_recognition(random_machine((4, 1), units))
-    x, rows = torch.rand(5, 4, generator=seeded(3)).round().double(), []
-    allocate = HelmholtzMachine._allocate
-
-    def recording(self: HelmholtzMachine, count: int, *arguments: Any) -> Trace:
-        rows.append(count)
-        return allocate(self, count, *arguments)
-
-    monkeypatch.setattr(HelmholtzMachine, "_allocate", recording)
+    x = torch.rand(5, 4, generator=seeded(3)).round().double()
+    calls = recorded(monkeypatch, HelmholtzMachine, "_allocate")
     monkeypatch.setattr(likelihood, "MAX_ELEMENTS", max_rows * sum(machine.sizes) + 1)
     estimate = log_p_star(machine, x, 30, 40)
+    rows = [count for _, count, *_ in calls]
     assert max(rows) <= max_rows and sum(rows) == 5 * 30 + 40 + 40 * Z_INNER
     exact = reference.exact_log_prob(machine, x).mean().item()
     assert estimate.mean == pytest.approx(exact, abs=EXACT)

@@ -231,13 +231,6 @@ def test_counting_ends() -> None:
     assert not Poisson().sample_(torch.full((3,), 0.5), means)[:2].isfinite().any()
 
 
-@pytest.mark.parametrize("family", [Gaussian, Poisson])
-@pytest.mark.parametrize("scale", [0.0, 1e7, float("nan"), "wide"])
-def test_a_wrong_scale_is_refused(family: type[Any], scale: Any) -> None:
-    with pytest.raises(UserError, match=r"model\.visible\.scale must be a number of at"):
-        family(scale)
-
-
 def spoiled(base: type[Units], **methods: Callable[..., Any]) -> Units:
     """A family with other methods."""
     return type("Spoiled", (base,), methods)()

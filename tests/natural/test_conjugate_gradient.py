@@ -52,17 +52,6 @@ def solve(
     return cg(lambda v: apply(matrices, v), right, lambda v: apply(inverses, v), stop)[0]
 
 
-class Recorded:
-    """A number of iterations, and a copy of all that the rule was shown."""
-
-    def __init__(self, number: int) -> None:
-        self.number, self.seen = number, []
-
-    def __call__(self, progress: Progress) -> bool:
-        self.seen.append(Progress(progress[0], *(tensor.clone() for tensor in progress[1:])))
-        return progress.iteration >= self.number
-
-
 @pytest.mark.parametrize("kind", ["none", "a view", "rough", "exact"])
 def test_each_iteration_is_the_textbooks(kind: str) -> None:
     """And a gain is what it takes off the squared error (Hestenes & Stiefel 1952, theorem 6:1).
@@ -76,14 +65,19 @@ def test_each_iteration_is_the_textbooks(kind: str) -> None:
     precondition = own.get(kind, lambda v: apply(inverses, v))
     iterations = 1 if kind == "exact" else 7  # after it there is only rounding
     textbook = Textbook(matrices, inverses, right, iterations)
-    rule, before = Recorded(iterations), right.clone()
+    before, seen = right.clone(), []
+
+    def rule(progress: Progress) -> bool:
+        seen.append(Progress(progress[0], *(tensor.clone() for tensor in progress[1:])))
+        return progress.iteration >= iterations
+
     solution, used = cg(lambda v: apply(matrices, v), right, precondition, rule)
     exact = torch.linalg.solve(matrices, right)
     assert torch.equal(right, before) and used == iterations
-    assert [progress.iteration for progress in rule.seen] == list(range(1, iterations + 1))
+    assert [progress.iteration for progress in seen] == list(range(1, iterations + 1))
     squares = [((x - exact) * apply(matrices, x - exact)).sum(1) for x in textbook.iterates]
     for progress, expected, gain, squared in zip(
-        rule.seen, textbook.iterates[1:], textbook.gains, pairwise(squares), strict=True
+        seen, textbook.iterates[1:], textbook.gains, pairwise(squares), strict=True
     ):
         assert_close(progress.solution, expected, EXACT)
         assert_close(progress.residual, right - apply(matrices, expected), EXACT)

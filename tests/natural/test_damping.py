@@ -8,16 +8,14 @@ from typing import Any
 import pytest
 import reference
 import torch
-from cases import EACH_UNITS, EXACT, RULES, Case, Units, exponent_of, make_rule
-from directions import BOTH, SEED, StepRows, dense_blocks, directions, natural_metrics, network_of
+from cases import EACH_UNITS, EXACT, RULES, Case, Units, exponent_of
+from directions import BOTH, SEED, StepRows, dense_blocks, directions, learner, network_of
 from torch import Tensor
 
 from nws.errors import UserError
-from nws.learning import NaturalMetric, WakeSleep
+from nws.learning import WakeSleep
 from nws.models import HelmholtzMachine
 from nws.natural import Damping, LevenbergMarquardt
-from nws.natural.metrics import Fisher
-from nws.natural.solvers import Cholesky
 from nws.schedules import exponential, linear
 
 # alpha is kept as float64 until it meets a network: a unit in its last place, relative.
@@ -112,14 +110,11 @@ def adaptive(
     case: Case, rule: str = "rws", **options: Any
 ) -> tuple[HelmholtzMachine, WakeSleep, list[Recorded]]:
     """A learner whose two networks have a recording damping each."""
-    machine = case.machine()
-    dampings = [Recorded(0.25, **{"every": 1, **options}) for _ in machine.networks]
-    metrics = [
-        NaturalMetric(network, Fisher(Cholesky), damping)
-        for network, damping in zip(machine.networks, dampings, strict=True)
-    ]
-    learning = WakeSleep(machine, make_rule(rule, case.samples), case.rng(SEED), metrics)
-    return machine, learning, dampings
+    learning = learner(case, machine := case.machine(), rule)
+    for metric in learning.metrics:
+        damping = Recorded(0.25, **{"every": 1, **options})
+        metric.damping = damping.to(metric.damping.alpha)
+    return machine, learning, [metric.damping for metric in learning.metrics]
 
 
 def one_step(machine: HelmholtzMachine, learning: WakeSleep, x: Tensor, rate: float) -> None:
@@ -186,7 +181,7 @@ def test_the_next_step_is_damped_by_the_new_alpha() -> None:
     learning.step(CASE.data(seed=5))
     actual = directions(machine)
     for alpha, same in [(0.125, True), (0.25, False)]:
-        again = WakeSleep(machine, learning.rule, CASE.rng(), natural_metrics(machine, alpha))
+        again = learner(CASE, machine, alpha=alpha)
         again.rng.set_state(rng)
         again.step(CASE.data(seed=5))
         for gradient, other in zip(actual, directions(machine), strict=True):

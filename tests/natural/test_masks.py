@@ -16,7 +16,7 @@ from nws.models import HelmholtzMachine
 from nws.models.masks import local
 from nws.natural import Rows
 from nws.natural.masked import MaskedInverse
-from nws.natural.metrics import Adaptive, Diagonal, Fisher, Kronecker, Mean, Metric
+from nws.natural.metrics import Adaptive, Diagonal, Empirical, Fisher, Kronecker, Mean, Metric
 from nws.natural.operators import UnitFisher
 from nws.natural.reference import natural_direction
 from nws.natural.shared import Basis, SharedInverse
@@ -106,6 +106,10 @@ def test_other_metrics_take_each_units_own_parents() -> None:
     assert error(direction(Mean(), rows, gradient), expected) < EXACT
     expected = (1 + ALPHA) * gradient / (curvature.T @ inputs.square() + ALPHA)
     assert error(direction(Diagonal(), rows, gradient), expected) < EXACT
+    found = direction(metric := Kronecker(rank=3), rows, gradient)
+    basis = Basis(**metric.state_dict()["bases"][0])
+    expected = (1 + ALPHA) * dense(basis, centre, scale, mask, gradient)
+    assert error(found, expected) < EXACT
 
 
 def machine() -> HelmholtzMachine:
@@ -117,12 +121,13 @@ def machine() -> HelmholtzMachine:
 
 
 @pytest.mark.parametrize("max_kl", [None, 1e-3], ids=["free", "region"])
-@pytest.mark.parametrize("make", [Fisher, Kronecker, Mean, Diagonal, Adaptive])
+@pytest.mark.parametrize("make", [Fisher, Kronecker, Mean, Diagonal, Adaptive, Empirical])
 def test_a_step_of_any_metric_leaves_hidden_weights_alone(
     make: Callable[[], Metric], max_kl: float | None
 ) -> None:
+    """A trust region holds, with Adaptive too: what a mask hides of a direction is in no length."""
     made = machine()
-    metrics = natural_metrics(made, ALPHA, make=make, max_kl=max_kl)
+    metrics = natural_metrics(made, ALPHA, make=make, max_kl=max_kl, refresh_every=2)
     learner = WakeSleep(made, Rule("rws", samples=4), seeded(), metrics)
     x = (torch.rand(8, 16, generator=seeded(1)) < 0.5).double()
     plain = WakeSleep(machine(), Rule("rws", samples=4), seeded())
@@ -137,25 +142,6 @@ def test_a_step_of_any_metric_leaves_hidden_weights_alone(
                 assert (layer.weight.grad[layer.mask == 0] == 0).all()
             slope += float((layer.weight.grad * one.weight.grad).sum())
     assert slope > 0  # a descent direction
-
-
-def test_the_masked_kronecker_direction_is_that_of_its_basis() -> None:
-    inputs, curvature, mask, gradient = system()
-    metric = Kronecker(rank=3)
-    found = direction(metric, Rows(inputs, curvature, mask=mask), gradient) / (1 + ALPHA)
-    basis = Basis(**metric.state_dict()["bases"][0])
-    expected = dense(basis, inputs.mean(0), curvature.sum(0), mask, gradient)
-    assert error(found, expected) < EXACT
-
-
-def test_the_trust_region_holds_for_a_metric_that_knows_of_no_mask() -> None:
-    """What a mask hides of its direction is in no length. Rows are kept for a second step."""
-    made, nats, rate = machine(), 1e-3, 0.1
-    metrics = natural_metrics(made, ALPHA, make=Adaptive, max_kl=nats, refresh_every=2)
-    for metric in metrics:
-        metric.learning_rate.fill_(rate)
-    x = (torch.rand(8, 16, generator=seeded(1)) < 0.5).double()
-    WakeSleep(made, Rule("rws", samples=4), seeded(), metrics).step(x)
-    for metric in metrics:
+    for metric in metrics if max_kl and make is not Kronecker else ():  # which has its own length
         length = metric._square_length(joined(metric.network))
-        assert abs(rate**2 * length / 2 / nats - 1) < EXACT
+        assert abs(0.1**2 * length / 2 / max_kl - 1) < EXACT

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from cases import EXACT, REALISTIC, SolverCase, assert_close, seeded
+from cases import EXACT, REALISTIC, SolverCase, assert_close, row_weights
 from solving import apply, basis_matrix, covariance_of, error, mean_row, pcg, shared_inverses
 
 from nws.errors import UserError
@@ -15,8 +15,7 @@ from nws.natural.shared import KEEP, find_basis
 
 def test_what_units_share_is_scale_mean_and_covariance() -> None:
     """Of an operator by its own weights; of rows by theirs, all alike unless given."""
-    fisher, weights = REALISTIC.fisher(), torch.rand(320, generator=seeded(3)).double()
-    weights /= weights.sum()
+    fisher, weights = REALISTIC.fisher(), row_weights(320)
     own = fisher.curvature.sum(1) / fisher.curvature.sum()
     given = Rows(fisher.inputs, fisher.curvature, weights=weights).shared
     alike = Rows(fisher.inputs, fisher.curvature).shared

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import solving
 import torch
-from cases import EXACT, REALISTIC, SOLVER_CASES, SolverCase, tolerance
+from cases import EXACT, REALISTIC, SOLVER_CASES, SolverCase, recorded, tolerance
 from solving import DIRECT, SOLVERS, dense, each_solver, error, factored, pcg, saved, solve_dense
 
 from nws.errors import UserError
@@ -124,9 +124,8 @@ def test_chunks_within_max_bytes_change_nothing_and_factors_serve_where_they_fit
     name: str, room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Less room than one unit needs is one unit at a time."""
-    case, made, kind = SolverCase(30, 24, 40, 0.2), [], DIRECT[name]
-    original = kind._factor
-    monkeypatch.setattr(kind, "_factor", lambda *args: (made.append(args[1]), original(*args))[1])
+    case, kind = SolverCase(30, 24, 40, 0.2), DIRECT[name]
+    made = recorded(monkeypatch, kind, "_factor", lambda _, solver, units: units)
     solver, expected = factored(kind(room), case), dense(case.fisher())
     solver.load_state_dict(saved(solver))  # there is none
     for seed in (1, 2):

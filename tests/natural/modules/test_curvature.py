@@ -1,10 +1,13 @@
 """The curvature of modules against dense matrices, by autograd and the enumeration of targets."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from cases import SolverCase, seeded
 from dense import CASES, DENSE, FAMILIES, Case, flat, make_case
+from solving import apply
 from torch.autograd.functional import hessian
 
 from nws.natural.modules import Linearized, ModelCurvature, OutputFamily
@@ -51,13 +54,8 @@ def test_minres_comes_to_the_shortest_least_squares_solution_where_it_is_asked_t
     right = torch.randn(3, 16, generator=seeded(3), dtype=torch.float64)
     right[1] = blocks[1] @ right[1]
     pinv = torch.from_numpy(np.linalg.pinv(blocks.numpy(), rcond=1e-11, hermitian=True))
-
-    def matmul(vectors: torch.Tensor) -> torch.Tensor:
-        return (blocks @ vectors[..., None])[..., 0]
-
-    best = (pinv @ right[..., None])[..., 0]
+    matmul, best = partial(apply, blocks), apply(pinv, right)
     least = (right - matmul(best)).norm(dim=1)
-
     found, used = minres(matmul, right, 200, 1e-12, shortest=True)
     assert used < 30 and ((found - best).norm(dim=1) < 1e-8 * best.norm(dim=1)).all()
     plain, _ = minres(matmul, right, 11, 1e-12)  # as good, and longer but where there is a solution

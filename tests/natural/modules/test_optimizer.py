@@ -314,8 +314,6 @@ def test_what_does_not_fit_is_refused() -> None:
         optimizer_of(case, solver=ConjugateGradient()).step(case.inputs, case.targets)
     with pytest.raises(UserError, match="another optimizer"):
         optimizer_of(case).load_state_dict(torch.optim.SGD(case.parameters).state_dict())
-    with pytest.raises(UserError, match="covariance, sampled, got 'exact'"):
-        optimizer_of(case, metric="exact")
     with pytest.raises(UserError, match="parameters of the model"):
         NaturalGradient(case.model, CategoricalLogits(), other.parameters)
     frozen, before = case.parameters[0].requires_grad_(False), position(case)
