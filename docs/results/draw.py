@@ -164,7 +164,8 @@ def draw_published() -> None:
         left.set(xlabel="epochs", ylabel="validation nats", ylim=limit, title=title)
         middle.set(xlabel="seconds", ylim=limit)
     right, legend, below = rows[:, 2]
-    exact = runs[(runs.data == "tfd") & (runs.method == "NRWS, exact") & (runs.epoch <= 20)]
+    exact = runs[(runs.data == "tfd") & (runs.method == "NRWS, exact") & (runs.seed == 0)]
+    exact = exact[exact.epoch <= 20]
     for colour, (every, mine) in zip(COLOURS, exact.groupby("refresh_every"), strict=False):
         name = "every step" if every == 1 else f"every {every:,.0f} steps"
         right.plot(mine.epoch, mine.valid, color=colour, label=name)
