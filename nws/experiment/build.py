@@ -168,7 +168,8 @@ def leave_out_others(config: DictConfig, overrides: Sequence[str]) -> None:
         with suppress(UserError, AttributeError), open_dict(config):  # said when it is built
             section = OmegaConf.select(config, option)
             names, takes_others = parameters_of(locate(section._target_, option))
-            more = {*MORE.get(option, ())} - {"refresh_every"}  # that of another class, with 20
+            # The file's refresh_every was for its own class; rows of another one are always new.
+            more = {*MORE.get(option, ())} - {"refresh_every"}
             kept = {*section} if takes_others else {*names, *HYDRAS, *more}
             for key in {*section} - kept:
                 if f"{option}.{key}" not in given:

@@ -70,6 +70,8 @@ def at_batch(table: Any, batch: Any) -> Any:
     if not isinstance(table, DictConfig):
         return table
     values = {int(str(size)): table[size] for size in table}
+    if batch in values:
+        return values[batch]
     sizes = sorted(values)
     batch = batch if type(batch) in (int, float) and batch > 0 else sizes[0]  # an error elsewhere
     if None in values.values():

@@ -100,9 +100,10 @@ class NaturalMetric:
     @property
     def looks(self) -> bool:
         """Whether this step looks at new rows: for the metric, or for a length."""
-        kept = range(self._step, self._step + self.options.refresh_every)  # these rows serve
-        lengths = self.options.max_kl is not None or any(map(self.damping.measures, kept))
-        return self.refreshes and (self.metric.due or lengths)
+        if not self.refreshes or self.metric.due or self.options.max_kl is not None:
+            return self.refreshes
+        served = range(self._step, self._step + self.options.refresh_every)  # by these rows
+        return any(map(self.damping.measures, served))
 
     @torch.no_grad()
     def precondition(self, rows: Sequence[Term], terms: Sequence[Term]) -> None:

@@ -162,7 +162,9 @@ def test_a_small_copy_keeps_orders_and_masks(command: Command) -> None:
     run = command("train.py", *TWO_STEPS, *graph).run
     copy = command("scripts/export.py", str(run), "copies/small").run
     whole, half = (load_run(each).machine.state_dict() for each in (run, copy))
-    assert {each.dtype for each in whole.values()} == {torch.float32, torch.int64}
+    file = copy / "checkpoints" / "best.pt"
+    saved = torch.load(file, weights_only=True)["machine"]  # halves are not exact above 2,048
+    assert {each.dtype for each in saved.values()} == {torch.float16, torch.int64}
     torch.testing.assert_close(half, whole, rtol=2**-11, atol=2**-25)  # half an ulp
 
 

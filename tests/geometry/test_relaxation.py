@@ -74,6 +74,7 @@ def test_ranks_stand_for_values() -> None:
     tied = ranked(torch.tensor([1.0, 0.0, 0.0, 5.0]).double())
     assert tied[1] == tied[2] < tied[0] <= tied[3]
     assert_close(tied.mean(), torch.tensor(-1.0))
+    assert_close(ranked(torch.tensor([6, -1, 7, 2, 5])).double(), expected, 1e-6)  # whole numbers
     assert (ranked(-values) - expected).abs().max() > 1  # negative control
 
 

@@ -14,9 +14,11 @@ from directions import SEED, natural_metrics
 from directions import directions as gradients
 from torch import Tensor
 
+from nws.errors import UserError
 from nws.learning import Rule, StepResult, WakeSleep, tempered
 from nws.learning.step import STATISTICS
 from nws.models import HelmholtzMachine
+from nws.natural import LevenbergMarquardt
 
 SMALL = Case((3, 4, 2), 4, 3, "bipolar")
 each_case = pytest.mark.parametrize("case", cases.CASES)
@@ -232,3 +234,20 @@ def test_dreams_are_drawn_where_a_gradient_or_a_metric_takes_them_in(
     assert [rows for _, rows, *_ in calls] == dreams
     loss = result.statistics[STATISTICS.index("dream_loss")]
     assert bool(loss.isnan()) == (rule_name == "bihm")
+
+
+def test_a_length_is_measured_on_dreams_where_a_later_step_measures_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rows of step 5 serve step 6, which measures; the metric itself takes in those of step 0."""
+    calls, machine = recorded(monkeypatch, HelmholtzMachine, "dream"), SMALL.machine()
+    metrics = natural_metrics(machine, kind="adaptive", refresh_every=5)
+    for metric in metrics:
+        metric.damping = LevenbergMarquardt(0.1, every=3).to(metric.damping.alpha)
+    learner = WakeSleep(machine, make_rule("bihm", SMALL.samples), SMALL.rng(), metrics)
+    for _ in range(7):
+        learner.step(SMALL.data())
+        learner.after_step()
+    assert [rows for _, rows, *_ in calls] == [12, 12]
+    with pytest.raises(UserError, match="intensities in"):  # of another batch too
+        learner.step(SMALL.data(), 255 * SMALL.data())

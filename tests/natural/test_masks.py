@@ -110,6 +110,10 @@ def test_other_metrics_take_each_units_own_parents() -> None:
     basis = Basis(**metric.state_dict()["bases"][0])
     expected = (1 + ALPHA) * dense(basis, centre, scale, mask, gradient)
     assert error(found, expected) < EXACT
+    errors = curvature.flip(0).square() * 40
+    rows = Rows(inputs, curvature, lambda: errors, mask=mask)
+    expected = natural_direction(inputs, errors, gradient, ALPHA, mask)
+    assert error(direction(Empirical(Cholesky), rows, gradient), expected) < EXACT
 
 
 def machine() -> HelmholtzMachine:
