@@ -213,11 +213,12 @@ def build_machine(config: DictConfig, data: Dataset | Sequence[int]) -> Helmholt
             white = data.train.total() / data.train.maximum
             mean = units.from_data((white + 1) / (len(data.train) + 2))
             options["visible_bias"] = units.link(mean)
-    rng = torch.Generator().manual_seed(derive_seed(check_seed("seed", config.seed), 0))
-    layers = options.pop("layers", None)
+    seed, layers = derive_seed(check_seed("seed", config.seed), 0), options.pop("layers", None)
     if not isinstance(layers, list):
         raise UserError(f"model.layers must be a list of sizes such as [128,64], got {layers!r}")
-    return _build(options, "model", [math.prod(shape), *layers], shape=shape, rng=rng)
+    with torch.random.fork_rng([]):  # masks and orders that draw are the seed's too
+        rng = torch.manual_seed(seed)
+        return _build(options, "model", [math.prod(shape), *layers], shape=shape, rng=rng)
 
 
 def build_metrics(

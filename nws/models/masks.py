@@ -5,6 +5,7 @@ A mask is a function of the layer sizes n_0 .. n_L, two layers and the image sha
     mask(sizes, child, parent, shape) -> (n_child, n_parent) of 0 and 1, or None for all parents
 
 An order is one of the sizes, a layer and the image shape: a permutation (n_i,) of its units.
+In a run, what such a function draws from torch follows from the seed.
 """
 
 from collections.abc import Callable, Sequence

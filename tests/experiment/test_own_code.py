@@ -88,6 +88,10 @@ def held(optimizer, start):
     return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(start - 0.01 * step, 0))
 
 
+def sparse(sizes, child, parent, shape):
+    return (torch.rand(sizes[child], sizes[parent]) < 0.5).float()
+
+
 def few(root, binarize="static"):
     return load_digits()
 
@@ -127,7 +131,8 @@ OWN = (
     "algorithm.weighting._target_=my_ideas.Baseline +algorithm.weighting.decay=0.5"
     " '++model.units={_target_: my_ideas.Flat}'",
     "algorithm._target_=my_ideas.Twice algorithm.samples=2"
-    " 'model.visible={_target_: my_ideas.Flat}'",
+    " 'model.visible={_target_: my_ideas.Flat}'"
+    " 'model.mask={_target_: my_ideas.sparse, _partial_: true}'",
     "optimizer._target_=my_ideas.Slow +optimizer.slowness=4 logger._target_=my_ideas.Diary",
     "scheduler._target_=my_ideas.held +scheduler.start=1"
     " '+callbacks.diary={_target_: my_ideas.Diary}'",
