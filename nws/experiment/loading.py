@@ -15,7 +15,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from nws.data import Dataset, load_arrays, load_dataset
-from nws.errors import UserError, one_of
+from nws.errors import UserError, number, one_of
 from nws.experiment.build import build_data, build_machine, build_metrics
 from nws.experiment.checkpoints import State, from_checkpoint, load_checkpoint
 from nws.experiment.config import check_trust, make, to_dict
@@ -197,7 +197,7 @@ def natural_metrics(
         >>> generator.network.name, recognition.network.name
         ('generator', 'recognition')
     """
-    more = {"damping": {"value": damping}, "metric": options}
+    more = {"damping": {"value": number("damping", damping, above=0)}, "metric": options}
     return build_metrics(_compose({"metric": metric, "solver": solver}, more), 1, machine)
 
 

@@ -84,7 +84,7 @@ def relax(
     def steps(theta: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         while True:
             x = family.sample(theta, count, rng)
-            values = torch.as_tensor(objective(x)).to(theta)
+            values = torch.as_tensor(objective(x)).detach().to(theta)
             if values.shape != (count,) or not values.isfinite().all():
                 raise UserError(f"the objective must give {count} finite numbers, got {values}")
             t, there = family.statistics(x), straight[0](theta)

@@ -64,6 +64,8 @@ def gradient_noise(
         batches: Data in [0, 1], two or more of the same size, (B, n_0) each.
         rng: Generator of the draws.
     """
+    if len(sizes := {len(x) for x in batches}) != 1:
+        raise UserError(f"the noise of gradients needs batches of one size, got {sorted(sizes)}")
     learner = WakeSleep(*copy.deepcopy((machine, rule)), rng)  # the weighting may have a state
     found: dict[str, list[Tensor]] = {each.name: [] for each in learner.machine.networks}
     for x in batches:
@@ -71,5 +73,5 @@ def gradient_noise(
         for network in learner.machine.networks:
             parts = [each.grad.flatten() for each in network.parameters() if each.grad is not None]
             found[network.name].append(torch.cat(parts))
-    size = len(batches[0])
+    (size,) = sizes
     return {name: estimate_noise(torch.stack(each), size) for name, each in found.items()}

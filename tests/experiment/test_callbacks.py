@@ -95,9 +95,7 @@ def test_a_step_that_raises_and_a_callback_that_ends(
     assert "step 9: lost; " in message and "last.pt (step 6) is the last good checkpoint" in message
 
 
-def test_patience_ends_a_run_and_more_goes_on(
-    train: Command, interrupt: Interrupt, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_patience_ends_a_run_and_more_goes_on(train: Command, interrupt: Interrupt) -> None:
     """As if it had been there from the start: the count is that of the evaluations."""
     options = ("trainer.epochs=9", "optimizer.lr=0.5", "callbacks.patience.evaluations=2")
     whole = train("hydra.run.dir=whole", *options)

@@ -109,8 +109,10 @@ def test_a_quadratic_function_ends_at_its_minimum(coordinates: str) -> None:
 def test_a_step_out_of_the_family_is_halved() -> None:
     line = MultivariateGaussian(1)
     start = torch.tensor([0.0, -0.5], dtype=torch.float64)
-    step = next(relax(lambda x: -x[:, 0].square(), line, start, 0.7, 20, rng=seeded(0)))
+    one = torch.ones(1, requires_grad=True)  # as of a module
+    step = next(relax(lambda x: -x[:, 0].square() * one, line, start, 0.7, 20, rng=seeded(0)))
     assert_close(step[2], torch.tensor([0, -0.5 + 0.7 / 2]).double(), 1e-7)  # not 0.2
+    assert not step[2].requires_grad
     assert not line.contains(line.natural(torch.tensor([2.0, 4.0]).double()))  # no variance
 
 

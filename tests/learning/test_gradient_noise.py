@@ -64,5 +64,7 @@ def test_nothing_is_touched_but_the_given_draws() -> None:
     gradient_noise(machine, Rule("rws", 3), [torch.ones(2, 4)] * 2, rng)
     assert all(torch.equal(value, before[name]) for name, value in machine.state_dict().items())
     assert all((each.grad == 7).all() for each in machine.parameters() if each.grad is not None)
+    with pytest.raises(UserError, match="of one size, got \\[1, 2\\]"):
+        gradient_noise(machine, Rule("rws", 3), [torch.ones(2, 4), torch.ones(1, 4)], rng)
     assert GradientNoise(1.0, -0.5).scale == GradientNoise(1.0, 0.0).scale == math.inf
     assert GradientNoise(6.0, 2.0).scale == 3

@@ -9,25 +9,11 @@ import pytest
 import reference
 import torch
 from cases import CASES, EXACT, RULES, Case, apart, assert_close, make_rule, seeded, tolerance
-from directions import (
-    ALL,
-    ALPHA,
-    BOTH,
-    CASE,
-    KINDS,
-    METRICS,
-    SEED,
-    SOLVED,
-    StepRows,
-    dense_blocks,
-    directions,
-    expected_directions,
-    learner,
-    natural,
-    natural_metrics,
-    network_of,
-    relative_error,
-)
+
+from directions import (  # isort: skip
+    ALL, ALPHA, BOTH, CASE, KINDS, METRICS, SEED, SOLVED, StepRows, dense_blocks, directions,
+    expected_directions, learner, natural, natural_metrics, network_of, relative_error,
+)  # fmt: skip
 from torch import Tensor
 
 from nws.learning import Rule, WakeSleep

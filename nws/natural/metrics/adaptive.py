@@ -118,8 +118,7 @@ class Adaptive(Metric):
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
         self._scale = (1 + alpha) ** -self.measured
         if self.due:
-            check_rows(rows, alpha, waits=True)
-            self._refresh(rows, alpha)
+            self._refresh(rows, check_rows(rows, alpha, waits=True))
         self._step += 1
 
     def _refresh(self, rows: Sequence[Rows], alpha: Tensor) -> None:

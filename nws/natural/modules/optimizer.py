@@ -86,7 +86,8 @@ class NaturalGradient(torch.optim.Optimizer):
         self._step = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self).copy()  # for copy.deepcopy; torch's own leaves out what is ours
+        """For copy.deepcopy; torch's own leaves out what is ours, this one a scheduler's `step`."""
+        return {name: value for name, value in vars(self).items() if name != "step"}
 
     def _parameters(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"] if p.requires_grad]
@@ -165,7 +166,8 @@ class NaturalGradient(torch.optim.Optimizer):
         found = self.solver.solve(gradient.view(curvature.shape)) * (1 + self.damping.alpha)
         direction = found.view_as(gradient)
         if self.kl is not None:
-            direction *= (2 * self.kl) ** 0.5 / curvature.quadratic(found).sqrt().clamp_min(1e-19)
+            length = curvature.quadratic(found).sqrt()  # 0: no such step is finite
+            direction *= (2 * self.kl) ** 0.5 / length.where(found.any(), 1.0)
         groups = self.param_groups
         sizes = [sum(p.numel() for p in each["params"] if p.requires_grad) for each in groups]
         parts = zip(direction.split(sizes, dim=1), groups, strict=True)

@@ -278,6 +278,7 @@ def test_it_goes_on_bit_for_bit(solver: Any, metric: Any) -> None:
 
     case = make_case("tied")
     optimizer = make(case)
+    torch.optim.lr_scheduler.StepLR(optimizer, 99)  # it puts a `step` of its own into it
     for _ in range(3):
         optimizer.step(case.inputs, case.targets)
     state, model = saved(optimizer), copy.deepcopy(case.model.state_dict())
@@ -316,9 +317,15 @@ def test_what_does_not_fit_is_refused() -> None:
         optimizer_of(case).load_state_dict(torch.optim.SGD(case.parameters).state_dict())
     with pytest.raises(UserError, match="parameters of the model"):
         NaturalGradient(case.model, CategoricalLogits(), other.parameters)
+    one = case.inputs[0][:1], case.targets[:1]
+    with pytest.raises(UserError, match="not finite"):  # the covariance of one row is 0
+        optimizer_of(case, metric="covariance", kl=0.1).step(*one)
     frozen, before = case.parameters[0].requires_grad_(False), position(case)
     optimizer_of(case).step(case.inputs, case.targets)
     assert (position(case) != before).nonzero().min() >= frozen.numel()  # it alone stays
+    for each in other.parameters:
+        each.grad = torch.zeros_like(each)
+    optimizer_of(other, kl=1.0).step(other.inputs)  # nowhere
     other.inputs[0][0], before = math.nan, position(other)
     for solver, seen in ((Woodbury(), None), (None, None), (None, case.inputs)):
         with pytest.raises(UserError, match="not finite"):
