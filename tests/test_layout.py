@@ -179,7 +179,7 @@ OTHER = {
     "metric/adaptive": "max_rows", "metric/kronecker": "max_rows",
     "model/small": "weight_scale visible_bias",
     "model/visible/gaussian": "scale", "model/visible/poisson": "scale",
-    "scheduler/linear_warmup": "lr_lambda.warmup_steps", "scheduler/wsd": "lr_lambda.warmup_steps",
+    "scheduler/wsd": "lr_lambda.warmup_steps",
 }  # fmt: skip
 GROUPS = [
     path for path in sorted(CONF.rglob("*.yaml"))

@@ -215,21 +215,22 @@ def test_a_learner_keeps_nothing_of_a_batch_but_its_rng(units: str) -> None:
 @pytest.mark.parametrize(
     ("rule_name", "options", "dreams"),
     [
-        ("rws", None, [12]), ("bihm", None, []), ("bihm", {}, [12, 12]),
-        ("bihm", {"generator_rows": "posterior"}, []), ("bihm", {"refresh_every": 2}, [12]),
-        ("bihm", {"kind": "adaptive"}, [12]), ("bihm", {"kind": "adaptive", "max_kl": 1}, [12, 12]),
-        ("bihm", {"batch": "unlabeled"}, [12, 12]), ("bihm", {"batch": "other"}, [8, 8]),
+        ("rws", None, [12]), ("bihm", None, []), ("bihm", {}, [12] * 4),
+        ("bihm", {"generator_rows": "posterior"}, []), ("bihm", {"refresh_every": 2}, [12] * 2),
+        ("bihm", {"kind": "adaptive"}, [12] * 3), ("bihm", {"batch": "other"}, [8] * 4),
+        ("bihm", {"kind": "adaptive", "max_kl": 1}, [12] * 4),
+        ("bihm", {"batch": "unlabeled"}, [12] * 4),
     ],
 )  # fmt: skip
 def test_dreams_are_drawn_where_a_gradient_or_a_metric_takes_them_in(
     rule_name: str, options: Any, dreams: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In two steps of 3 images, with another batch of 2."""
+    """In four steps of 3 images, with another batch of 2."""
     calls, machine = recorded(monkeypatch, HelmholtzMachine, "dream"), SMALL.machine()
     metrics = [] if options is None else natural_metrics(machine, **options)
     learner = WakeSleep(machine, make_rule(rule_name, SMALL.samples), SMALL.rng(), metrics)
     x = SMALL.data()
-    for _ in range(1 if options is None else 2):
+    for _ in range(1 if options is None else 4):
         result = learner.step(x, x[:2] if "batch" in (options or {}) else None)
     assert [rows for _, rows, *_ in calls] == dreams
     loss = result.statistics[STATISTICS.index("dream_loss")]
@@ -239,15 +240,15 @@ def test_dreams_are_drawn_where_a_gradient_or_a_metric_takes_them_in(
 def test_a_length_is_measured_on_dreams_where_a_later_step_measures_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Rows of step 5 serve step 6, which measures; the metric itself takes in those of step 0."""
+    """Rows of step 15 serve step 18, which measures; the metric takes in those of 0, 5 and 10."""
     calls, machine = recorded(monkeypatch, HelmholtzMachine, "dream"), SMALL.machine()
     metrics = natural_metrics(machine, kind="adaptive", refresh_every=5)
     for metric in metrics:
         metric.damping = LevenbergMarquardt(0.1, every=3).to(metric.damping.alpha)
     learner = WakeSleep(machine, make_rule("bihm", SMALL.samples), SMALL.rng(), metrics)
-    for _ in range(7):
+    for _ in range(16):
         learner.step(SMALL.data())
         learner.after_step()
-    assert [rows for _, rows, *_ in calls] == [12, 12]
+    assert [rows for _, rows, *_ in calls] == [12] * 4
     with pytest.raises(UserError, match="intensities in"):  # of another batch too
         learner.step(SMALL.data(), 255 * SMALL.data())

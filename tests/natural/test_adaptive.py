@@ -107,9 +107,10 @@ def test_with_the_models_variances_alone_it_is_a_damped_inverse() -> None:
 
 
 def test_the_basis_is_of_a_running_mean_in_steps() -> None:
+    """At first the newest rows serve alone: those of the steps 0, 1 and 2."""
     _, bases = directions(Adaptive(12, 3, memory=10))
     for number in (0, 1):
-        seen = [rows_of(LAYERS[number], step) for step in range(0, STEPS, 3)]
+        seen = [rows_of(LAYERS[number], step) for step in (2, 3, 6)]
         moments = [torch.einsum("k,ki,kj->ij", x.weights, x.inputs, x.inputs) for x in seen]
         parts = [0.9**6, 0.9**3, 1]  # a beta of 0.9 a step, three steps apart
         mean = sum(part * moment for part, moment in zip(parts, moments, strict=True)) / sum(parts)

@@ -238,8 +238,9 @@ def test_rows_are_made_at_a_refresh_alone(make: Callable[..., Metric]) -> None:
         means = rows.means
         return Rows(never, never, name=rows.name, weights=never, means=lambda: means)
 
-    metric, later = updated(make(refresh_every=3), batch()), batch(1)
-    for _ in range(2):
-        updated(metric, [only_means(rows) for rows in later]).direction(gradients())
+    metric, later = make(refresh_every=4), batch(1)
+    for _ in range(3):  # the steps 0, 1 and 2, at which the adaptive metric takes rows
+        updated(metric, batch())
+    updated(metric, [only_means(rows) for rows in later]).direction(gradients())
     with pytest.raises(AssertionError, match="were made"):  # the control: a refresh
         updated(metric, [only_means(rows) for rows in later])

@@ -86,7 +86,8 @@ class Adaptive(Metric):
 
     Args:
         rank: r, at most, at least 0.
-        refresh_every: Steps between rows that the parents' second moment takes in.
+        refresh_every: Steps between rows that the parents' second moment takes in; before, its
+            newest rows are those of the steps 0, 1, 2, 4, 8, .., as a new network changes fast.
         memory: Of the parents' second moment, in steps; 1 for the newest rows alone.
         mean_memory: Of M, in steps; 1 for the newest gradient alone. 10 is a beta of 0.9 in Adam.
         square_memory: Of V, in steps; 200 is a beta of 0.995. With a tenth of it weights run
@@ -113,7 +114,8 @@ class Adaptive(Metric):
 
     @property
     def due(self) -> bool:  # type: ignore[override]
-        return self._step % self.refresh_every == 0
+        step, every = self._step, self.refresh_every
+        return step % every == 0 or (step < every and step & (step - 1) == 0)
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
         self._scale = (1 + alpha) ** -self.measured
