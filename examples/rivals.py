@@ -44,6 +44,7 @@ class Method:
 
 NATURAL = "algorithm=nrws algorithm.dreams=3 natural_metric="
 DAMPING = "damping.value={damping}"
+ADAPTIVE = "adaptive scheduler.lr_lambda.warmup_steps=20"  # as all have; its presets have five
 PLAIN = "algorithm=rws algorithm.dreams=3 optimizer="
 METHODS = {
     "RWS, SGD": Method(PLAIN + "sgd", 0.2, "+optimizer.momentum=0.9 +optimizer.nesterov=true", 0.1),
@@ -55,7 +56,7 @@ METHODS = {
     "RWS, SOAP": Method(PLAIN + "soap", 0.033, "optimizer.betas=[0.9,0.99]"),
     "NRWS, exact": Method(NATURAL + "fisher metric.max_rows=320", 0.3, DAMPING),
     "NRWS, Kronecker": Method(NATURAL + "kronecker", 0.3, DAMPING),
-    "NRWS, adaptive": Method(NATURAL + "adaptive", 0.1, "metric.measured=1", 1 / 3),
+    "NRWS, adaptive": Method(NATURAL + ADAPTIVE, 0.1, "metric.measured=1", 1 / 3),
 }
 
 

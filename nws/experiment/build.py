@@ -217,7 +217,7 @@ def build_machine(config: DictConfig, data: Dataset | Sequence[int]) -> Helmholt
     if not isinstance(layers, list):
         raise UserError(f"model.layers must be a list of sizes such as [128,64], got {layers!r}")
     with torch.random.fork_rng([]):  # masks and orders that draw are the seed's too
-        rng = torch.manual_seed(seed)
+        rng = torch.default_generator.manual_seed(seed)
         return _build(options, "model", [math.prod(shape), *layers], shape=shape, rng=rng)
 
 

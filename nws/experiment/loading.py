@@ -15,7 +15,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from nws.data import Dataset, load_arrays, load_dataset
-from nws.errors import UserError, number, one_of
+from nws.errors import UserError, explained, one_of
 from nws.experiment.build import build_data, build_machine, build_metrics
 from nws.experiment.checkpoints import State, from_checkpoint, load_checkpoint
 from nws.experiment.config import check_trust, make, to_dict
@@ -197,7 +197,7 @@ def natural_metrics(
         >>> generator.network.name, recognition.network.name
         ('generator', 'recognition')
     """
-    more = {"damping": {"value": number("damping", damping, above=0)}, "metric": options}
+    more = {"damping": {"value": damping}, "metric": options}
     return build_metrics(_compose({"metric": metric, "solver": solver}, more), 1, machine)
 
 
@@ -214,5 +214,6 @@ def _compose(choices: dict[str, str], options: dict[str, dict[str, Any]]) -> Dic
         GlobalHydra.instance().hydra = outer
     for group, values in options.items():
         for name, value in values.items():
-            OmegaConf.update(config, f"{group}.{name}", value, merge=False, force_add=True)
+            with explained(f"{group}.{name} must be a plain value, a list or a dictionary"):
+                OmegaConf.update(config, f"{group}.{name}", value, merge=False, force_add=True)
     return config

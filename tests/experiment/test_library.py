@@ -119,7 +119,7 @@ def test_data_and_rules_by_name(command: Command) -> None:
         (lambda: nws.named_rule("rws", sample=5), "did you mean algorithm.samples"),
         (lambda: nws.named_rule("rws", samples=0), "algorithm.samples must be a whole number"),
         (lambda: nws.natural_metrics(machine, "fischer"), "metric must be one of"),
-        (lambda: nws.natural_metrics(machine, damping=Damping()), "damping must be"),
+        (lambda: nws.natural_metrics(machine, damping=Damping()), "damping.value must be a plain"),
         (lambda: nws.natural_metrics(machine, rnk=3), "did you mean metric.rank"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=words):

@@ -29,8 +29,7 @@ SETTINGS: dict[tuple[str, ...], tuple[float, float, float | None, int | None]] =
     ("fashion_mnist", KRONECKER, "trainer.batch_size=512"): (1.4, 0.2, 10, 3),
     ("fashion_mnist", EXACT, "trainer.batch_size=512"): (1.4, 0.2, 10, None),
     ("fashion_mnist_exact", "trainer.batch_size=512"): (1.4, 0.2, 10, None),
-    ("fashion_mnist", "optimizer.lr=0.02", "damping.value=0.3", "metric.max_kl=2"):
-        (0.02, 0.3, 2, 3),
+    ("fashion_mnist", "optimizer.lr=2", "damping.value=4", "metric.max_kl=7"): (2, 4, 7, 3),
     ("benchmark/sbn",): (0.07, 0.1, None, 3),
     ("published/mnist",): (0.002, 0.2, None, None),
 }  # fmt: skip
@@ -41,12 +40,13 @@ def test_a_preset_has_the_settings_that_were_searched(options: tuple[str, ...]) 
     found = flatten(to_dict(composed(f"experiment={options[0]}", *options[1:])))
     keys = ("optimizer.lr", "damping.value", "metric.max_kl", "algorithm.dreams")
     assert tuple(found.get(key) for key in keys) == SETTINGS[options]
+    five = options[0] == "fashion_mnist" and not {"algorithm=rws", KRONECKER, EXACT} & {*options}
+    assert (found.get("scheduler.lr_lambda.warmup_steps") == 5) == five
     if options[0] in ("mnist_static", "benchmark/sbn"):
         assert (found["model.layers"], found["data.binarize"]) == ([200] * 3, "static")
 
 
-PRESETS = [(f"experiment={name}",) for name in names("experiment")]
-PRESETS += [("debug=short",)]
+PRESETS = [(f"experiment={name}",) for name in names("experiment")] + [("debug=short",)]
 PRESETS += [
     (f"experiment={name}", f"algorithm={algorithm}")
     for name, algorithm in zip(
