@@ -131,9 +131,8 @@ def _images(run: Run) -> dict[str, list[tuple[str, str]]]:
     for kind, files in kinds.items():
         places = np.linspace(0, len(files) - 1, min(IMAGES, len(files))).round().astype(int)
         contents = {files[n].stem: base64.b64encode(read_bytes(files[n])) for n in places}
-        found[kind] = [
-            (f"data:image/png;base64,{c.decode()}", name) for name, c in contents.items()
-        ]
+        pngs = ((f"data:image/png;base64,{c.decode()}", name) for name, c in contents.items())
+        found[kind] = list(pngs)
     return found
 
 

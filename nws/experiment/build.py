@@ -221,9 +221,7 @@ def build_machine(config: DictConfig, data: Dataset | Sequence[int]) -> Helmholt
         return _build(options, "model", [math.prod(shape), *layers], shape=shape, rng=rng)
 
 
-def build_metrics(
-    config: DictConfig, total_steps: int, machine: HelmholtzMachine
-) -> list[NaturalMetric]:
+def build_metrics(config: DictConfig, steps: int, machine: HelmholtzMachine) -> list[NaturalMetric]:
     """Return a metric for each network from `metric`, `solver`, `damping`; none if Euclidean."""
     options = to_dict(config.metric)
     if options.get("_target_") is None:
@@ -242,8 +240,8 @@ def build_metrics(
     metrics = []
     for network in machine.networks:
         metric = _build(options, "metric", **extra)
-        damping: Damping = _build(filled(to_dict(config.damping), total_steps), "damping")
-        for step in (total_steps - 1, 0):  # a schedule that falls to 0 is found here
+        damping: Damping = _build(filled(to_dict(config.damping), steps), "damping")
+        for step in (steps - 1, 0):  # a schedule that falls to 0 is found here
             damping.start_step(step)
         metrics.append(NaturalMetric(network, metric, damping, rows))
     return metrics

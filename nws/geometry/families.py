@@ -70,9 +70,11 @@ class ExponentialFamily(ABC):
 
     Attributes:
         dimension: n, the number of parameters.
+        coordinates: Names of coordinate systems in which `moved` can go straight.
     """
 
     dimension: int
+    coordinates: tuple[str, ...] = ("theta", "eta")
 
     @abstractmethod
     def statistics(self, x: Tensor) -> Tensor:
@@ -89,6 +91,12 @@ class ExponentialFamily(ABC):
     @abstractmethod
     def natural(self, eta: Tensor) -> Tensor:
         """theta = dA*/deta, (..., n), the inverse of `expectation`."""
+
+    def moved(self, theta: Tensor, move: Tensor, coordinates: str = "theta") -> Tensor:
+        """theta after a step that is straight in some coordinates; `move` is of theta or of eta."""
+        if coordinates == "theta":
+            return theta + move
+        return self.natural(self.expectation(theta) + move)
 
     def log_prob(self, x: Tensor, theta: Tensor) -> Tensor:
         """log p(x; theta), in nats: (...); x is (..., d) and broadcasts against theta."""

@@ -47,6 +47,8 @@ class MultivariateGaussian(ExponentialFamily):
         tensor([ 0.0000, -0.5000])
     """
 
+    coordinates = (*ExponentialFamily.coordinates, "moments")
+
     def __init__(self, size: int = 1, pairs: Sequence[tuple[int, int]] | None = None) -> None:
         self.size = positive_int("size", size)
         kept = torch.ones(self.size, self.size) if pairs is None else torch.eye(self.size)
@@ -106,6 +108,13 @@ class MultivariateGaussian(ExponentialFamily):
         if not self.sparse:
             return self.from_moments(Moments(mean, covariance))
         return newton(self, eta, self.from_moments(Moments(mean, _diagonal(covariance))))
+
+    def moved(self, theta: Tensor, move: Tensor, coordinates: str = "theta") -> Tensor:
+        """In "moments" mu and Sigma change in proportion to the step; in eta mu mu^T bends it."""
+        if coordinates == "moments":
+            d, bent = self.size, move + self.statistics(move[..., : self.size])
+            move = torch.cat([move[..., :d], bent[..., d:]], dim=-1)
+        return super().moved(theta, move, coordinates)
 
     def log_partition(self, theta: Tensor) -> Tensor:
         mean, covariance = self.moments(theta)

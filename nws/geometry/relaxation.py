@@ -60,8 +60,8 @@ def relax(
         start: The first theta, (n,).
         rate: The learning rate, above 0.
         samples: N, drawn anew for each step, at least 2.
-        damping: alpha, at least 0; 0 in eta, where no matrix is inverted.
-        coordinates: In which a step is straight: theta or eta.
+        damping: alpha, at least 0; 0 but in theta, as elsewhere no matrix is inverted.
+        coordinates: In which a step is straight: theta, eta, or moments, a Gaussian's (mu, Sigma).
         weigh: What stands for the values (N,), such as `ranked`; by default they do.
         rng: Of the draws.
 
@@ -73,13 +73,13 @@ def relax(
     """
     number("rate", rate, above=0)
     number("damping", damping, least=0)
-    one_of("coordinates", coordinates, ("theta", "eta"))
-    if coordinates == "eta" and damping:
-        raise UserError("steps in eta invert no matrix; leave out damping, or take theta")
+    one_of("coordinates", coordinates, family.coordinates)
+    if coordinates != "theta" and damping:
+        raise UserError(f"steps in {coordinates} invert no matrix; leave out damping")
     count = positive_int("samples", samples, 2)
     if start.shape != (family.dimension,) or not family.contains(start):
         raise UserError(f"start must be a theta of the family, ({family.dimension},), got {start}")
-    straight = (family.expectation, family.natural) if coordinates == "eta" else (torch.clone,) * 2
+    gradient = "theta" if coordinates == "theta" else "eta"
 
     def steps(theta: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         while True:
@@ -87,9 +87,9 @@ def relax(
             values = torch.as_tensor(objective(x)).detach().to(theta)
             if values.shape != (count,) or not values.isfinite().all():
                 raise UserError(f"the objective must give {count} finite numbers, got {values}")
-            t, there = family.statistics(x), straight[0](theta)
-            move = -rate * sampled_gradient(t, weigh(values), damping, coordinates)
-            parts = (straight[1](there + move / 2**k) for k in range(HALVINGS))
+            t = family.statistics(x)
+            move = -rate * sampled_gradient(t, weigh(values), damping, gradient)
+            parts = (family.moved(theta, move / 2**k, coordinates) for k in range(HALVINGS))
             ahead = next((part for part in parts if family.contains(part)), None)
             if ahead is None:
                 raise UserError(f"no part of a step from {theta} is in the family; more samples?")

@@ -179,9 +179,7 @@ class BeliefNetwork(nn.Module):
             if child in own:
                 seen = range(min(others.start, child), max(others.stop, child + 1))
                 turn = find_order(order, self.sizes, child, shape)
-            outer, columns = (
-                slice(starts[each.start], starts[each.stop]) for each in (others, seen)
-            )
+            outer, columns = (slice(starts[r.start], starts[r.stop]) for r in (others, seen))
             parents = tuple(seen)
             masked = find_mask(mask, self.sizes, child, parents, shape, turn)
             layer = Layer(columns.stop - columns.start, self.sizes[child], masked, turn)

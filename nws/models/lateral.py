@@ -1,4 +1,4 @@
-"""Drawing a layer; where its units see each other one unit after the other, in blocks."""
+"""Drawing a layer, also one whose units see each other."""
 
 import torch
 from torch import Tensor
@@ -6,7 +6,7 @@ from torch import Tensor
 from nws.models.belief_network import Edge
 from nws.models.units import Units
 
-BLOCK = 28  # units that are drawn between two products with all units before them
+BLOCK = 56  # units that are drawn between two products with all units before them, on a CPU
 
 
 def draw_layer(
@@ -35,22 +35,26 @@ def draw_layer(
 def _draw_in_turn(edge: Edge, units: Units, values: Tensor, logits: Tensor) -> None:
     """a_j += sum_i<j V_ji h_i, V (m, m) the weights between a layer's own units.
 
-    Units before a block enter its logits by one product, units within it one by one.
+    Units before a block enter its logits by one product. Within it all are drawn at once, from the
+    same noise, until no state changes. After k rounds the first k are final (Song et al. 2021).
     """
     own, order, m = edge.layer.weight[:, edge.own], edge.layer.order, values.shape[1]
     if order is None:
         order = torch.arange(m, device=values.device)
     else:
         own = own[order][:, order]
-    states = torch.empty(m, len(values), dtype=values.dtype, device=values.device)
-    for start in range(0, m, BLOCK):
-        at = order[start : start + BLOCK]
-        noise, a = (each[:, at].T.contiguous() for each in (values, logits))  # (block, n)
-        block = own[start : start + BLOCK]
-        a.addmm_(block[:, :start], states[:start])
-        inner = block[:, start : start + BLOCK].T.contiguous()
-        later = states[start : start + BLOCK]
-        for j, (noise_j, a_j, state) in enumerate(zip(noise, a, later, strict=True)):
-            state.copy_(units.encode(units.sample_(noise_j, units.mean(a_j))))
-            a[j + 1 :].addr_(inner[j, j + 1 :], state)
-        values[:, at], logits[:, at] = noise.T, a.T
+    states = torch.zeros(m, len(values), dtype=values.dtype, device=values.device)
+    # A GPU waits for launches more than for products.
+    width = BLOCK if values.device.type == "cpu" else m
+    for start in range(0, m, width):
+        at, rows = order[start : start + width], slice(start, start + width)
+        noise, outer = (each[:, at].T.contiguous() for each in (values, logits))  # (block, n)
+        outer.addmm_(own[rows, :start], states[:start])
+        inner, found = own[rows, rows].contiguous(), states[rows]
+        for _ in range(len(at)):
+            a = torch.addmm(outer, inner, found)
+            drawn = units.sample_(noise.clone(), units.mean(a))
+            if torch.equal(state := units.encode(drawn), found):
+                break
+            found.copy_(state)
+        values[:, at], logits[:, at] = drawn.T, a.T

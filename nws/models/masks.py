@@ -109,11 +109,9 @@ def find_order(
     """The order of a layer's units; None for 0 .. n_i - 1."""
     if order is None or (found := order(sizes, layer, shape)) is None:
         return None
-    turn, wanted = torch.as_tensor(found), torch.arange(sizes[layer])
-    if not torch.equal(turn.sort()[0].double(), wanted.double()):
-        raise UserError(
-            f"model.order must be a permutation of layer {layer}'s {sizes[layer]} units"
-        )
+    turn, units = torch.as_tensor(found), sizes[layer]
+    if not torch.equal(turn.sort()[0].double(), torch.arange(units).double()):
+        raise UserError(f"model.order must be a permutation of layer {layer}'s {units} units")
     return turn.long()
 
 

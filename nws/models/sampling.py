@@ -193,10 +193,9 @@ def _draw_layer(machine: HelmholtzMachine, edge: Edge, states: Tensor, values: T
 
     Noise becomes its values, and their means are returned.
     """
-    units, first = machine.units[edge.child], edge.columns.start
-    logits = edge.layer(
-        states[:, edge.outer], slice(edge.outer.start - first, edge.outer.stop - first)
-    )
+    units, first, others = machine.units[edge.child], edge.columns.start, edge.outer
+    columns = slice(others.start - first, others.stop - first)
+    logits = edge.layer(states[:, others], columns)
     means = draw_layer(edge, units, values, logits)
     states.split(machine.sizes, dim=1)[edge.child].copy_(units.encode(values))
     return means

@@ -34,9 +34,9 @@ class MaskedInverse:
         pairs = self._columns[:, :, None] * self._columns[:, None, :]  # (d - 1, r, r)
         self._pairs = (self._mask @ pairs.flatten(1)).unflatten(1, pairs.shape[1:])  # (m, r, r)
 
-    def update(self, centre: Tensor, scale: Tensor, damping: Tensor) -> None:
-        """Take in c (d,), s_j (m,) and alpha."""
-        c, rank = centre[:-1, None], len(self._pairs[0])
+    def update(self, centres: Sequence[Tensor], scale: Tensor, damping: Tensor) -> None:
+        """Take in c (d,) of the one layer, s_j (m,) and alpha."""
+        c, rank = centres[0][:-1, None], len(self._pairs[0])
         self._span = torch.cat([c, self._columns], dim=1)  # (d - 1, r + 1)
         sums = self._pairs.new_empty(len(scale), rank + 1, rank + 1)
         sums[:, 0] = sums[:, :, 0] = self._mask @ (c * self._span)
@@ -48,14 +48,17 @@ class MaskedInverse:
         inner.diagonal(dim1=1, dim2=2).add_(1)
         self._factors = torch.linalg.cholesky_ex(inner)[0]
 
-    def __call__(self, vectors: Tensor) -> Tensor:
-        """M_j^{-1} v_j: (m, d) from V (m, d), which is 0 where the mask is."""
-        weights, biases = vectors[:, :-1], vectors[:, -1] / self._damping
-        along = (weights @ self._span).mul_(self._identity)
-        along[:, 0] += biases
+    def apply_(
+        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor | float
+    ) -> None:
+        """Multiply V, which is 0 where the mask is, by scale M_j^{-1} in place."""
+        (weight,), (bias,) = weights, biases
+        along = (weight @ self._span).mul_(self._identity)
+        along[:, 0] += bias / self._damping
         inside = torch.cholesky_solve(along[:, :, None], self._factors)[:, :, 0].mul_(self._scale)
-        found = (weights - inside @ self._span.T).mul_(self._identity).mul_(self._mask)
-        return torch.cat([found, (biases - inside[:, 0] / self._damping)[:, None]], dim=1)
+        bias.sub_(inside[:, 0]).mul_(scale / self._damping)
+        weight.addmm_(inside, self._span.T, alpha=-1)
+        weight.mul_(self._identity * scale).mul_(self._mask)
 
 
 class LayerInverses:
@@ -69,6 +72,7 @@ class LayerInverses:
 
     def __init__(self) -> None:
         self.bases: list[Basis] = []
+        self._parts: list[tuple[MaskedInverse | SharedInverse, list[int]]] = []  # and their layers
         self._last: tuple[Any, ...] | None = None  # what the last step brought
 
     def change(self, bases: list[Basis], now: bool = False) -> None:
@@ -85,22 +89,24 @@ class LayerInverses:
         self._last = centres, scales, masks, damping
         if self._stale:
             pairs = list(enumerate(zip(self.bases, masks, strict=True)))
-            self.masked = {i: MaskedInverse(b, mask) for i, (b, mask) in pairs if mask is not None}
-            self._plain = [i for i, (_, mask) in pairs if mask is None]
-            bases = [self.bases[i] for i in self._plain]
-            widths = [len(scales[i]) for i in self._plain]
-            self.shared = SharedInverse(bases, widths) if bases else None
+            self._parts = [(MaskedInverse(b, m), [i]) for i, (b, m) in pairs if m is not None]
+            if plain := [i for i, (_, mask) in pairs if mask is None]:
+                widths = [len(scales[i]) for i in plain]
+                self._parts.append((SharedInverse([self.bases[i] for i in plain], widths), plain))
             self._stale = False
-        if self.shared is not None:
-            plain = torch.cat([scales[i] for i in self._plain])
-            self.shared.update([centres[i] for i in self._plain], plain, damping)
-        for i, inverse in self.masked.items():
-            inverse.update(centres[i], scales[i], damping)
+        for inverse, at in self._parts:
+            scale = torch.cat([scales[i] for i in at])
+            inverse.update([centres[i] for i in at], scale, damping)
+
+    def apply_(
+        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor | float = 1.0
+    ) -> None:
+        """Multiply V by scale M_j^{-1} in place; the arguments are those of `Metric`."""
+        for inverse, at in self._parts:
+            inverse.apply_([weights[i] for i in at], [biases[i] for i in at], scale)
 
     def __call__(self, vectors: Sequence[Tensor]) -> list[Tensor]:
         """M_j^{-1} v_j: (m, d) of each layer from V (m, d)."""
-        found = {i: inverse(vectors[i]) for i, inverse in self.masked.items()}
-        if self.shared is not None:
-            shared = self.shared([vectors[i] for i in self._plain])
-            found |= dict(zip(self._plain, shared, strict=True))
-        return [found[i] for i in range(len(vectors))]
+        found = [each.clone() for each in vectors]
+        self.apply_([each[:, :-1] for each in found], [each[:, -1] for each in found])
+        return found

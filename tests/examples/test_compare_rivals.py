@@ -88,9 +88,7 @@ def test_overrides_have_a_folder_of_their_own_and_what_diverged_no_part_in_a_mea
     assert " 2\n" in capsys.readouterr().out
 
 
-def test_a_refused_sweep_is_not_one_that_diverged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_sweep_has_not_diverged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both have status 1; other runs that lie there are not taken for the new ones."""
     done = SimpleNamespace(returncode=0)
     monkeypatch.setattr(rivals, "subprocess", SimpleNamespace(run=lambda *given, **_: done))

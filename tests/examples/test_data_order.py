@@ -54,9 +54,7 @@ def test_rates_are_of_equal_error() -> None:
     assert matched(errors) == {"sgd": 2, "same": 3}
 
 
-def test_a_comparison_is_a_table_and_a_figure(
-    stream: Stream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_comparison_is_table_and_figure(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("data_order.RATES", [0.4, 0.3, 0.2])
     monkeypatch.setattr("data_order.SLACK", 100.0)
     rows = compare(stream, 1)

@@ -163,9 +163,7 @@ def test_help(command: Command) -> None:
     assert "\nseed: 7\n" in printed.out and not Path("outputs").exists()
 
 
-def test_the_code_of_a_run_is_kept(
-    train: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_code_is_kept(train: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clean tree has a commit alone; the diff of another, with its new files, makes it again."""
     tree = tmp_path / "tree"
 

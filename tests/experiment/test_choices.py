@@ -83,9 +83,7 @@ def test_each_network_has_its_own_rate(train: Command, optimizer: str) -> None:
             )  # fmt: skip
 
 
-def test_a_trust_region_knows_the_rate_of_its_network(
-    train: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trust_region_knows_its_rate(train: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     rate = lambda _, it, *more: (it.network.upward, float(it.learning_rate))  # noqa: E731
     seen = recorded(monkeypatch, NaturalMetric, "precondition", rate)
     train(*SHORT, "metric.max_kl=1", *APART)

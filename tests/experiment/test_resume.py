@@ -217,9 +217,7 @@ def test_a_refused_resume_changes_nothing(command: Command, finished: Path, tmp_
     assert snapshot(tmp_path / "other") == {}
 
 
-def test_of_two_starts_in_a_directory_one_is_refused(
-    train: Command, finished: Path, tmp_path: Path
-) -> None:
+def test_of_two_starts_one_is_refused(train: Command, finished: Path, tmp_path: Path) -> None:
     lock = finished / ".lock"
     with FileLock(lock):
         lock.write_text("process 7 on a host")

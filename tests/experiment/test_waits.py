@@ -21,6 +21,7 @@ STEPS = 24
 REFRESH = {"_eigenpairs", "check_rows", "check_system", "finite"}  # every 20th step, first ones too
 LOOK = {"__call__"}  # of cg: does the number of iterations still fit?
 MEASURE = {"after_step"}  # of Levenberg-Marquardt
+ROUND = {"_draw_in_turn"}  # of a lateral layer: did a state change?
 REFRESHES, LOOKS, MEASURES = {0, 20}, {0, 1, 2, 4, 8, 16, 20}, {0, 5, 10, 15, 20}
 
 
@@ -86,13 +87,13 @@ def test_what_waits_is_seldom_and_named(options: str, tmp_path: Path, device: De
     adaptive = any(isinstance(each.metric, Adaptive) for each in made.learner.metrics)
     refreshes = LOOKS if adaptive else REFRESHES
     found = waits(made, device)
-    looks = LOOKS if "=fisher" in options or "=empirical" in options else set()
-    looks = set() if "iterations=3" in options else looks
+    looks = LOOKS if options.endswith(("=fisher", "=empirical")) else set()
     measures = MEASURES if "levenberg" in options else set()
+    rounds = set(range(STEPS)) if "lateral" in options else set()
     for step, each in enumerate(found):
-        due = ((refreshes, REFRESH), (looks, LOOK), (measures, MEASURE))
+        due = (refreshes, REFRESH), (looks, LOOK), (measures, MEASURE), (rounds, ROUND)
         assert each.keys() <= set().union(*(names for steps, names in due if step in steps)), step
-    assert all(found[step] for step in refreshes | looks | measures)  # the control
+    assert all(found[step] for step in refreshes | looks | measures | rounds)  # the control
 
 
 @pytest.mark.parametrize("optimizer", ["nadam", "adam"])

@@ -90,7 +90,20 @@ def test_steps_of_a_spanned_function_are_exact_ones() -> None:
     assert (wrong - exact).norm() > 0.001
 
 
-@pytest.mark.parametrize("coordinates", ["theta", "eta"])
+@pytest.mark.parametrize("family", [MultivariateGaussian(2), MultivariateGaussian(3, [(0, 1)])])
+def test_a_step_in_moments_is_straight_in_mu_and_sigma(family: MultivariateGaussian) -> None:
+    start = family.from_moments(Moments(torch.ones(family.size), torch.eye(family.size))).double()
+    move = 0.1 * torch.randn(family.dimension, generator=seeded(0), dtype=torch.float64)
+    here = family.expectation(start)
+    before, slope = torch.func.jvp(family.expected_moments, (here,), (move,))
+    there = [family.expectation(family.moved(start, move, name)) for name in ("moments", "eta")]
+    straight, bent = (family.expected_moments(eta).covariance - before.covariance for eta in there)
+    kept = family.where < len(family.rows)
+    assert_close(straight[kept], slope.covariance[kept])
+    assert (bent - slope.covariance)[kept].abs().max() > 0.001  # the control
+
+
+@pytest.mark.parametrize("coordinates", ["theta", "eta", "moments"])
 def test_a_quadratic_function_ends_at_its_minimum(coordinates: str) -> None:
     chain = MultivariateGaussian(3, [(0, 1), (1, 2)])
     place = torch.tensor([0.5, -1.0, 2.0]).double()

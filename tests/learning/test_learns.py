@@ -11,9 +11,7 @@ from nws.natural.metrics import Kronecker
 
 
 @pytest.mark.parametrize(("lateral", "least", "most"), [("visible", 0, 0.01), ("none", 0.2, 0.5)])
-def test_pixels_that_see_each_other_represent_any_distribution(
-    lateral: str, least: float, most: float
-) -> None:
+def test_lateral_pixels_represent_any_distribution(lateral: str, least: float, most: float) -> None:
     """Two layers: with lateral pixels to 0.005 nats, and as a chain of the same width to 0.34."""
     images, probabilities = load_dataset(load_three_by_three).distribution or pytest.fail("none")
     rng = torch.Generator().manual_seed(0)

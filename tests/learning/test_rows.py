@@ -87,9 +87,7 @@ def test_other_weights_or_samples_fail_the_same_comparison() -> None:
 
 @each_cap
 @pytest.mark.parametrize("images", [(1, 3), (2, 2), (1, 1, 1, 1)])
-def test_rows_of_a_phase_in_parts_are_those_of_the_whole(
-    images: tuple[int, ...], max_rows: Any
-) -> None:
+def test_rows_of_parts_are_those_of_the_whole(images: tuple[int, ...], max_rows: Any) -> None:
     machine, weights = CASE.machine(), row_weights(12)
     wake = machine.wake(CASE.data(), CASE.samples, CASE.rng())
     sizes = [CASE.samples * each for each in images]

@@ -81,9 +81,7 @@ def test_a_rule_that_does_not_train_recognition_is_refused() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("exponent", [0, 0.5, 0.7, 1.0, 2.0])
-def test_weights_are_powers_of_the_ratio_over_their_sum(
-    exponent: float, dtype: torch.dtype
-) -> None:
+def test_weights_are_powers_of_ratios_over_their_sum(exponent: float, dtype: torch.dtype) -> None:
     """Whatever log q is; p and q have the same."""
     log_weights = torch.randn(6, 5, generator=seeded(0), dtype=torch.float64)
     log_q = torch.linspace(-3, 2, 30, dtype=torch.float64).view(6, 5)

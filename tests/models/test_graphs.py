@@ -80,6 +80,16 @@ def test_a_trace_says_what_units_say_one_by_one(graph: dict[str, Any]) -> None:
             assert (network.log_prob(trace.state_blocks) - slow).abs().max() < SUMS
 
 
+@pytest.mark.parametrize("graph", ["all", "order", "bipolar", "gaussian"])
+def test_a_block_is_drawn_as_unit_by_unit(graph: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, found = made(GRAPHS[graph], [50, 20, 10], scale=1.0), {}
+    for block in (1, 7, 64):
+        monkeypatch.setattr("nws.models.lateral.BLOCK", block)
+        found[block] = machine.dream(30, seeded(3))
+        assert_close(found[block].values, found[1].values)
+        assert_close(found[block].generator_logits, found[1].generator_logits)
+
+
 @pytest.mark.parametrize("graph", [GRAPHS[name] for name in ("all", "order", "bipolar", "fields")])
 def test_draws_follow_p(graph: dict[str, Any]) -> None:
     machine, draws = made(graph), 40_000

@@ -82,7 +82,7 @@ def low_rank(
 
 
 @pytest.mark.parametrize(("rank", "measured"), [(1, 1), (3, 1), (3, 0.5), (3, 0.2)])
-def test_few_eigenvectors_are_coordinates_and_the_rest_lies_beside_them(
+def test_few_eigenvectors_are_coordinates_and_the_rest_is_beside(
     rank: int, measured: float
 ) -> None:
     """Moments go over to each new basis; a basis grows where rows were few."""

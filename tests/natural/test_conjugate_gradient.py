@@ -157,9 +157,7 @@ def test_until_accurate_sums_what_is_left_and_not_the_gains() -> None:
 @pytest.mark.parametrize("rank", [0, 8, 101])
 @pytest.mark.parametrize("iterations", [1, 2, 5])
 @pytest.mark.parametrize("tolerance", [0.0, NEVER])
-def test_a_fixed_number_takes_the_textbooks_iterations(
-    tolerance: float, iterations: int, rank: int
-) -> None:
+def test_a_fixed_number_is_the_textbooks(tolerance: float, iterations: int, rank: int) -> None:
     solver, fisher = pcg(iterations, tolerance, rank=rank), REALISTIC.fisher()
     basis = find_basis(fisher.shared.centred(), rank)
     inverses = solving.shared_inverses(fisher, basis, 0.2, mean_row(fisher))
@@ -249,9 +247,7 @@ def around(case: SolverCase, gram: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("case", [FEW_ROWS, SolverCase(25, 101, 5, 0.05, "bipolar")], ids=str)
 @pytest.mark.parametrize("iterations", [1, 2, 4])
-def test_few_rows_take_twice_the_textbooks_iterations_in_their_own_space(
-    iterations: int, case: SolverCase
-) -> None:
+def test_few_rows_take_twice_the_textbooks_iterations(iterations: int, case: SolverCase) -> None:
     """And x takes the length that is best along it: unfinished it may be as long as g / alpha.
 
     What preconditions is H H^T ~ a 1 1^T + diag(b), a = |mean row|^2, b the diagonal's rest.

@@ -15,11 +15,11 @@ from nws.learning import Rule, WakeSleep
 from nws.models import HelmholtzMachine
 from nws.models.masks import local
 from nws.natural import Rows
-from nws.natural.masked import MaskedInverse
+from nws.natural.masked import LayerInverses
 from nws.natural.metrics import Adaptive, Diagonal, Empirical, Fisher, Kronecker, Mean, Metric
 from nws.natural.operators import UnitFisher
 from nws.natural.reference import natural_direction
-from nws.natural.shared import Basis, SharedInverse
+from nws.natural.shared import Basis
 from nws.natural.solvers import Cholesky, ConjugateGradient, MinRes, ShermanMorrison, Woodbury
 
 ALPHA = 0.1
@@ -84,15 +84,15 @@ def test_shared_curvature_is_inverted_over_each_units_own_parents() -> None:
     basis = Basis(vectors[:, -3:], values[-3:], values[:-3].mean()[None])
     centre, scale = inputs.mean(0), curvature.sum(0)
     alpha = torch.tensor(ALPHA, dtype=torch.float64)
-    found = {}
+    found, inverses = {}, LayerInverses()
     for name, seen in {"some": mask, "all": torch.ones_like(mask)}.items():
-        inverse = MaskedInverse(basis, seen)
-        inverse.update(centre, scale, alpha)
-        found[name] = inverse(seen * gradient)
+        inverses.change([basis])
+        inverses.update([centre], [scale], [seen], alpha)
+        found[name] = inverses([seen * gradient])[0]
         assert error(found[name], dense(basis, centre, scale, seen, seen * gradient)) < EXACT
-    shared = SharedInverse([basis], [len(mask)])
-    shared.update([centre], scale, alpha)
-    assert error(found["all"], shared([gradient])[0]) < EXACT
+    inverses.change([basis])
+    inverses.update([centre], [scale], [None], alpha)
+    assert error(found["all"], inverses([gradient])[0]) < EXACT
     assert error(mask * found["all"], found["some"]) > 0.01  # the control
 
 

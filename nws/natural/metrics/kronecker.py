@@ -77,11 +77,8 @@ class Kronecker(Metric):
     def precondition_(
         self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor
     ) -> bool:
-        """As `Metric` says, which saves three copies of the gradients; not of masked layers."""
-        shared, masked = self._inverses.shared, self._inverses.masked
-        if shared is not None and not masked:
-            shared.apply_(weights, biases, scale)
-        return not masked
+        self._inverses.apply_(weights, biases, scale)
+        return True
 
     def state_dict(self) -> dict[str, Any]:
         return {"step": self._step, "bases": [basis._asdict() for basis in self._inverses.bases]}

@@ -51,9 +51,8 @@ class BernoulliLogits(OutputFamily):
         _check_shape(targets, outputs.shape, "bits", outputs)
         if not ((targets >= 0) & (targets <= 1)).all():
             raise UserError("BernoulliLogits needs targets in [0, 1]")
-        losses = functional.binary_cross_entropy_with_logits(
-            outputs, targets.to(outputs), reduction="none"
-        )
+        y = targets.to(outputs)
+        losses = functional.binary_cross_entropy_with_logits(outputs, y, reduction="none")
         return losses.flatten(1).sum(1)
 
     def root(self, outputs: Tensor, vectors: Tensor) -> Tensor:

@@ -102,7 +102,6 @@ class MinRes(IterativeSolver):
         def matmul(vectors: Tensor) -> Tensor:
             return damped(self._operator, self._damping, vectors * roots) * roots
 
-        solution, self.used_iterations = minres(
-            matmul, gradient * roots, self.iterations, self.tolerance
-        )
+        found = minres(matmul, gradient * roots, self.iterations, self.tolerance)
+        solution, self.used_iterations = found
         return self._finish(gradient, solution * roots)

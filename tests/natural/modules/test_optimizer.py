@@ -242,9 +242,7 @@ def test_samples_are_a_mean_and_the_memory_is_of_the_last_steps() -> None:
 @pytest.mark.parametrize("kl", [None, 1e-3])
 @pytest.mark.parametrize("solver", [Woodbury, Cholesky, lambda: None])
 @pytest.mark.parametrize("diagonal", [False, True])
-def test_a_sampled_step_is_the_dense_solution(
-    diagonal: bool, solver: Any, kl: float | None
-) -> None:
+def test_a_sampled_step_is_the_dense_one(diagonal: bool, solver: Any, kl: float | None) -> None:
     """The usual solver is as accurate as it says: a tenth."""
     case, metric = make_case("categorical"), Sampled(8, diagonal=diagonal)
     optimizer = optimizer_of(case, metric=metric, solver=solver(), kl=kl)
