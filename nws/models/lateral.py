@@ -56,5 +56,5 @@ def _draw_in_turn(edge: Edge, units: Units, values: Tensor, logits: Tensor) -> N
             drawn = units.sample_(noise.clone(), units.mean(a))
             if torch.equal(state := units.encode(drawn), found):
                 break
-            found.copy_(state)
+            found.copy_(state.nan_to_num())  # 0 times infinity is not 0
         values[:, at], logits[:, at] = drawn.T, a.T
