@@ -181,19 +181,20 @@ def draw_published() -> None:
 
 
 def draw_binarized() -> None:
-    """Adam and Kronecker on three machines of the binarised MNIST, by epochs and by seconds."""
-    curves = pd.read_csv(TRIALS / "binarized_curves.csv")
-    figure, rows = plt.subplots(2, 3, figsize=(9, 5), sharey="col", layout="constrained")
-    for (above, below), (network, of) in zip(
-        rows.T, curves.groupby("network", sort=False), strict=True
-    ):
-        for method, mine in of.groupby("method", sort=False):
-            above.plot(mine.epoch, mine.valid, color=METHODS[method], label=method)
-            below.plot(mine.epoch * mine.seconds, mine.valid, color=METHODS[method])
-        above.set(title=network, xlabel="epochs", ylim=(of.valid.max() - 15, of.valid.max() + 1))
-        below.set(xlabel="seconds")
-    for axes in rows[:, 0]:
-        axes.set_ylabel("validation nats")
+    """Adam and Kronecker on machines of the binarised MNIST, by epochs and by seconds."""
+    networks = [*pd.read_csv(TRIALS / "binarized_curves.csv").groupby("network", sort=False)]
+    figure, rows = plt.subplots(
+        len(networks), 2, figsize=(7, 2.7 * len(networks)), squeeze=False, layout="constrained"
+    )
+    for (left, right), (network, curves) in zip(rows, networks, strict=True):
+        for method, mine in curves.groupby("method", sort=False):
+            left.plot(mine.epoch, mine.valid, color=METHODS[method], label=method)
+            right.plot(mine.epoch * mine.seconds, mine.valid, color=METHODS[method])
+        best = curves.valid.max()
+        left.set(
+            title=network, xlabel="epochs", ylabel="validation nats", ylim=(best - 15, best + 1)
+        )
+        right.set(xlabel="seconds", ylim=(best - 15, best + 1))
     rows[0, 0].legend(loc="lower right")
     figure.savefig(IMAGES / "binarized_fifty.png", dpi=90)
 
