@@ -180,25 +180,6 @@ def draw_published() -> None:
     Image.open(picture).convert("RGB").quantize(64).save(IMAGES / "published.png", optimize=True)
 
 
-def draw_binarized() -> None:
-    """Adam and Kronecker on machines of the binarised MNIST, by epochs and by seconds."""
-    networks = [*pd.read_csv(TRIALS / "binarized_curves.csv").groupby("network", sort=False)]
-    figure, rows = plt.subplots(
-        len(networks), 2, figsize=(7, 2.7 * len(networks)), squeeze=False, layout="constrained"
-    )
-    for (left, right), (network, curves) in zip(rows, networks, strict=True):
-        for method, mine in curves.groupby("method", sort=False):
-            left.plot(mine.epoch, mine.valid, color=METHODS[method], label=method)
-            right.plot(mine.epoch * mine.seconds, mine.valid, color=METHODS[method])
-        best = curves.valid.max()
-        left.set(
-            title=network, xlabel="epochs", ylabel="validation nats", ylim=(best - 15, best + 1)
-        )
-        right.set(xlabel="seconds", ylim=(best - 15, best + 1))
-    rows[0, 0].legend(loc="lower right")
-    figure.savefig(IMAGES / "binarized_fifty.png", dpi=90)
-
-
 if __name__ == "__main__":
     plt.rcParams.update(STYLE | {"savefig.dpi": 150, "lines.markersize": 4})
     draw_fashion_mnist()
@@ -207,4 +188,3 @@ if __name__ == "__main__":
     draw_rivals()
     draw_batch_sizes()
     draw_published()
-    draw_binarized()
