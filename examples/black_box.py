@@ -98,9 +98,9 @@ def by_relaxation(
     **options: object,
 ) -> int | None:  # fmt: skip
     """Evaluations until a value is at most the goal, or None."""
-    evaluations = 0
+    evaluations, steps = 0, relax(f, family, start, **options)  # type: ignore[arg-type]
     with suppress(UserError):  # a Gaussian that became a point elsewhere
-        for _, values, _ in relax(f, family, start, **options):  # type: ignore[arg-type]
+        for _, values, _ in steps:
             evaluations += len(values)
             if values.min() <= goal:
                 return evaluations

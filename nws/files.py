@@ -29,10 +29,8 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.replace(temporary, path)
     except OSError as error:
         kept = "the file that stood there is untouched" if path.exists() else "nothing was left"
-        raise UserError(
-            f"could not write {path} ({len(content):,} bytes): {error.strerror or error}; {kept}. "
-            "Make room or choose another folder"
-        ) from error
+        what = f"could not write {path} ({len(content):,} bytes): {error.strerror or error}"
+        raise UserError(f"{what}; {kept}. Make room or choose another folder") from error
     finally:  # a failure here is no second error
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)

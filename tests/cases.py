@@ -1,6 +1,6 @@
 """One seeded list of machines and batches for every test, the rules, the tolerances and why."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -40,9 +40,8 @@ def encode_layers(machine: HelmholtzMachine, values: list[Tensor]) -> list[Tenso
 
 def assert_close(actual: Tensor, expected: Tensor, bound: float = EXACT) -> None:
     """Shapes are the same and every entry is within the bound, absolute and relative."""
-    torch.testing.assert_close(
-        actual.detach().double().cpu(), expected.double().cpu(), rtol=bound, atol=bound
-    )
+    pair = (each.detach().double().cpu() for each in (actual, expected))
+    torch.testing.assert_close(*pair, rtol=bound, atol=bound)
 
 
 def assert_frequencies(counts: Tensor, probabilities: Tensor, rows: int) -> None:
@@ -88,6 +87,13 @@ def by_autograd(network: BeliefNetwork, terms: list[Term]) -> list[Tensor]:
     """The gradient of -sum_k w_k log p(rows_k), through `BeliefNetwork.log_prob`."""
     objective = sum(weights @ network.log_prob(trace.state_blocks) for trace, weights in terms)
     return list(torch.autograd.grad(-objective, list(network.parameters())))
+
+
+def flat_gradient(value: Tensor, parameters: Iterable[Tensor]) -> Tensor:
+    """By the parameters, as one vector; zeros for those that it does not depend on."""
+    options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+    found = torch.autograd.grad(value, [*parameters], **options)
+    return torch.cat([each.flatten() for each in found])
 
 
 def apart(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:

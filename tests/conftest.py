@@ -50,19 +50,16 @@ FINISHED = ("algorithm=nrws", "optimizer=adam", "average=exponential", "device=c
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--faults-long", action="store_true", help="tests/faults: all of it, with a fresh seed"
-    )
+    words = "tests/faults: all of it, with a fresh seed"
+    parser.addoption("--faults-long", action="store_true", help=words)
 
 
 def names(group: str) -> list[str]:
     """The choices of a group, those in folders of its folder too
     (experiment=fashion_mnist_sweep/exact_512).
     """
-    return sorted(
-        str(path.relative_to(CONF / group).with_suffix(""))
-        for path in (CONF / group).rglob("*.yaml")
-    )
+    folder = CONF / group
+    return sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.yaml"))
 
 
 def composed(*overrides: str) -> DictConfig:

@@ -110,9 +110,8 @@ def dense_blocks(
 ) -> list[list[Tensor]]:
     """The block of each unit of each layer, row by row: sum_k w_k s_kj h_k h_k^T."""
     layers = []
-    for (_, child), inputs, logits in zip(
-        network.connections, network.parents(bits), network.logits(bits), strict=True
-    ):
+    parts = zip(network.connections, network.parents(bits), network.logits(bits), strict=True)
+    for (_, child), inputs, logits in parts:
         p = 1 / (1 + torch.exp(-logits))
         slopes = (bits[child] - p) ** 2 if kind == "empirical" else p * (1 - p)
         outer = torch.einsum("nd,ne->nde", inputs, inputs)

@@ -56,9 +56,8 @@ class Network:
         """Inputs of every layer, encoded, with the ones that the bias multiplies: (n, d) each."""
         ones = torch.ones(len(bits[0]), 1, dtype=torch.float64)
         states = [2 * y - 1 if b else y for y, b in zip(bits, self.bipolar, strict=True)]
-        return [
-            ones if i is None else torch.cat([states[i], ones], dim=1) for i, _ in self.connections
-        ]
+        seen = [[] if i is None else [states[i]] for i, _ in self.connections]
+        return [torch.cat([*each, ones], dim=1) for each in seen]
 
     def logits(self, bits: Bits, theta: Tensor | None = None) -> list[Tensor]:
         theta = self.theta if theta is None else theta

@@ -123,9 +123,8 @@ def _compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if name in WAITING or (name in INDEXING and _has_mask_or_upload(args[1])):
         _DEVICE.wait(name)
     if name == "_linalg_eigh" and not torch.isfinite(_inner(args[0])).all():
-        raise RuntimeError(
-            "cusolver error: CUSOLVER_STATUS_EXECUTION_FAILED, when calling `cusolverDnXsyevd`"
-        )
+        status = "CUSOLVER_STATUS_EXECUTION_FAILED, when calling `cusolverDnXsyevd`"
+        raise RuntimeError(f"cusolver error: {status}")
     back = {id(_inner(each)): each for each in tensors}
     result = func(*_map(_inner, args), **_map(_inner, kwargs))
     if torch.Tag.inplace_view in func.tags:  # squeeze_ and the like: the wrapper's shape too
@@ -175,10 +174,8 @@ def _check_devices(name: str, args: Any, kwargs: Any, on_cpu: list[Tensor]) -> N
     into_cpu = isinstance(args[0] if args else None, Tensor) and args[0] is (on_cpu or [None])[0]
     mixed = [each for each in on_cpu if each.dim() > 0]
     if mixed and name not in {"copy_", "_foreach_copy_", *INDEXING}:
-        raise RuntimeError(
-            "Expected all tensors to be on the same device, but found at least two devices, cuda:0"
-            f" and cpu! (when checking {name})"
-        )
+        what = "all tensors to be on the same device, but found at least two devices"
+        raise RuntimeError(f"Expected {what}, cuda:0 and cpu! (when checking {name})")
     written = kwargs.get("out")
     in_place = name.endswith("_") and into_cpu and name not in ("copy_", "_foreach_copy_")
     if in_place or (isinstance(written, Tensor) and not isinstance(written, SimulatedTensor)):
@@ -220,9 +217,8 @@ def _make(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 def _check_generator(generator: Any, device: Any) -> None:
     expected = torch.device(device).type
     if generator is not None and generator.device.type != expected:
-        raise RuntimeError(
-            f"Expected a '{expected}' device type for generator but found '{generator.device.type}'"
-        )
+        found = generator.device.type
+        raise RuntimeError(f"Expected a '{expected}' device type for generator but found '{found}'")
 
 
 def _pin(tensor: Tensor) -> Tensor:

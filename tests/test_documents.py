@@ -24,10 +24,8 @@ PAGES = {
     str(path.relative_to(ROOT)): path.read_text()
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 }
-DOCUMENTS = PAGES | {
-    name: (ROOT / name).read_text()
-    for name in ("CONTRIBUTING.md", "CHANGELOG.md", "data/README.md")
-}
+OTHERS = ("CONTRIBUTING.md", "CHANGELOG.md", "data/README.md")
+DOCUMENTS = PAGES | {name: (ROOT / name).read_text() for name in OTHERS}
 TEXT = "\n".join(PAGES.values())
 GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "hydra")
 FENCED = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)

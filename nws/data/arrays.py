@@ -2,8 +2,8 @@
 
 import logging
 import math
-import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,9 +20,7 @@ DARK = 64  # bytes that are all below this were perhaps meant as other numbers
 BITS, BYTES, SHARES = "0 and 1", "bytes 0..255", "floats in [0, 1]"  # what an array may hold
 
 
-def load_npz(
-    path: str | os.PathLike[str] | None = None, shape: Sequence[int] | None = None
-) -> RawImages:
+def load_npz(path: str | Path | None = None, shape: Sequence[int] | None = None) -> RawImages:
     """Return images from a user's .npz or .npy file, of which no code is run.
 
     Args:

@@ -1,7 +1,6 @@
 """Pictures, read as grey: PNG or JPEG files in a user's own folder, and what torchvision has."""
 
 import inspect
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ ENDINGS = (".png", ".jpg", ".jpeg")
 
 
 def load_folder(
-    path: str | os.PathLike[str] | None = None, size: int | Sequence[int] | None = None
+    path: str | Path | None = None, size: int | Sequence[int] | None = None
 ) -> RawImages:
     """Return the images of a folder and the folders in it, as grey bytes.
 
@@ -45,7 +44,7 @@ def load_folder(
 
 
 def load_torchvision(
-    dataset: str, root: str | os.PathLike[str] = "data", size: int | Sequence[int] | None = None,
+    dataset: str, root: str | Path = "data", size: int | Sequence[int] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> RawImages:  # fmt: skip
     """Return an image data set of torchvision as grey bytes, downloaded where it is missing.

@@ -4,7 +4,6 @@ torchvision downloads them and checks their sums. Its reader wants unpacked file
 in a folder that it may write to; so the files are read here.
 """
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ LABELS = ("train-labels-idx1-ubyte", "t10k-labels-idx1-ubyte")
 VALID_IMAGES = 10_000  # taken from the end of the official training file
 
 
-def load_mnist(root: str | os.PathLike[str] = "data") -> RawImages:
+def load_mnist(root: str | Path = "data") -> RawImages:
     """Return MNIST from `root`/MNIST/raw, downloaded where it is missing.
 
     It has 50,000 training, 10,000 validation and 10,000 test images of 28x28 grey bytes. The
@@ -32,7 +31,7 @@ def load_mnist(root: str | os.PathLike[str] = "data") -> RawImages:
     return _load(root, "MNIST")
 
 
-def load_fashion_mnist(root: str | os.PathLike[str] = "data") -> RawImages:
+def load_fashion_mnist(root: str | Path = "data") -> RawImages:
     """Return Fashion-MNIST from `root`/FashionMNIST/raw; as `load_mnist` in all else."""
     return _load(root, "FashionMNIST")
 

@@ -3,7 +3,6 @@
 Symbols: N images of H x W pixels. Source: Susskind, Anderson & Hinton 2010, UTML TR 2010-001.
 """
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ FOLDS = 5
 
 
 def load_tfd(
-    root: str | os.PathLike[str] = "data", fold: int = 0, split: str = "unlabeled", size: int = 24
+    root: str | Path = "data", fold: int = 0, split: str = "unlabeled", size: int = 24
 ) -> RawImages:
     """Return one of TFD's five official folds from `root`/TFD.
 

@@ -84,8 +84,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "evaluate_every"):
-            given = getattr(self, name)
-            setattr(self, name, number(f"trainer.{name}", given, above=0, most=1e9))
+            setattr(self, name, number(f"trainer.{name}", getattr(self, name), above=0, most=1e9))
         for name in ("batch_size", "evaluation_samples", "evaluation_points"):
             given, most = getattr(self, name), MOST_SAMPLES if "samples" in name else 10**9
             if given is not None or name != "evaluation_points":

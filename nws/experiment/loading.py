@@ -61,9 +61,8 @@ class LoadedRun:
         """
         data = build_data(self.config, self.device)
         if data.shape != self.shape:
-            raise UserError(
-                f"the images of {data.name} are {data.shape}, those of training were {self.shape}"
-            )
+            trained = f"those of training were {self.shape}"
+            raise UserError(f"the images of {data.name} are {data.shape}, {trained}")
         return data
 
     @property

@@ -100,8 +100,7 @@ def restore(
     if steps is None:
         scheduler.load_state_dict(state["scheduler"])
     else:
-        with warnings.catch_warnings():  # torch warns that the optimizer has not stepped
-            warnings.simplefilter("ignore", UserWarning)
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # no step was taken
             for _ in range(steps):
                 scheduler.step()  # type: ignore[call-arg]
         counts = {k: v for k, v in saved["param_groups"][0].items() if k in COUNTS}

@@ -51,10 +51,8 @@ class RunDirectory:
         there = next((each for each in ours if each.exists()), None)
         if there is not None:
             way = f"go on with it by resume={self.path}" if self.last.exists() else "move it away"
-            raise UserError(
-                f"{self.path} holds {there.relative_to(self.path)} already, nothing was changed;"
-                f" {way}, or give another hydra.run.dir or hydra.sweep.dir"
-            )
+            what = f"{self.path} holds {there.relative_to(self.path)} already, nothing was changed"
+            raise UserError(f"{what}; {way}, or give another hydra.run.dir or hydra.sweep.dir")
 
     def check_links(self) -> None:
         """Raise `UserError` where a link would lead what is written here elsewhere."""

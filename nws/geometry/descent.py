@@ -66,10 +66,8 @@ def descend(
         try:
             x = path[-1] - rate * slope(path[-1])
         except torch.linalg.LinAlgError as error:
-            raise UserError(
-                f"the metric is singular after {done} steps; lower the rate, {rate:g}, or raise"
-                f" the damping, {damping:g}"
-            ) from error
+            way = f"lower the rate, {rate:g}, or raise the damping, {damping:g}"
+            raise UserError(f"the metric is singular after {done} steps; {way}") from error
         path.append(x if project is None else project(x))
     return torch.stack(path)
 
@@ -114,10 +112,9 @@ def integrate(field: Callable[[Tensor], Tensor], starts: Tensor, times: Tensor) 
     except (ArithmeticError, torch.linalg.LinAlgError):  # the metric is singular there
         complete = False
     if not complete:
-        raise UserError(
-            f"the flow ends before the time {span[1]:g}: it leaves its space or runs to infinity,"
-            " or the metric is singular on its way; ask for an earlier time"
-        )
+        why = "it leaves its space or runs to infinity, or the metric is singular on its way"
+        what = f"the flow ends before the time {span[1]:g}: {why}"
+        raise UserError(f"{what}; ask for an earlier time")
     return torch.from_numpy(solved.y.T.copy()).reshape(len(times), *shape)
 
 

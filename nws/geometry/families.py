@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.func import jacfwd, vmap
 
-from nws.errors import UserError, positive_int
+from nws.errors import UserError, one_of, positive_int
 from nws.models.units import Units, find_units
 
 STEPS = 60  # of Newton's method
@@ -43,12 +43,6 @@ def bregman(
         The divergence, (...), at least 0.
     """
     return potential(x) - potential(y) - (slope(y) * (x - y)).sum(-1)
-
-
-def _jacobian(function: Callable[[Tensor], Tensor], points: Tensor) -> Tensor:
-    """That of a map of points, (..., n, n)."""
-    found = vmap(jacfwd(function))(points.reshape(-1, points.shape[-1]))
-    return found.reshape(*points.shape, -1)
 
 
 def newton(family: "ExponentialFamily", eta: Tensor, start: Tensor) -> Tensor:
@@ -94,6 +88,7 @@ class ExponentialFamily(ABC):
 
     def moved(self, theta: Tensor, move: Tensor, coordinates: str = "theta") -> Tensor:
         """theta after a step that is straight in some coordinates; `move` is of theta or of eta."""
+        one_of("coordinates", coordinates, self.coordinates)
         if coordinates == "theta":
             return theta + move
         return self.natural(self.expectation(theta) + move)
@@ -112,7 +107,8 @@ class ExponentialFamily(ABC):
 
     def fisher(self, theta: Tensor) -> Tensor:
         """deta/dtheta, the Hessian of A and the covariance of T(x): (..., n, n); by autograd."""
-        return _jacobian(self.expectation, theta)
+        found = vmap(jacfwd(self.expectation))(theta.reshape(-1, theta.shape[-1]))
+        return found.reshape(*theta.shape, -1)
 
     def dual_fisher(self, eta: Tensor) -> Tensor:
         """The Fisher matrix in eta, dtheta/deta, the Hessian of A*: (..., n, n)."""

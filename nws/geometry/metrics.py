@@ -31,10 +31,8 @@ def mahalanobis(matrix: Tensor) -> Metric:
     symmetric = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]
     symmetric = symmetric and torch.allclose(matrix, matrix.mT)
     if not symmetric or torch.linalg.cholesky_ex(matrix)[1]:
-        raise UserError(
-            "a Mahalanobis metric needs a symmetric and positive definite matrix,"
-            f" got {matrix.tolist()}"
-        )
+        need = "a Mahalanobis metric needs a symmetric and positive definite matrix"
+        raise UserError(f"{need}, got {matrix.tolist()}")
     return lambda x: matrix
 
 

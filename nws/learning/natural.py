@@ -18,8 +18,9 @@ from nws.learning.gradients import Term
 from nws.learning.rows import layer_rows
 from nws.learning.together import sum_
 from nws.models import BeliefNetwork, HelmholtzMachine, Layer
-from nws.natural import Damping, Rows, UnitFisher
+from nws.natural import Damping
 from nws.natural.metrics import Metric
+from nws.natural.operators import Rows, Tensors, UnitFisher
 from nws.natural.solvers.solver import move
 
 
@@ -164,9 +165,7 @@ class NaturalMetric:
     def _parameters(self) -> list[Tensor]:
         return [_join(layer.weight.detach(), layer.bias.detach()) for layer in self._layers]
 
-    def _shorten(
-        self, scale: Tensor, gradients: Sequence[Tensor], directions: Sequence[Tensor]
-    ) -> Tensor:
+    def _shorten(self, scale: Tensor, gradients: Tensors, directions: Tensors) -> Tensor:
         """The factor that keeps directions, times a scale, in the trust region.
 
         The largest squared length in it is 2 max_kl / lr^2. With the metric's own matrices a
@@ -181,7 +180,7 @@ class NaturalMetric:
             length = self._square_length(directions)
         return (longest / (scale.square() * length)).sqrt().clamp(max=1)
 
-    def _square_length(self, vectors: Sequence[Tensor]) -> Tensor:
+    def _square_length(self, vectors: Tensors) -> Tensor:
         """The squared length of (m, d) a layer, by the exact Fisher matrix."""
         pairs = zip(self.rows, vectors, strict=True)
         layers = ((UnitFisher(x.inputs, x.curvature, mask=x.mask), v) for x, v in pairs)

@@ -104,11 +104,8 @@ class Phase:
 
     def _bias_errors(self, edge: Edge) -> Tensor:
         """The same of a layer without parents, summed over all rows: (1, m)."""
-
-        def make(part: Piece) -> list[Tensor]:
-            return [(self._squares(part.trace, edge) * part.weights[:, None]).sum(0)]
-
-        return self._sum(make)[0][None]
+        squares = (self._squares(part.trace, edge) * part.weights[:, None] for part in self.parts)
+        return self._sum([each.sum(0)] for each in squares)[0][None]
 
     def _squares(self, trace: Trace, edge: Edge) -> Tensor:
         tensors = trace.means(self.network), trace.targets(self.network)
@@ -131,7 +128,7 @@ class Phase:
             scales = (weights / total) @ torch.cat(curvatures, dim=1) * total
             return part.weights @ part.trace.states, scales, total
 
-        states, curvature, weight = self._sum(make)
+        states, curvature, weight = self._sum(map(make, self.parts))
         one, edges = weight.new_ones(1), sorted(self.network.edges, key=lambda edge: edge.position)
         joined = torch.cat([part for edge in edges for part in (states[edge.columns], one)])
         scales = (curvature / weight).split(self.network.widths)
@@ -162,10 +159,10 @@ class Phase:
         stride = math.ceil(self.count // shared / self.max_rows) if self.max_rows else 1
         return slice(-(part.start // shared) % stride, None, stride)
 
-    def _sum(self, make: Callable[[Piece], Iterable[Tensor]]) -> list[Tensor]:
+    def _sum(self, parts: Iterable[Iterable[Tensor]]) -> list[Tensor]:
         """Sums over the parts and processes."""
-        parts = zip(*map(make, self.parts), strict=True)
-        return [rows.sum(0) for rows in gather([torch.stack(each).sum(0)[None] for each in parts])]
+        sums = [torch.stack(each).sum(0)[None] for each in zip(*parts, strict=True)]
+        return [rows.sum(0) for rows in gather(sums)]
 
 
 def _total(weights: Tensor) -> Tensor:

@@ -40,14 +40,12 @@ class Rule:
     dreams: int | None = None
 
     def __post_init__(self) -> None:
-        checked: dict[str, float] = {
-            "samples": positive_int("algorithm.samples", self.samples, maximum=MOST)
-        }
+        samples = positive_int("algorithm.samples", self.samples, maximum=MOST)
+        checked: dict[str, float] = {"samples": samples}
         if self.dreams is not None:
             checked["dreams"] = positive_int("algorithm.dreams", self.dreams, maximum=MOST)
         for name in ("generator_wake", "recognition_wake", "recognition_dream"):
-            share = getattr(self, name)
-            checked[name] = number(f"algorithm.{name}", share, least=0)
+            checked[name] = number(f"algorithm.{name}", getattr(self, name), least=0)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         for name in ("baseline", "bidirectional"):

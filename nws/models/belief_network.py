@@ -218,10 +218,8 @@ class BeliefNetwork(nn.Module):
 
         `states` are h^0 .. h^L, each (n, n_i).
         """
-        start = int(self.upward)
-        total = states[0].new_zeros(len(states[0]))
-        for units, h, a in zip(
-            self.units[start:], states[start:], self.logits(states), strict=True
-        ):
+        start, total = int(self.upward), states[0].new_zeros(len(states[0]))
+        parts = zip(self.units[start:], states[start:], self.logits(states), strict=True)
+        for units, h, a in parts:
             total = total + Units.log_prob(units, units.decode(h), a, a).sum(-1)  # the formula
         return total

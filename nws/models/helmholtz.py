@@ -107,11 +107,9 @@ class HelmholtzMachine(nn.Module):
         The weights are rounded once, here; they must not change meanwhile. Everything else stays in
         the precision of the parameters: small products too, and those of values without a support.
         """
-        edges = [
-            edge for network in self.networks for edge in network.edges
-            if edge.layer.weight.numel() >= LARGE
-            and all(self.units[parent].support for parent in edge.parents)
-        ]  # fmt: skip
+        every = self.generator.edges + self.recognition.edges
+        large = [edge for edge in every if edge.layer.weight.numel() >= LARGE]
+        edges = [edge for edge in large if all(self.units[at].support for at in edge.parents)]
         if edges and dtype not in (None, edges[0].layer.weight.dtype):
             self._dtype = dtype
             self._rounded = {parent for edge in edges for parent in edge.parents} - {0}
@@ -138,10 +136,8 @@ class HelmholtzMachine(nn.Module):
         """
         empty = len(x) == 0 and not isinstance(rng, Share)
         if x.ndim != 2 or x.shape[1] != self.sizes[0] or empty:
-            raise UserError(
-                f"x must be (B, {self.sizes[0]}), one row a data point and at least one,"
-                f" got {tuple(x.shape)}"
-            )
+            expected = f"(B, {self.sizes[0]}), one row a data point and at least one"
+            raise UserError(f"x must be {expected}, got {tuple(x.shape)}")
         rows = len(x) * positive_int("samples", samples)
         if isinstance(rng, Share):
             rng = rng.times(samples)
@@ -182,9 +178,8 @@ class HelmholtzMachine(nn.Module):
         """The trace of given states h^0 .. h^L, each (n, n_i): both networks evaluated on them."""
         trace = self._allocate(len(states[0]), samples)
         trace.states.copy_(torch.cat(list(states), dim=1))
-        for units, values, block in zip(
-            self.units, trace.value_blocks, trace.state_blocks, strict=True
-        ):
+        parts = zip(self.units, trace.value_blocks, trace.state_blocks, strict=True)
+        for units, values, block in parts:
             values.copy_(units.decode(block))
         if trace.rounded is not None:
             trace.rounded.copy_(trace.states[:, self.sizes[0] :])

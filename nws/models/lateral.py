@@ -25,14 +25,14 @@ def draw_layer(
         The means.
     """
     if edge.lateral:
-        _draw_in_turn(edge, units, values, logits)
+        _draw_in_rounds(edge, units, values, logits)
     means = units.mean(logits, out=means)
     if not edge.lateral:
         units.sample_(values, means)
     return means
 
 
-def _draw_in_turn(edge: Edge, units: Units, values: Tensor, logits: Tensor) -> None:
+def _draw_in_rounds(edge: Edge, units: Units, values: Tensor, logits: Tensor) -> None:
     """a_j += sum_i<j V_ji h_i, V (m, m) the weights between a layer's own units.
 
     Units before a block enter its logits by one product. Within it all are drawn at once, from the

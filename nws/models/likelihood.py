@@ -121,10 +121,8 @@ def check_data(machine: HelmholtzMachine, x: Tensor) -> None:
     if len(x) == 0:
         raise UserError("expected at least one data point, got none")
     if machine.units[0].support is not None and not ((x >= 0) & (x <= 1)).all():
-        raise UserError(
-            "data points must be bits or intensities in [0, 1], got"
-            f" {float(x.min()):g} .. {float(x.max()):g}; divide bytes by 255"
-        )
+        got = f"{float(x.min()):g} .. {float(x.max()):g}; divide bytes by 255"
+        raise UserError(f"data points must be bits or intensities in [0, 1], got {got}")
 
 
 def rows_at_once(machine: HelmholtzMachine, max_elements: int = MAX_ELEMENTS) -> int:

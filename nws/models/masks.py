@@ -88,10 +88,8 @@ def lateral_layers(lateral: str | Sequence[bool], layers: int, upward: bool) -> 
         return set(kinds.get(lateral, explained))
     right = isinstance(lateral, list | tuple) and len(lateral) == len(explained)
     if not right or not all(isinstance(each, bool) for each in lateral):
-        raise UserError(
-            f"{option} must be {', '.join(kinds)}, all or {len(explained)} of true and false, one"
-            f" a layer from {explained[0]} up, got {lateral!r}"
-        )
+        each = f"{len(explained)} of true and false, one a layer from {explained[0]} up"
+        raise UserError(f"{option} must be {', '.join(kinds)}, all or {each}, got {lateral!r}")
     return {layer for layer, sees in zip(explained, lateral, strict=True) if sees}
 
 
@@ -128,10 +126,9 @@ def find_mask(
         if given is not None:
             block = torch.as_tensor(given).to(block)
         if block.shape != expected or not ((block == 0) | (block == 1)).all():
-            raise UserError(
-                f"model.mask must give {expected} zeros and ones for layer {child} that sees layer"
-                f" {parent}, got {tuple(block.shape)} numbers from {block.min()} to {block.max()}"
-            )
+            what = f"{expected} zeros and ones for layer {child} that sees layer {parent}"
+            got = f"{tuple(block.shape)} numbers from {block.min()} to {block.max()}"
+            raise UserError(f"model.mask must give {what}, got {got}")
         masked |= given is not None or parent == child
         if parent == child:
             rank = torch.arange(sizes[child]) if order is None else order.argsort()

@@ -68,10 +68,8 @@ class Chain(ABC):
         if observed is None:
             observed = torch.zeros(pixels, dtype=torch.bool)
         if observed.shape != (pixels,) or observed.dtype != torch.bool:
-            raise UserError(
-                f"observed must be ({pixels},) booleans, one a pixel, got {tuple(observed.shape)}"
-                f" {observed.dtype}"
-            )
+            got = f"{tuple(observed.shape)} {observed.dtype}"
+            raise UserError(f"observed must be ({pixels},) booleans, one a pixel, got {got}")
         self.machine, self.rng, self.x = machine, rng, x.clone()
         self._observed = observed.to(x.device)
 

@@ -234,7 +234,6 @@ def check_units(units: Units) -> None:
     for claim, (found, expected) in pairs.items():
         same = found.shape == expected.shape
         if not (same and torch.allclose(found, expected, rtol=1e-4, atol=1e-6)):
-            raise UserError(
-                f"units of the class {name}: {claim}; at the logits {logits.tolist()} expected"
-                f" {expected.tolist()}, got {found.tolist()}"
-            )
+            got = f"expected {expected.tolist()}, got {found.tolist()}"
+            at = f"at the logits {logits.tolist()}"
+            raise UserError(f"units of the class {name}: {claim}; {at} {got}")

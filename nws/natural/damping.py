@@ -105,10 +105,8 @@ class LevenbergMarquardt(Damping):
         self.minimum = number("damping.minimum", minimum, above=0, more=SINGULAR)
         self.maximum = number("damping.maximum", maximum, above=0)
         if not self.minimum <= self.initial <= self.maximum:
-            raise UserError(
-                "damping.value must lie in damping.minimum .. maximum,"
-                f" got {value} in {minimum} .. {maximum}"
-            )
+            got = f"{value} in {minimum} .. {maximum}"
+            raise UserError(f"damping.value must lie in damping.minimum .. maximum, got {got}")
         self.factor = number("damping.factor", factor, above=0, below=1)
         self.ratio = math.nan
 

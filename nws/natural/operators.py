@@ -10,7 +10,7 @@ block-diagonal with one block per unit (Ay 2002):
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -21,6 +21,7 @@ from torch import Tensor
 from nws.errors import UserError
 
 Lazy = Tensor | Callable[[], Tensor]  # a tensor, or a function that makes it
+Tensors = Sequence[Tensor]  # one of each layer
 FEW = 4  # a layer with so many times more parents than rows is solved in the space of its rows
 
 
@@ -138,10 +139,9 @@ class CurvatureOperator(ABC):
     @property
     def shared(self) -> SharedCurvature:
         """What the blocks have in common, which preconditions all of them."""
-        raise UserError(
-            f"{self.name}: {type(self).__name__} has no units that share anything; take"
-            " ConjugateGradient(preconditioner=Unpreconditioned())"
-        )
+        way = "take ConjugateGradient(preconditioner=Unpreconditioned())"
+        name = f"{self.name}: {type(self).__name__}"
+        raise UserError(f"{name} has no units that share anything; {way}")
 
     def reduce(self, damping: Tensor) -> "RowSpace | None":
         """The damped systems in a smaller space; None where there is none."""
@@ -157,10 +157,8 @@ class CurvatureOperator(ABC):
         Raises:
             UserError: Where there are none.
         """
-        raise UserError(
-            f"{self.name}: a direct solver needs an operator with rows (UnitFisher), got"
-            f" {type(self).__name__}; take solver=pcg or solver=minres"
-        )
+        need = f"{self.name}: a direct solver needs an operator with rows (UnitFisher)"
+        raise UserError(f"{need}, got {type(self).__name__}; take solver=pcg or solver=minres")
 
 
 @dataclass(frozen=True, eq=False)

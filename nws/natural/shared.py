@@ -136,7 +136,7 @@ class SharedInverse:
         self._factor = scale / along.mul_(scale).add_(1)  # k
 
     def apply_(
-        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor | float
+        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor | None = None
     ) -> None:
         """Multiply V by scale M_j^{-1} in place: two products of 2 (r + 1) d m flops a layer.
 
@@ -147,8 +147,11 @@ class SharedInverse:
             torch.mm(each, span.T, out=along[:, : len(span)])
         common = vecdot(self._along, self._mean).addcmul_(bias, self._bias).mul_(self._factor)
         inside = (self._along * self._inside).addcmul_(self._mean, common[:, None], value=-1)
-        inside.mul_(scale)
-        changed, identity = (bias - common).mul_(self._bias * scale), self._identity * scale
+        changed, identity = (bias - common).mul_(self._bias), self._identity
+        if scale is not None:
+            inside.mul_(scale)
+            identity = identity * scale
+            changed.mul_(scale)
         torch._foreach_copy_(list(biases), list(changed.split(self._widths)))
         parts = zip(weights, identity.split(self._widths), inside.split(self._widths), strict=True)
         for (each, own, along), span in zip(parts, self._spans, strict=True):

@@ -51,10 +51,9 @@ def run() -> None:
     groups, names = group_runs(runs, given.group), given.label
     if names:
         if len(names) != len(groups) or len(set(names)) != len(groups) or "" in names:
-            raise UserError(
-                f"--label must be given once for each of the {len(groups)} groups "
-                f"({'; '.join(groups)}), each time another text, got {'; '.join(map(repr, names))}"
-            )
+            each = f"each of the {len(groups)} groups ({'; '.join(groups)}), each time another text"
+            got = "; ".join(map(repr, names))
+            raise UserError(f"--label must be given once for {each}, got {got}")
         groups = dict(zip(names, groups.values(), strict=True))
     bands = {name: curve(group, "epoch", column) for name, group in groups.items()}
     if apart := [name for name, band in bands.items() if band.empty]:

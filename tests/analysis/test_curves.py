@@ -18,10 +18,7 @@ PLOT = "scripts/plot_curves.py"
 
 def test_groups(make: Make) -> None:
     kinds = [("rws", 0.1, 0), ("nrws", 0.1, 0), ("rws", 0.1, 1), ("rws", 0.3, 0)]
-    runs = [
-        read_run(make(f"{i}", [(1, 1, -5)], algorithm, lr, seed))
-        for i, (algorithm, lr, seed) in enumerate(kinds)
-    ]
+    runs = [read_run(make(f"{i}", [(1, 1, -5)], *kind)) for i, kind in enumerate(kinds)]
 
     def members(*keys: str) -> dict[str, list[int]]:
         groups = group_runs(runs, ",".join(keys))

@@ -92,11 +92,8 @@ def test_names_of_keys_and_values() -> None:
 
 
 def test_means_are_over_the_runs_that_share_all_but_the_seed(make: Make) -> None:
-    kinds = [("rws", 0), ("rws", 1), ("nrws", 0), ("nrws", 1), ("nrws", 2)]
-    runs = [
-        read_run(make(f"{place}", [(1, 1, -5)], algorithm, seed=seed))
-        for place, (algorithm, seed) in enumerate(kinds)
-    ]
+    kinds = [("rws", 0.1, 0), ("rws", 0.1, 1), *(("nrws", 0.1, seed) for seed in range(3))]
+    runs = [read_run(make(f"{i}", [(1, 1, -5)], *kind)) for i, kind in enumerate(kinds)]
     keys = differing_keys(runs)
     assert keys == ["algorithm.name", "seed"]
     values = [-1.0, -4.0, -2.0, math.nan, -math.inf]  # those that are not finite do not count

@@ -98,9 +98,8 @@ def test_images_of_fashion_mnist_have_their_own_labels(tmp_path: Path) -> None:
 def test_faces_have_their_expressions_and_the_unlabelled_ones(data_root: Path) -> None:
     """Face k has the expression k (classes count from 0) and a grey of 30 k + 10."""
     task = TASKS["faces"](data_root)
-    for (inputs, labels), numbers in zip(
-        (task.train, task.valid, task.test), ([1, 6], [2], [3, 4]), strict=True
-    ):
+    parts = zip((task.train, task.valid, task.test), ([1, 6], [2], [3, 4]), strict=True)
+    for (inputs, labels), numbers in parts:
         assert labels.tolist() == [k - 1 for k in numbers]
         assert (inputs[:, 0] * 255).round().tolist() == [30 * k + 10 for k in numbers]
     assert (task.unlabelled[:, 0] * 255).round().tolist() == [10, 160]

@@ -127,9 +127,8 @@ def test_a_job_far_below_the_others_of_its_sweep_is_pruned(train: Command) -> No
     assert [len(metrics(Path(f"sweep/{job}"))) for job in range(3)] == [6, 6, 3]
     assert train("resume=sweep/2", "callbacks.pruning.evaluations=null").code == 0
     assert len(metrics(Path("sweep/2"))) == 6
-    alone = train(
-        "callbacks.pruning.evaluations=1", "callbacks.pruning.runs=1", "optimizer.lr=1e-6"
-    )
+    few = ("callbacks.pruning.evaluations=1", "callbacks.pruning.runs=1")
+    alone = train(*few, "optimizer.lr=1e-6")
     assert alone.code == 0 and alone.warnings == []  # the control: no sweep
 
 
@@ -234,9 +233,8 @@ def test_wandb_offline(train: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     assert given[1]["id"] == identity and given[1]["resume"] == "allow"
     sweep = (ON, "logger.mode=disabled", "optimizer.lr=0.01,0.002", "trainer.epochs=0.5")
     assert train("-m", *sweep).code == 0
-    assert [each["name"] for each in given[2:4]] == [
-        f"rws digits optimizer.lr={lr}" for lr in (0.01, 0.002)
-    ]
+    names = [f"rws digits optimizer.lr={lr}" for lr in (0.01, 0.002)]
+    assert [each["name"] for each in given[2:4]] == names
     assert train(ON, "logger.mode=disabled", "+logger.name=mine", "trainer.epochs=0.1").code == 0
     assert given[4]["name"] == "mine"
     assert given[2]["group"] == given[3]["group"] and given[2]["group"] and not given[0]["group"]

@@ -100,9 +100,8 @@ def test_a_saved_run_reaches_neither_the_command_line_nor_the_environment(
     (finished / ".hydra" / "config.yaml").unlink()
     out = os.path.relpath(tmp_path / "trust", CONF / "data")
     for choices in ({"data": out}, {"hydra/job_logging": "default", "data": "digits"}, {0: 1}):
-        resaved(lambda state, choices=choices: state.update(choices=choices))(
-            finished / "checkpoints" / "last.pt"
-        )
+        change = resaved(lambda state, choices=choices: state.update(choices=choices))
+        change(finished / "checkpoints" / "last.pt")
         message = command("train.py", "resume=run", "trainer.epochs=3").message()
         assert "wants to call evil.call" in message, message
     name_target(finished, "logger", "nws.schedules.linear")

@@ -19,11 +19,8 @@ from nws.natural.metrics import Fisher
 
 
 def test_a_run_is_loaded_and_its_data_when_asked_for(train: Command, tmp_path: Path) -> None:
-    np.savez(
-        "mine.npz",
-        **{part: np.eye(8, dtype=np.uint8)[np.arange(20) % 8] for part in ("train", "test")},
-        valid=np.eye(8, dtype=np.uint8),
-    )
+    each = np.eye(8, dtype=np.uint8)
+    np.savez("mine.npz", train=each[np.arange(20) % 8], valid=each, test=each[np.arange(20) % 8])
     own = ("data=npz", "data.path=mine.npz", "data.shape=[2,4]", "trainer.batch_size=5")
     path = train(*own, "hydra.run.dir=run").run
     run = nws.load_run(path, device="cpu")

@@ -146,8 +146,7 @@ SHELL = {
 def test_output_of_all_kinds(tmp_path: Path, line: str) -> None:
     text = line.format(shlex.join([*SMALL, "hydra.run.dir=run"])).replace("python ", "$PYTHON ")
     environment = os.environ | {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        ["bash", "-c", text], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+    bash = ["bash", "-c", text]
+    done = subprocess.run(bash, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == SHELL[line] and "Traceback" not in done.stderr, done.stderr
     assert SHELL[line] or "--help" in line or (tmp_path / "run" / "metrics.csv").exists()

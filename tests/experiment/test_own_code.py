@@ -202,9 +202,8 @@ def test_what_no_program_could_read_is_no_checkpoint(train: Command, own: Path) 
     message = train("resume=other", "trainer.epochs=3", "trust=[my_ideas]").message()
     assert "wants to call my_ideas.math.cos" in message
     for name in ("linear", "half"):
-        altered("scheduler.lr_lambda._target_", f"my_ideas.{name}")(
-            Path("other/checkpoints/last.pt")
-        )
+        change = altered("scheduler.lr_lambda._target_", f"my_ideas.{name}")
+        change(Path("other/checkpoints/last.pt"))
         load_run("other", "last", device="cpu", trust=["my_ideas"])
 
 

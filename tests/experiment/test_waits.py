@@ -1,6 +1,7 @@
 """An ordinary training step never waits for the device, seen on the simulated one.
 
-A step that reads nothing makes no branch by its numbers either. What waits is seldom, and named.
+A step that reads nothing makes no branch by its numbers. What waits is named; only lateral draws
+wait in each step.
 """
 
 from collections import Counter
@@ -21,7 +22,7 @@ STEPS = 24
 REFRESH = {"_eigenpairs", "check_rows", "check_system", "finite"}  # every 20th step, first ones too
 LOOK = {"__call__"}  # of cg: does the number of iterations still fit?
 MEASURE = {"after_step"}  # of Levenberg-Marquardt
-ROUND = {"_draw_in_turn"}  # of a lateral layer: did a state change?
+ROUND = {"_draw_in_rounds"}  # of a lateral layer: did a state change?
 REFRESHES, LOOKS, MEASURES = {0, 20}, {0, 1, 2, 4, 8, 16, 20}, {0, 5, 10, 15, 20}
 
 

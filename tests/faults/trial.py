@@ -61,8 +61,7 @@ class Trial:
     def read(self, name: object, action: Callable[[], object]) -> bool:
         """Whether an action ended well; False after a `UserError`. Anything else fails the test."""
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with warnings.catch_warnings(action="ignore"):
                 action()
         except UserError as error:
             message = str(error)

@@ -24,9 +24,8 @@ def slow_rows(
 ) -> Slow:  # fmt: skip
     """Inputs (n, d), curvature (n, m) and squared errors (n, m) of each layer, number by number."""
     layers = []
-    for (parent, child), inputs, logits in zip(
-        network.connections, network.parents(bits), network.logits(bits), strict=True
-    ):
+    parts = zip(network.connections, network.parents(bits), network.logits(bits), strict=True)
+    for (parent, child), inputs, logits in parts:
         # which rows are one: all (no parents), the K of an image (parent x), or none
         size = {None: len(weights), 0: samples}.get(parent, 1)
         groups = [range(start, start + size) for start in range(0, len(weights), size)]

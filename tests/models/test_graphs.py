@@ -30,11 +30,8 @@ GRAPHS: dict[str, dict[str, Any]] = {
     "own": {"generator": {"skip": True}, "recognition": {"mask": local}, "shape": (2, 2)},
     "all": {"generator": {"lateral": "all"}, "recognition": {"lateral": "all"}, "skip": True},
     "fields": {"generator": {"lateral": "visible"}, "mask": local, "shape": (2, 2)},
-    "order": {
-        "generator": {"lateral": "all"}, "order": lambda sizes, layer, shape: torch.randperm(
-            sizes[layer], generator=torch.Generator().manual_seed(layer)
-        ),
-    },
+    "order": {"generator": {"lateral": "all"},
+              "order": lambda sizes, at, _: torch.randperm(sizes[at], generator=seeded(at))},
     "bipolar": {"generator": {"lateral": "all"}, "skip": True, "units": "bipolar"},
     "gaussian": {"generator": {"lateral": "all"}, "visible": Gaussian(), "skip": True},
     "poisson": {"generator": {"lateral": "all"}, "visible": Poisson(), "skip": True},
@@ -211,10 +208,7 @@ def test_reconstructed_pixels_do_not_look_at_the_image() -> None:
         ({"generator": {"units": None}}, "must be one of lateral"),
         ({"mask": lambda *_: torch.ones(1, 1)}, "zeros and ones"),
         ({"mask": local, "shape": (4, 2)}, "needs images"),
-        (
-            {"generator": {"lateral": "all"}, "order": lambda *_: torch.zeros(4).long()},
-            "permutation",
-        ),
+        ({"generator": {"lateral": "all"}, "order": lambda *_: torch.zeros(4)}, "permutation"),
     ],
 )
 def test_a_graph_that_cannot_be(options: dict[str, Any], message: str) -> None:

@@ -16,10 +16,8 @@ from nws.models.sampling import generate, reconstruct
 
 
 def test_initial_weights_are_glorot_normal_and_biases_where_asked() -> None:
-    machines = [
-        HelmholtzMachine((300, 200, 100), weight_scale=0.5, hidden_bias=-1.0, rng=seeded(0))
-        for _ in range(2)
-    ]
+    options = {"weight_scale": 0.5, "hidden_bias": -1.0}
+    machines = [HelmholtzMachine((300, 200, 100), **options, rng=seeded(0)) for _ in range(2)]
     assert all(map(torch.equal, *(machine.parameters() for machine in machines)))
     given = torch.linspace(-1, 1, 3)
     assert torch.equal(HelmholtzMachine((3, 2), visible_bias=given).generator.layers[0].bias, given)

@@ -82,9 +82,7 @@ def low_rank(
 
 
 @pytest.mark.parametrize(("rank", "measured"), [(1, 1), (3, 1), (3, 0.5), (3, 0.2)])
-def test_few_eigenvectors_are_coordinates_and_the_rest_is_beside(
-    rank: int, measured: float
-) -> None:
+def test_few_eigenvectors_are_coordinates_with_the_rest_beside(rank: int, measured: float) -> None:
     """Moments go over to each new basis; a basis grows where rows were few."""
     found, bases = directions(Adaptive(rank, 2, 5, *MEMORIES, measured=measured))
     for number in (0, 1):

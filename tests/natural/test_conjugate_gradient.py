@@ -5,7 +5,6 @@ The references are a textbook version on dense matrices, and scipy's MINRES.
 
 import logging
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -23,7 +22,7 @@ from torch import Tensor
 from nws.natural.operators import FEW
 from nws.natural.preconditioners import SharedPreconditioner
 from nws.natural.shared import find_basis
-from nws.natural.solvers.cg import Iterations, Progress, UntilAccurate, cg
+from nws.natural.solvers.cg import Iterations, Progress, Rule, UntilAccurate, cg
 from nws.natural.solvers.minres import minres
 from nws.natural.solvers.solver import damped
 
@@ -46,9 +45,7 @@ def systems(m: int = 5, d: int = 12, decades: float = 2.0) -> tuple[Tensor, Tens
     return matrices, inverses, right
 
 
-def solve(
-    stop: Callable[[Progress], bool], matrices: Tensor, inverses: Tensor, right: Tensor
-) -> Tensor:
+def solve(stop: Rule, matrices: Tensor, inverses: Tensor, right: Tensor) -> Tensor:
     return cg(lambda v: apply(matrices, v), right, lambda v: apply(inverses, v), stop)[0]
 
 
@@ -76,9 +73,8 @@ def test_each_iteration_is_the_textbooks(kind: str) -> None:
     assert torch.equal(right, before) and used == iterations
     assert [progress.iteration for progress in seen] == list(range(1, iterations + 1))
     squares = [((x - exact) * apply(matrices, x - exact)).sum(1) for x in textbook.iterates]
-    for progress, expected, gain, squared in zip(
-        seen, textbook.iterates[1:], textbook.gains, pairwise(squares), strict=True
-    ):
+    steps = zip(seen, textbook.iterates[1:], textbook.gains, pairwise(squares), strict=True)
+    for progress, expected, gain, squared in steps:
         assert_close(progress.solution, expected, EXACT)
         assert_close(progress.residual, right - apply(matrices, expected), EXACT)
         assert_close(progress.gain, gain, EXACT)

@@ -97,8 +97,7 @@ def test_a_covariance_without_an_eigenbasis_is_an_error_that_says_what_to_do() -
     """On a device nothing has looked at the rows before."""
     rows = torch.full((5, 4), float("nan"))
     shared = SharedCurvature(torch.ones(2), torch.zeros(4), rows, torch.full((5,), 0.2))
-    message = r"generator\.2: .* has no eigenbasis .*; lower optimizer\.lr"
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=r"generator\.2: .* no eigenbasis .*; lower optimizer\.lr"):
         find_basis(shared.centred(), 3, name="generator.2")
 
 

@@ -35,11 +35,10 @@ class Pruning(Callback):
         others = [best for best in found if best is not None]
         best = max(trainer.best, row["valid/log_likelihood"])
         if len(others) >= self.runs and best < median(others):
-            self.ends = (
-                f"{best:.3f} nats are below the median of {len(others)} other runs of the sweep at"
-                f" epoch {trainer.epoch:g}, {median(others):.3f}; go on with"
-                " callbacks.pruning.evaluations=null"
-            )
+            where = f"{len(others)} other runs of the sweep at epoch {trainer.epoch:g}"
+            way = "go on with callbacks.pruning.evaluations=null"
+            middle = f"the median of {where}, {median(others):.3f}"
+            self.ends = f"{best:.3f} nats are below {middle}; {way}"
 
 
 def best_until(path: Path, epoch: float) -> float | None:

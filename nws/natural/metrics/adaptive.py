@@ -9,7 +9,7 @@ from torch import Tensor
 from nws.errors import number, positive_int
 from nws.natural.averages import share_of_newest
 from nws.natural.metrics.metric import Metric
-from nws.natural.operators import Rows
+from nws.natural.operators import Rows, Tensors
 from nws.natural.shared import Basis, find_basis
 from nws.natural.solvers.solver import check_rows
 
@@ -167,15 +167,13 @@ class Adaptive(Metric):
             torch.outer(basis.values, scales, out=along)
         self._model.add_(alpha).pow_(1 - self.measured)
 
-    def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+    def direction(self, gradients: Tensors) -> list[Tensor]:
         """Take in the gradients, and return the direction, (m, d) for each layer."""
         torch._foreach_copy_(self._frame.matrices, list(gradients))
         self._adapt()
         return [each * self._scale for each in self._frame.matrices]
 
-    def precondition_(
-        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor
-    ) -> bool:
+    def precondition_(self, weights: Tensors, biases: Tensors, scale: Tensor) -> bool:
         torch._foreach_copy_(self._frame.gradients, [*weights, *biases])
         self._adapt()
         torch._foreach_copy_([*weights, *biases], self._frame.gradients)

@@ -9,7 +9,7 @@ from torch import Tensor
 from nws.errors import positive_int
 from nws.natural.averages import share_of_newest
 from nws.natural.metrics.metric import Metric
-from nws.natural.operators import Rows, UnitFisher
+from nws.natural.operators import Rows, Tensors, UnitFisher
 from nws.natural.solvers.solver import check_rows
 
 
@@ -35,7 +35,7 @@ class Diagonal(Metric):
         pairs = zip(self._diagonals or newest, newest, strict=True)
         self._diagonals = [torch.lerp(old, new, share) for old, new in pairs]
 
-    def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+    def direction(self, gradients: Tensors) -> list[Tensor]:
         """g_j / (diag(F_j) + alpha), (m, d) for each layer."""
         pairs = zip(gradients, self._diagonals, strict=True)
         return [g / (diagonal + self._alpha) for g, diagonal in pairs]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nws.errors import positive_int
 from nws.natural.metrics.metric import Metric
-from nws.natural.operators import Rows, UnitFisher
+from nws.natural.operators import Rows, Tensors, UnitFisher
 from nws.natural.solvers import ConjugateGradient, Solver
 
 
@@ -60,7 +60,7 @@ class Fisher(Metric):
                 curvature /= len(past)
             solver.factor(UnitFisher(inputs, curvature, *layer), alpha)
 
-    def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+    def direction(self, gradients: Tensors) -> list[Tensor]:
         return [solver.solve(g) for solver, g in zip(self.solvers, gradients, strict=True)]
 
     def check(self) -> None:

@@ -9,7 +9,7 @@ from nws.errors import positive_int
 from nws.natural.averages import share_of_newest
 from nws.natural.masked import LayerInverses
 from nws.natural.metrics.metric import Metric
-from nws.natural.operators import Rows
+from nws.natural.operators import Rows, Tensors
 from nws.natural.shared import Basis, find_basis
 from nws.natural.solvers.solver import check_rows
 
@@ -71,12 +71,10 @@ class Kronecker(Metric):
             bases.append(find_basis(layer.shared.centred(), rank, last, layer.name, keep))
         self._inverses.change(bases)
 
-    def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+    def direction(self, gradients: Tensors) -> list[Tensor]:
         return self._inverses(gradients)
 
-    def precondition_(
-        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor
-    ) -> bool:
+    def precondition_(self, weights: Tensors, biases: Tensors, scale: Tensor) -> bool:
         self._inverses.apply_(weights, biases, scale)
         return True
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from nws.natural.metrics.metric import Metric
-from nws.natural.operators import Rows
+from nws.natural.operators import Rows, Tensors
 from nws.natural.solvers.solver import check_rows
 
 
@@ -22,7 +22,7 @@ class Mean(Metric):
         self._alpha = check_rows(rows, alpha).clone()
         self._means = [(*layer.means, layer.mask) for layer in rows]
 
-    def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+    def direction(self, gradients: Tensors) -> list[Tensor]:
         """(s_j c c^T + alpha I)^{-1} g_j, (m, d) for each layer."""
         directions = []
         for g, (c, s, mask) in zip(gradients, self._means, strict=True):

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from nws.natural.operators import Rows
+from nws.natural.operators import Rows, Tensors
 
 
 class Metric(ABC):
@@ -32,12 +32,10 @@ class Metric(ABC):
         """
 
     @abstractmethod
-    def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+    def direction(self, gradients: Tensors) -> list[Tensor]:
         """(C_j + alpha I)^{-1} g_j, (m, d) for each layer; the caller multiplies by 1 + alpha."""
 
-    def precondition_(
-        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor
-    ) -> bool:
+    def precondition_(self, weights: Tensors, biases: Tensors, scale: Tensor) -> bool:
         """Multiply gradients by scale (C_j + alpha I)^{-1} in place, where the metric can do so.
 
         A step takes it in place of `direction` where nothing asks for the direction itself, as a

@@ -50,8 +50,7 @@ class Linearized:
     def push(self, vector: Tensor) -> Tensor:
         """J v: the shape of the outputs, from v (d,)."""
         weights, pulled = self._pulled
-        sizes = [each.numel() for each in self.parameters]
-        parts = vector.split(sizes)
+        parts = vector.split([each.numel() for each in self.parameters])
         pairs = zip(parts, self.parameters, pulled, strict=True)
         chosen = [(each, part.view_as(p)) for part, p, each in pairs if each is not None]
         values, directions = zip(*chosen, strict=True)
@@ -130,8 +129,7 @@ class ModelCurvature(CurvatureOperator):
             images = self.family.transposed(self._values, images)
         else:
             images = self._values * images.view(-1, *[1] * (self._values.ndim - 1))
-        pulled = self.linear.pull(images)
-        return pulled.div_(self.rows)[None]
+        return self.linear.pull(images).div_(self.rows)[None]
 
     def quadratic(self, vectors: Tensor) -> Tensor:
         """v . C v: a number, from (1, d); half the flops of a product."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from cases import flat_gradient
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Normal
 
@@ -51,16 +52,10 @@ def every_target(family: str, outputs: Tensor) -> Iterator[tuple[Tensor, float]]
         yield target, float(log_prob(family, z, target).exp())
 
 
-def flat(parts: tuple[Tensor | None, ...], parameters: list[Tensor]) -> Tensor:
-    pairs = zip(parts, parameters, strict=True)
-    return torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for g, p in pairs])
-
-
 def score(case: "Case", i: int, target: Tensor) -> Tensor:
     """The gradient of log p(y | x_i) by the parameters: (d,)."""
     outputs = case.model(*(each[i : i + 1] for each in case.inputs))[0]
-    value = log_prob(case.family, outputs, target)
-    return flat(torch.autograd.grad(value, case.parameters, allow_unused=True), case.parameters)
+    return flat_gradient(log_prob(case.family, outputs, target), case.parameters)
 
 
 def dense_fisher(case: "Case") -> Tensor:

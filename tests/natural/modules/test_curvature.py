@@ -5,8 +5,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from cases import SolverCase, seeded
-from dense import CASES, DENSE, FAMILIES, Case, flat, make_case
+from cases import SolverCase, flat_gradient, seeded
+from dense import CASES, DENSE, FAMILIES, Case, make_case
 from solving import apply
 from torch.autograd.functional import hessian
 
@@ -83,11 +83,7 @@ class Probit(OutputFamily):
 def gauss_newton(case: Case, family: OutputFamily) -> torch.Tensor:
     """J^T H J / n by autograd, with H the Hessian of the summed loss by all outputs: (d, d)."""
     z = case.model(*case.inputs)
-    rows = [
-        torch.autograd.grad(each, case.parameters, retain_graph=True, allow_unused=True)
-        for each in z.flatten()
-    ]
-    jacobian = torch.stack([flat(row, case.parameters) for row in rows])
+    jacobian = torch.stack([flat_gradient(each, case.parameters) for each in z.flatten()])
     outer = hessian(lambda v: family.loss(v.view_as(z), case.targets).sum(), z.detach().flatten())
     return jacobian.T @ outer @ jacobian / len(z)
 
