@@ -65,6 +65,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "choices": ["none", "visible", "hidden", "all"],
         "help": "layers that see themselves (default none)",
     },
+    "no-graph": {"action": "store_true", "help": "cuda: take steps as they are, without a graph"},
     "max-rows": {"type": int, "help": "that a metric takes in, a layer (default: all)"},
     "optimizers": {"type": words, "default": ["sgd"], "help": "of plain rules (default sgd)"},
     "damping": {"type": float, "default": 0.2, "help": "of the natural rules (default 0.2)"},
@@ -84,7 +85,7 @@ STEPS = ["dtype", "layers", "batch", "steps-before"]
 NATURAL = ["algorithms", "metrics", "max-rows", "damping", "solver", "iterations", "accuracy",
            "rank"]  # fmt: skip
 TAKES = {
-    "step": [*STEPS, *NATURAL, "dreams", "precisions", "optimizers", "lateral"],
+    "step": [*STEPS, *NATURAL, "dreams", "precisions", "optimizers", "lateral", "no-graph"],
     "peers": [*STEPS, "precisions"],
     "solvers": ["dtype", "rank"],
     "scale": ["visible", "hidden", "most-bytes", "dtype", "batch", "steps-before", *NATURAL],

@@ -4,8 +4,8 @@
 waited for the device. A test with the mark `cuda` has one where there is no real one.
 
 What is simulated: where tensors are, that devices do not mix, what reads from the device or waits
-for it, errors of cuSOLVER, pinned memory. What is not: rounding, random numbers, speed, memory,
-streams, graphs. A tensor is a wrapper, and every operation of torch on it comes to `_compute`.
+for it, errors of cuSOLVER, pinned memory, graphs. What is not: rounding, random numbers, speed,
+memory, streams. A tensor is a wrapper, and every operation of torch on it comes to `_compute`.
 """
 
 import contextlib
@@ -45,10 +45,61 @@ class Device:
 
     def __init__(self) -> None:
         self.waits: list[Wait] = []
+        self.graph: SimulatedGraph | None = None  # that captures
+        self.replays = 0
 
     def wait(self, what: str) -> None:
         """Note that the host waits."""
         self.waits.append(Wait(what, _place()))
+        if self.graph is not None:
+            raise RuntimeError(f"{what}: operation not permitted when stream is capturing")
+
+
+class SimulatedGraph:
+    """Operations that are captured, not done, and that each replay does on the same tensors."""
+
+    def __init__(self) -> None:
+        self._again: list[Callable[[], None]] = []
+        self._before: dict[int, tuple[Any, Any]] = {}  # storages, and what was in them
+
+    def register_generator_state(self, generator: torch.Generator) -> None:
+        self._generator = generator
+
+    def pool(self) -> None:
+        pass
+
+    @contextlib.contextmanager
+    def captures(self, pool: None) -> Iterator[None]:
+        _DEVICE.graph, state = self, self._generator.get_state()
+        try:
+            yield
+        finally:
+            _DEVICE.graph = None
+            self._generator.set_state(state)
+            for storage, content in self._before.values():
+                storage.copy_(content)
+
+    def keep(self, tensors: list[Tensor]) -> None:
+        """Keep what is in tensors before an operation."""
+        for storage in (_inner(each).untyped_storage() for each in tensors):
+            if storage.data_ptr() not in self._before:
+                self._before[storage.data_ptr()] = storage, storage.clone()
+
+    def add(self, compute: Callable[[], Any], results: Any) -> None:
+        """Take in an operation, and the tensors where its results belong."""
+
+        def again() -> None:
+            for each, found in zip(_tensors(results), _tensors(compute()), strict=True):
+                if found.data_ptr() != each.data_ptr():  # no view
+                    _inner(each).copy_(found.view(each.shape))  # squeeze_ may have come after it
+
+        self._again.append(again)
+
+    def replay(self) -> None:
+        _DEVICE.replays += 1
+        with torch._C._DisableTorchDispatch():
+            for each in self._again:
+                each()
 
 
 _DEVICE = Device()
@@ -126,13 +177,19 @@ def _compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         status = "CUSOLVER_STATUS_EXECUTION_FAILED, when calling `cusolverDnXsyevd`"
         raise RuntimeError(f"cusolver error: {status}")
     back = {id(_inner(each)): each for each in tensors}
+    if _DEVICE.graph is not None:
+        _DEVICE.graph.keep(tensors)
     result = func(*_map(_inner, args), **_map(_inner, kwargs))
-    if torch.Tag.inplace_view in func.tags:  # squeeze_ and the like: the wrapper's shape too
+    turns = torch.Tag.inplace_view in func.tags
+    if turns:  # squeeze_ and the like: the wrapper's shape too
         with torch._C._DisableTorchDispatch():
             func(*args, **kwargs)
     if isinstance(result, bool | int | float | complex):
         _DEVICE.wait(name)  # a number came to the host: item, equal
-    return _map(lambda each: back[id(each)] if id(each) in back else _wrap(each), result)
+    found = _map(lambda each: back[id(each)] if id(each) in back else _wrap(each), result)
+    if _DEVICE.graph is not None and not turns:
+        _DEVICE.graph.add(lambda: func(*_map(_inner, args), **_map(_inner, kwargs)), found)
+    return found
 
 
 @cache
@@ -211,7 +268,10 @@ def _make(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     made = func(*args, **kwargs)
     if here and target == "cpu":
         _DEVICE.wait("to the cpu")
-    return _map(_wrap if target == "cuda" else _inner, made)
+    found = _map(_wrap if target == "cuda" else _inner, made)
+    if _DEVICE.graph is not None and not here:
+        _DEVICE.graph.add(lambda: func(*args, **kwargs), found)
+    return found
 
 
 def _check_generator(generator: Any, device: Any) -> None:
@@ -299,6 +359,8 @@ def simulated_cuda() -> Iterator[Device]:
         for name, stand_in in stand_ins.items():
             patch.setattr(torch.cuda, name, stand_in)
         patch.setattr(torch, "Generator", SimulatedGenerator)
+        patch.setattr(torch.cuda, "CUDAGraph", SimulatedGraph)
+        patch.setattr(torch.cuda, "graph", SimulatedGraph.captures)
         patch.setattr(torch.distributed, "is_nccl_available", lambda: False)  # gloo for all
         known = [*optimizer._foreach_supported_types, SimulatedTensor]
         patch.setattr(optimizer, "_foreach_supported_types", known)

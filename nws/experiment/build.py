@@ -73,6 +73,7 @@ class Settings:
         evaluation_points: Validation images used; None for all.
         precision: Of products: "float32"; "tf32", which is that of the tensor cores of a GPU;
             "bfloat16" of those with states, summed in float32; or "auto", that on a fast CPU.
+        cuda_graph: Whether a GPU replays steps that are alike, as `CapturedStep` says.
     """
 
     epochs: float = 100
@@ -81,6 +82,7 @@ class Settings:
     evaluation_samples: int = 100
     evaluation_points: int | None = None
     precision: str = "float32"
+    cuda_graph: bool = True
 
     def __post_init__(self) -> None:
         for name in ("epochs", "evaluate_every"):
@@ -90,6 +92,7 @@ class Settings:
             if given is not None or name != "evaluation_points":
                 setattr(self, name, positive_int(f"trainer.{name}", given, maximum=most))
         one_of("trainer.precision", self.precision, PRECISIONS)
+        one_of("trainer.cuda_graph", self.cuda_graph, (True, False))
 
     def total_steps(self, images: int) -> int:
         """Return the number of steps of a run on so many training images."""

@@ -21,6 +21,7 @@ from nws.experiment.config import to_dict
 from nws.experiment.optimizers import restore, starting_rates, title, training
 from nws.experiment.run import RunDirectory
 from nws.experiment.signals import StopSignals
+from nws.learning.captured import CapturedStep
 from nws.learning.step import STATISTICS
 from nws.learning.together import log_sums
 from nws.models import HelmholtzMachine
@@ -49,6 +50,7 @@ class Trainer:
     ) -> None:  # fmt: skip
         self.settings, self.data, self.learner = parts.settings, parts.data, parts.learner
         self.optimizer, self.scheduler = parts.optimizer, parts.scheduler
+        self._take = CapturedStep(self.learner) if parts.settings.cuda_graph else self.learner.step
         self.total_steps, callbacks = parts.total_steps, parts.callbacks.items()
         self.callbacks = {name: each for name, each in callbacks if run.writes or not each.shows}
         self.config, self.run = to_dict(config), run
@@ -169,7 +171,7 @@ class Trainer:
     def _loss(self, x: Tensor, other: Tensor | None = None) -> Tensor:
         """Write the gradients of one batch; the closure that a torch optimizer calls."""
         try:
-            result = self.learner.step(x, other)
+            result = self._take(x, other)
         except Diverged as error:
             raise Diverged(f"step {self.step + 1}: {error}") from error
         self.sums += result.statistics

@@ -106,6 +106,22 @@ class NaturalMetric:
         served = range(self._step, self._step + self.options.refresh_every)  # by these rows
         return any(map(self.damping.measures, served))
 
+    @property
+    def repeats(self) -> bool:
+        """Whether this step does to tensors what the last one did."""
+        every = self.options.refresh_every == 1
+        alike = every or not self.refreshes
+        return alike and self.metric.repeats(every) and not self.damping.measures(self._step)
+
+    def start(self) -> None:
+        """Bring the damping to this step."""
+        self.damping.start_step(self._step)
+
+    def skip(self) -> None:
+        """Count a step that `repeats`, and that was done without `precondition`."""
+        self.metric.skip(self.options.refresh_every == 1)
+        self._step += 1
+
     @torch.no_grad()
     def precondition(self, rows: Sequence[Term], terms: Sequence[Term]) -> None:
         """Update the metric where it is due, and write the direction to `.grad`.
@@ -117,7 +133,6 @@ class NaturalMetric:
         Raises:
             UserError: Where the metric cannot be inverted.
         """
-        self.damping.start_step(self._step)
         if self.refreshes:
             self._alpha.copy_(self.damping.alpha)
             self.rows = layer_rows(self.network, rows, self.options.max_rows)

@@ -122,10 +122,21 @@ class WakeSleep:
                 check_data(self.machine, batch)
         if other is None and any(each.options.batch != "same" for each in self.metrics):
             raise UserError("metric.batch=other or unlabeled takes another batch: step(x, other)")
-        with self.machine.products_in(self.precision):
-            return self._step(x, other)
+        self.start()
+        return self.compute(x, other)
 
-    def _step(self, x: Tensor, other: Tensor | None) -> StepResult:
+    def start(self) -> None:
+        """Bring schedules to this step."""
+        for metric in self.metrics:
+            metric.start()
+
+    @torch.no_grad()
+    def compute(self, x: Tensor, other: Tensor | None = None) -> StepResult:
+        """What of a step is done on the device, of numbers that are there."""
+        with self.machine.products_in(self.precision):
+            return self._compute(x, other)
+
+    def _compute(self, x: Tensor, other: Tensor | None) -> StepResult:
         dreams = self._takes_dreams(False) or bool(self.rule.recognition_dream)
         results: list[StepResult] = []
         kept: list[tuple[Phases, Terms]] = []  # for the metrics

@@ -1,6 +1,10 @@
 """Running means over steps, which are right from the first step on."""
 
-from math import expm1, log1p
+from collections.abc import Sequence
+from math import expm1, inf, log1p
+
+import torch
+from torch import Tensor
 
 
 def share_of_newest(memory: float, count: int, every: int = 1) -> float:
@@ -24,3 +28,23 @@ def share_of_newest(memory: float, count: int, every: int = 1) -> float:
         return 1.0
     rate = log1p(-1 / memory)  # log beta
     return expm1(every * rate) / expm1(every * count * rate)
+
+
+class Shares:
+    """`share_of_newest` of several memories, counted on a device: a CUDA graph can do it.
+
+    Args:
+        memories: In steps.
+        like: Of whose device and dtype they are.
+        count: Of the terms so far.
+    """
+
+    def __init__(self, memories: Sequence[float], like: Tensor, count: Tensor | int = 0) -> None:
+        rates = (log1p(-1 / memory) if memory > 1 else -inf for memory in memories)
+        self._rates = torch.stack([like.new_full((), rate) for rate in rates])
+        self._newest = self._rates.expm1()
+        self.count = like.new_zeros(()).add_(count)
+
+    def next(self) -> Tensor:
+        """Count a term, and return its shares, one for each memory."""
+        return self._newest / torch.expm1(self._rates * self.count.add_(1))

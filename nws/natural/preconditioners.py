@@ -23,6 +23,14 @@ class Preconditioner(ABC):
     def __call__(self, vectors: Tensor) -> Tensor:
         """About (C_j + alpha I)^{-1} v_j for all units: (m, d) from V (m, d)."""
 
+    @property
+    def repeats(self) -> bool:
+        """As `Metric.repeats`, for the next `update` and the calls after it."""
+        return False
+
+    def skip(self) -> None:
+        """Count an update that a graph did; by default nothing to do."""
+
     def state_dict(self) -> State:
         """What later updates depend on; by default nothing."""
         return {}
@@ -33,6 +41,8 @@ class Preconditioner(ABC):
 
 class Unpreconditioned(Preconditioner):
     """The identity: plain conjugate gradient."""
+
+    repeats = True
 
     def __call__(self, vectors: Tensor) -> Tensor:
         return vectors
@@ -66,6 +76,13 @@ class SharedPreconditioner(Preconditioner):
 
     def __call__(self, vectors: Tensor) -> Tensor:
         return self._inverses([vectors])[0]
+
+    @property
+    def repeats(self) -> bool:
+        return self._age % self.every != 0
+
+    def skip(self) -> None:
+        self._age += 1
 
     def state_dict(self) -> State:
         state = {"age": torch.tensor(self._age)}

@@ -17,6 +17,7 @@ from benchmarks.solvers import SOLVERS, Row, interleaved, reference
 from nws.experiment.build import build_optimizer
 from nws.files import CONF
 from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep, tempered
+from nws.learning.captured import CapturedStep
 from nws.learning.vimco import vimco
 from nws.models import HelmholtzMachine
 from nws.natural import Damping, Rows, UnitFisher
@@ -96,12 +97,15 @@ def make_optimizer(name: str, machine: HelmholtzMachine, rate: float = RATE) -> 
     return optimizer
 
 
-def full_step(learner: WakeSleep, x: Tensor, optimizer: str) -> Callable[[], None]:
-    """A whole training step on one batch."""
+def full_step(
+    learner: WakeSleep, x: Tensor, optimizer: str, graph: bool = True
+) -> Callable[[], None]:
+    """A whole training step on one batch; on CUDA with a graph, unless told otherwise."""
     follower = make_optimizer(optimizer, learner.machine)
+    take = CapturedStep(learner) if graph else learner.step
 
     def run() -> None:
-        learner.step(x)
+        take(x)
         follower.step()
 
     return run
@@ -185,7 +189,7 @@ def benchmark_step(arguments: argparse.Namespace) -> list[Row]:
     learners = {case: make_learner(arguments, case[0], case[1], case[3]) for case in every}
     tasks: dict[tuple[str | None, ...], Callable[[], object]] = {}
     for case, (learner, x) in learners.items():
-        tasks["step", *case] = full_step(learner, x, case[2])
+        tasks["step", *case] = full_step(learner, x, case[2], not arguments.no_graph)
         tasks["products", *case] = torch.no_grad()(products(learner, arguments.batch))
         wake = partial(learner.machine.wake, x, learner.samples, learner.rng)
         dream = partial(learner.machine.dream, len(x) * learner.dreams, learner.rng)
@@ -205,6 +209,7 @@ def benchmark_step(arguments: argparse.Namespace) -> list[Row]:
             "lateral": arguments.lateral,
             "ms": ms,
             "ms_quartiles": statistics.quantiles(times["step", *case], n=4)[::2],
+            "mean_ms": statistics.mean(times["step", *case]),
             "matmul_ms": matmul_ms,
             "wake_ms": median["wake", *case],
             "dream_ms": median["dream", *case],

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nws.errors import number, positive_int
-from nws.natural.averages import share_of_newest
+from nws.natural.averages import Shares, share_of_newest
 from nws.natural.metrics.metric import Metric
 from nws.natural.operators import Rows, Tensors
 from nws.natural.shared import Basis, find_basis
@@ -105,7 +105,8 @@ class Adaptive(Metric):
         self.mean_memory = positive_int("metric.mean_memory", mean_memory)
         self.square_memory = positive_int("metric.square_memory", square_memory)
         self.measured = number("metric.measured", measured, least=0, most=1)
-        self._step = self._count = 0  # of updates, and of gradients
+        self._step = 0  # of updates
+        self._shares: Shares  # of the newest gradient
         self._bases: list[Basis] = []
         self._widths: list[int] = []
         self._frame: Frame
@@ -138,19 +139,22 @@ class Adaptive(Metric):
             self._moments = self._frame.turn(self._moments, frame)
         else:
             self._moments = [frame.vector.clone(), frame.vector.clone()]
+            self._shares = self._make_shares()
         self._bases, self._widths, self._frame = bases, widths, frame
         if self.measured < 1:
             self._curvatures = [alpha.clone(), *(layer.means[1] for layer in rows)]
             self._find_model()
 
+    def _make_shares(self, count: Tensor | int = 0) -> Shares:
+        return Shares([self.mean_memory, self.square_memory], self._moments[0], count)
+
     def _adapt(self) -> None:
         """Take in the gradient that is in the frame, and put the direction in its place."""
         x, (mean, square) = self._frame.vector, self._moments
         self._frame.enter_()
-        self._count += 1
-        mean.lerp_(x, share_of_newest(self.mean_memory, self._count))
-        share = share_of_newest(self.square_memory, self._count)
-        square.mul_(1 - share).addcmul_(x, x, value=share)
+        of_mean, of_square = self._shares.next()
+        mean.lerp_(x, of_mean)
+        square.lerp_(x.square(), of_square)
         torch.sqrt(square, out=x).add_(EPSILON)
         if self.measured < 1:
             x.pow_(self.measured).mul_(self._model)
@@ -180,17 +184,25 @@ class Adaptive(Metric):
         torch._foreach_mul_([*weights, *biases], scale * self._scale)
         return True
 
+    def repeats(self, updates: bool) -> bool:
+        return not (updates and self.due)
+
+    def skip(self, updates: bool) -> None:
+        self._step += updates
+
     def state_dict(self) -> dict[str, Any]:
-        names = ("step", "count", "widths", "moments", "curvatures")
+        names = ("step", "widths", "moments", "curvatures")
         bases = [basis._asdict() for basis in self._bases]
-        return {name: getattr(self, f"_{name}") for name in names} | {"bases": bases}
+        more = {"bases": bases, "count": self._shares.count if bases else 0}
+        return {name: getattr(self, f"_{name}") for name in names} | more
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._step, self._count = state["step"], state["count"]
+        self._step = state["step"]
         self._widths, self._moments = state["widths"], [m.clone() for m in state["moments"]]
         self._bases = [Basis(**basis) for basis in state["bases"]]
         if self._bases:
             self._frame = Frame(self._bases, self._widths)
+            self._shares = self._make_shares(state["count"])
         self._curvatures = list(state["curvatures"])
         if self._curvatures:
             self._find_model()

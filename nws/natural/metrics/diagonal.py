@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from nws.errors import positive_int
-from nws.natural.averages import share_of_newest
+from nws.natural.averages import Shares
 from nws.natural.metrics.metric import Metric
 from nws.natural.operators import Rows, Tensors, UnitFisher
 from nws.natural.solvers.solver import check_rows
@@ -23,25 +22,32 @@ class Diagonal(Metric):
 
     def __init__(self, memory: int = 50) -> None:
         self.memory = positive_int("metric.memory", memory)
-        self._steps = 0
         self._diagonals: list[Tensor] = []
         self._alpha: Tensor
+        self._shares: Shares  # of the newest rows
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
         self._alpha = check_rows(rows, alpha).clone()
         newest = [UnitFisher(layer.inputs, layer.curvature).diagonal() for layer in rows]
-        self._steps += 1
-        share = share_of_newest(self.memory, self._steps)
-        pairs = zip(self._diagonals or newest, newest, strict=True)
-        self._diagonals = [torch.lerp(old, new, share) for old, new in pairs]
+        if not self._diagonals:
+            self._diagonals, self._shares = newest, Shares([self.memory], newest[0])
+        share = self._shares.next()
+        for mean, new in zip(self._diagonals, newest, strict=True):
+            mean.lerp_(new, share)
 
     def direction(self, gradients: Tensors) -> list[Tensor]:
         """g_j / (diag(F_j) + alpha), (m, d) for each layer."""
         pairs = zip(gradients, self._diagonals, strict=True)
         return [g / (diagonal + self._alpha) for g, diagonal in pairs]
 
+    def repeats(self, updates: bool) -> bool:
+        return True
+
     def state_dict(self) -> dict[str, Any]:
-        return {"steps": self._steps, "diagonals": self._diagonals}
+        count = self._shares.count if self._diagonals else 0
+        return {"count": count, "diagonals": self._diagonals}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._steps, self._diagonals = state["steps"], list(state["diagonals"])
+        self._diagonals = [each.clone() for each in state["diagonals"]]
+        if self._diagonals:
+            self._shares = Shares([self.memory], self._diagonals[0], state["count"])

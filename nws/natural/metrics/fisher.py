@@ -63,6 +63,14 @@ class Fisher(Metric):
     def direction(self, gradients: Tensors) -> list[Tensor]:
         return [solver.solve(g) for solver, g in zip(self.solvers, gradients, strict=True)]
 
+    def repeats(self, updates: bool) -> bool:
+        solvers = all(solver.repeats(updates) for solver in self.solvers)
+        return bool(self.solvers) and solvers and self.memory == 1
+
+    def skip(self, updates: bool) -> None:
+        for solver in self.solvers:
+            solver.skip(updates)
+
     def check(self) -> None:
         for solver in self.solvers:
             solver.check()

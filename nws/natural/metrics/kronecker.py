@@ -78,6 +78,12 @@ class Kronecker(Metric):
         self._inverses.apply_(weights, biases, scale)
         return True
 
+    def repeats(self, updates: bool) -> bool:
+        return not updates or self._step % self.refresh_every != 0
+
+    def skip(self, updates: bool) -> None:
+        self._step += updates
+
     def state_dict(self) -> dict[str, Any]:
         return {"step": self._step, "bases": [basis._asdict() for basis in self._inverses.bases]}
 

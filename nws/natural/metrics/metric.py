@@ -52,6 +52,19 @@ class Metric(ABC):
         """
         return False
 
+    def repeats(self, updates: bool) -> bool:
+        """Whether the next step does to tensors what the last one did: a CUDA graph can do it.
+
+        Such a step reads none of them, and changes its own in place. By default there is none.
+
+        Args:
+            updates: Whether the step calls `update`.
+        """
+        return False
+
+    def skip(self, updates: bool) -> None:
+        """Count a step that a graph did."""
+
     def check(self) -> None:
         """Raise `UserError` for what was found on a device since (synchronises)."""
 

@@ -50,16 +50,21 @@ class ConjugateGradient(IterativeSolver):
         self.every = positive_int("solver.preconditioner_every", preconditioner_every)
         self.precondition = preconditioner or SharedPreconditioner(rank, self.every)
         self._age = 0  # operators so far
+        self._reduced: RowSpace | None = None
         self._count = 0  # iterations that the last measured solve needed; 0: the next one measures
 
+    @property
+    def _looks(self) -> bool:
+        """Whether the next operator is one at which iterations are counted."""
+        return self._age % self.every == 0 or self._age & (self._age - 1) == 0
+
     def factor(self, operator: CurvatureOperator, damping: Tensor) -> None:
-        refreshes = self._age % self.every == 0
-        check_system(operator, damping, waits=refreshes)
+        check_system(operator, damping, waits=self._age % self.every == 0)
         super().factor(operator, damping)
-        self._reduced: RowSpace | None = operator.reduce(self._damping)
+        self._reduced = operator.reduce(self._damping)
         if self._reduced is None:
             self.precondition.update(operator, self._damping)
-        if refreshes or self._age & (self._age - 1) == 0:
+        if self._looks:
             self._count = 0
         self._age += 1
 
@@ -107,6 +112,16 @@ class ConjugateGradient(IterativeSolver):
                 " damping.value",
                 self._operator.name, used, stop.worst * self.tolerance, self.tolerance,
             )  # fmt: skip
+
+    def repeats(self, factors: bool) -> bool:
+        known = not self.tolerance and bool(self.iterations or self._count)
+        near = self._reduced is not None or self.precondition.repeats
+        return known and (not factors or (near and not self._looks))
+
+    def skip(self, factors: bool) -> None:
+        self._age += factors
+        if factors and self._reduced is None:
+            self.precondition.skip()
 
     def state_dict(self) -> State:
         own = self.precondition.state_dict()

@@ -36,6 +36,13 @@ class Solver(ABC):
     def solve(self, gradient: Tensor) -> Tensor:
         """x_j = (C_j + alpha I)^{-1} g_j for all units: (m, d) from G (m, d)."""
 
+    def repeats(self, factors: bool) -> bool:
+        """As `Metric.repeats`, for the next `solve` and, where it `factors`, `factor` before it."""
+        return False
+
+    def skip(self, factors: bool) -> None:
+        """Count what a graph did; by default nothing to do."""
+
     def check(self) -> None:
         """Raise `UserError` for what was found on a device (synchronises); by default nothing.
 

@@ -1,0 +1,79 @@
+"""Steps on a GPU as one CUDA graph: to launch its hundreds of kernels takes longer than their work.
+
+Source: PyTorch's notes on CUDA graphs.
+"""
+
+import torch
+from torch import Tensor
+
+from nws import distributed
+from nws.learning.step import StepResult, WakeSleep
+
+
+class CapturedStep:
+    """`learner.step` on CUDA, with one graph for steps that are alike: the same, bit for bit.
+
+    Of such steps in a row the first runs as it is, the second is captured, and the others replay
+    it. Steps that differ run as they are: those that refresh a metric or measure a gain. In a
+    replay no Python runs. So all steps run as they are on a CPU, with several processes, with a
+    layer that sees itself, and with a weighting that keeps a state.
+
+    Args:
+        learner: Whose steps these are.
+
+    Examples:
+        >>> from nws import HelmholtzMachine, Rule
+        >>> rng = torch.Generator().manual_seed(0)
+        >>> machine = HelmholtzMachine([4, 3, 2], rng=rng)
+        >>> CapturedStep(WakeSleep(machine, Rule("rws"), rng))(torch.ones(8, 4)).statistics.shape
+        torch.Size([4])
+    """
+
+    def __init__(self, learner: WakeSleep) -> None:
+        self.learner = learner
+        edges = [edge for network in learner.machine.networks for edge in network.edges]
+        reads = any(edge.lateral for edge in edges) or hasattr(learner.rule.weighting, "state_dict")
+        self._never = learner.rng.device.type == "cpu" or reads or distributed.size() > 1
+        self._alike = 0  # steps in a row
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._tensors: list[Tensor] = []  # a batch or two, and gradients, where the graph has them
+        self._result: StepResult
+
+    def __call__(self, x: Tensor, other: Tensor | None = None) -> StepResult:
+        """Take a step as `WakeSleep.step` does."""
+        learner, batches = self.learner, [x] if other is None else [x, other]
+        if self._never or not all(metric.repeats for metric in learner.metrics):
+            self._alike = 0
+            return learner.step(x, other)
+        if self._alike > 1 and not self._fits(batches):
+            self._alike = 0
+        self._alike += 1
+        if self._alike == 1:
+            return learner.step(x, other)
+        learner.start()
+        if self._alike == 2:
+            self._capture(batches)
+        else:
+            for metric in learner.metrics:
+                metric.skip()
+        assert self._graph is not None
+        torch._foreach_copy_(self._tensors[: len(batches)], batches)
+        self._graph.replay()
+        return StepResult(*map(torch.clone, self._result))
+
+    def _gradients(self) -> list[Tensor | None]:
+        return [parameter.grad for parameter in self.learner.machine.parameters()]
+
+    def _fits(self, batches: list[Tensor]) -> bool:
+        """Whether the graph has batches of these shapes, and writes the gradients that are read."""
+        own, written = self._tensors[: len(batches)], self._tensors[len(batches) :]
+        shapes = [[each.shape for each in some] for some in (own, batches)]
+        return shapes[0] == shapes[1] and [*map(id, written)] == [*map(id, self._gradients())]
+
+    def _capture(self, batches: list[Tensor]) -> None:
+        """Capture a step; the memory of the last graph is used again."""
+        inputs, graph = [each.clone() for each in batches], torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.learner.rng)
+        with torch.cuda.graph(graph, None if self._graph is None else self._graph.pool()):
+            self._result = self.learner.compute(*inputs)
+        self._graph, self._tensors = graph, [*inputs, *self._gradients()]  # type: ignore[list-item]

@@ -1,0 +1,81 @@
+"""A step that a CUDA graph replays is the step, bit for bit; what differs is taken as it is."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import composed
+from simulated_cuda import _DEVICE, _inner, _map
+
+from nws.experiment.build import build_parts
+from nws.experiment.run import RunDirectory
+from nws.experiment.trainer import Trainer
+from nws.natural.metrics import Kronecker
+
+pytestmark = pytest.mark.cuda
+STEPS = 44  # two refreshes of a metric
+SMALL = ("logger=none", "model.layers=[5,3]", "trainer.batch_size=50", "device=cuda")
+#: Options, and the steps of 44 that a graph does on the simulated device.
+REPLAYED = {
+    "algorithm=rws optimizer=adam": 43,
+    "algorithm=vimco data.binarize=threshold scheduler=cosine": 43,
+    "algorithm=nrws metric=mean model.skip=true": 43,
+    "algorithm=nrws metric=kronecker damping=linear": 38,
+    "algorithm=nrws metric=kronecker metric.max_kl=0.1": 38,
+    "algorithm=nrws metric=kronecker metric.batch=other data.where=host": 38,
+    "algorithm=nrws metric=adaptive optimizer.lr=0.01": 30,
+    "algorithm=nrws metric=adaptive metric.measured=1 optimizer.lr=0.01": 30,
+    "algorithm=nrws metric=diagonal metric.memory=1": 43,
+    "algorithm=nrws metric=fisher": 28,
+    "algorithm=nrws metric=fisher metric.refresh_every=10 metric.max_rows=8": 34,
+    "algorithm=nrws metric=empirical solver.iterations=3 metric.max_rows=1": 28,
+    "algorithm=nrws metric=kronecker damping=levenberg_marquardt": 26,
+    "algorithm=nrws metric=fisher solver=cholesky": 0,
+    "algorithm=rws model.generator.lateral=all": 0,
+}
+
+
+def trained(folder: Path, *options: str, forgets: int | None = None) -> Trainer:
+    """A run; one that `forgets` has no gradients any more after so many steps."""
+    config = composed(*SMALL, *options)
+    made = Trainer(build_parts(config, torch.device("cuda")), config, RunDirectory(folder))
+    made.call("start", made)
+    for step in range(STEPS):
+        if step == forgets:
+            made.optimizer.zero_grad()
+        made._step()
+    return made
+
+
+def numbers(trainer: Trainer) -> list[torch.Tensor]:
+    state = trainer.learner.rng.get_state().to("cpu")
+    found = [*trainer.machine.parameters(), trainer.sums.nan_to_num()]
+    return [each.detach().cpu() for each in found] + [state]
+
+
+@pytest.mark.parametrize("options", REPLAYED)
+def test_a_replayed_run_is_the_run(options: str, tmp_path: Path) -> None:
+    plain = trained(tmp_path / "plain", *options.split(), "trainer.cuda_graph=false")
+    before = _DEVICE.replays
+    replayed = trained(tmp_path / "graph", *options.split())
+    assert all(map(torch.equal, numbers(plain), numbers(replayed)))
+    if not torch.cuda.get_device_name().startswith("NVIDIA"):
+        assert _DEVICE.replays - before == REPLAYED[options]
+    states = (_map(_inner, each.state_dict()["metrics"]) for each in (plain, replayed))
+    assert str(next(states)) == str(next(states))
+
+
+def test_a_replay_writes_the_gradients_that_are_there(tmp_path: Path) -> None:
+    plain = trained(tmp_path / "plain", "trainer.cuda_graph=false")
+    replayed = trained(tmp_path / "graph", forgets=9)
+    assert all(map(torch.equal, numbers(plain), numbers(replayed)))
+
+
+def test_a_metric_that_repeats_no_step_must_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Kronecker, "repeats", lambda self, updates: self._step != 0)
+    options = ("algorithm=nrws", "metric=kronecker")
+    plain = trained(tmp_path / "plain", *options, "trainer.cuda_graph=false")
+    replayed = trained(tmp_path / "graph", *options)
+    assert not all(map(torch.equal, numbers(plain), numbers(replayed)))  # the negative control
