@@ -9,14 +9,17 @@ from torch import Tensor
 from nws import distributed
 from nws.learning.step import StepResult, WakeSleep
 
+LONG = 3  # steps alike, in a row
+
 
 class CapturedStep:
     """`learner.step` on CUDA, with one graph for steps that are alike: the same, bit for bit.
 
     Of such steps in a row the first runs as it is, the second is captured, and the others replay
-    it. Steps that differ run as they are: those that refresh a metric or measure a gain. In a
-    replay no Python runs. So all steps run as they are on a CPU, with several processes, with a
-    layer that sees itself, and with a weighting that keeps a state.
+    it; after a long row the first of the next is captured at once. Steps that differ run as they
+    are: those that refresh a metric or measure a gain. In a replay no Python runs. So all steps
+    run as they are on a CPU, with several processes, with a layer that sees itself, and with a
+    weighting that keeps a state.
 
     Args:
         learner: Whose steps these are.
@@ -43,7 +46,7 @@ class CapturedStep:
         """Take a step as `WakeSleep.step` does."""
         learner, batches = self.learner, [x] if other is None else [x, other]
         if self._never or not all(metric.repeats for metric in learner.metrics):
-            self._alike = 0
+            self._alike = int(self._alike > LONG)
             return learner.step(x, other)
         if self._alike > 1 and not self._fits(batches):
             self._alike = 0
