@@ -37,7 +37,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
 LAYERS = [784, 300, 200, 100, 75, 50, 35, 30, 25, 20, 15, 10, 10]
 LEAST = {
     "repeats": 2, "batch": 1, "threads": 1, "max_rows": 1, "rank": 0, "steps_before": 0,
-    "iterations": 1, "layers": 1, "visible": 1, "hidden": 1, "dreams": 1, "predict": 1,
+    "iterations": 1, "layers": 1, "visible": 1, "hidden": 1, "dreams": 1,
 }  # fmt: skip
 
 
@@ -77,7 +77,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "hidden": {"type": numbers, "default": [300], "help": "sizes (default 300)"},
     "most-bytes": {"type": float, "help": "leaves out what should take more"},
     "steps-before": {"type": int, "default": 100, "help": "of Adam on the machine (default 100)"},
-    "predict": {"type": numbers, "help": "numbers of GPUs, for the model of processes alone"},
     "json": {"action": "store_true", "help": "print one JSON object and nothing else"},
 }
 EACH = ["device", "threads", "repeats", "json"]
@@ -90,7 +89,7 @@ TAKES = {
     "solvers": ["dtype", "rank"],
     "scale": ["visible", "hidden", "most-bytes", "dtype", "batch", "steps-before", *NATURAL],
     "launches": [*STEPS, *NATURAL],
-    "processes": [*STEPS, *NATURAL[2:], "predict"],
+    "processes": [*STEPS, *NATURAL[2:]],
 }
 
 

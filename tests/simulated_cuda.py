@@ -371,11 +371,16 @@ def simulated_cuda() -> Iterator[Device]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "cuda: on CUDA, on the simulated device where there is none")
+    config.addinivalue_line("markers", "cuda: on CUDA, or on the simulated device; others on a CPU")
 
 
 @pytest.fixture(autouse=True)
 def _device_of_the_test(request: pytest.FixtureRequest) -> Iterator[None]:
-    needed = request.node.get_closest_marker("cuda") and not torch.cuda.is_available()
-    with simulated_cuda() if needed else contextlib.nullcontext():
+    if not request.node.get_closest_marker("cuda"):
+        with pytest.MonkeyPatch.context() as patch:  # on a CPU, also what the test starts
+            patch.setattr(torch.cuda, "is_available", lambda: False)
+            patch.setenv("CUDA_VISIBLE_DEVICES", "")
+            yield
+        return
+    with contextlib.nullcontext() if torch.cuda.is_available() else simulated_cuda():
         yield

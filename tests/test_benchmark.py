@@ -205,11 +205,3 @@ def test_several_processes(bench: Bench) -> None:
             measured, model = row[kind], row[f"model_{kind}"]
             assert measured == pytest.approx(model, rel=0.4), (row["metric"], kind)
     assert rows[2]["joined_mib"] > rows[1]["joined_mib"] > 0
-
-
-def test_the_model_of_several_processes(bench: Bench) -> None:
-    rows = bench("processes", "--predict", "1,8")
-    for one, eight in zip(rows[::2], rows[1::2], strict=True):
-        assert (one["processes"], eight["processes"]) == (1, 8)
-        assert one["talk_ms"] == one["sent_mib"] == 0 < eight["talk_ms"]
-        assert eight["work_ms"] < one["work_ms"]

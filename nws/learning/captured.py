@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from nws import distributed
+from nws.errors import UserError
 from nws.learning.step import StepResult, WakeSleep
 
 LONG = 3  # steps alike, in a row
@@ -18,8 +19,8 @@ class CapturedStep:
     Of such steps in a row the first runs as it is, the second is captured, and the others replay
     it; after a long row the first of the next is captured at once. Steps that differ run as they
     are: those that refresh a metric or measure a gain. In a replay no Python runs. So all steps
-    run as they are on a CPU, with several processes, with a layer that sees itself, and with a
-    weighting that keeps a state.
+    run as they are on a CPU, with several processes, with a layer that sees itself, with counts
+    (Poisson), and with a weighting that keeps a state.
 
     Args:
         learner: Whose steps these are.
@@ -34,8 +35,10 @@ class CapturedStep:
 
     def __init__(self, learner: WakeSleep) -> None:
         self.learner = learner
-        edges = [edge for network in learner.machine.networks for edge in network.edges]
-        reads = any(edge.lateral for edge in edges) or hasattr(learner.rule.weighting, "state_dict")
+        networks, units = learner.machine.networks, learner.machine.units
+        lateral = any(edge.lateral for network in networks for edge in network.edges)
+        reads = lateral or any(each.waits for each in units)
+        reads = reads or hasattr(learner.rule.weighting, "state_dict")
         self._never = learner.rng.device.type == "cpu" or reads or distributed.size() > 1
         self._alike = 0  # steps in a row
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -77,6 +80,12 @@ class CapturedStep:
         """Capture a step; the memory of the last graph is used again."""
         inputs, graph = [each.clone() for each in batches], torch.cuda.CUDAGraph()
         graph.register_generator_state(self.learner.rng)
-        with torch.cuda.graph(graph, None if self._graph is None else self._graph.pool()):
-            self._result = self.learner.compute(*inputs)
+        try:
+            with torch.cuda.graph(graph, None if self._graph is None else self._graph.pool()):
+                self._result = self.learner.compute(*inputs)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            what = f"a step cannot be captured as a CUDA graph ({str(error).splitlines()[0]})"
+            raise UserError(f"{what}; take trainer.cuda_graph=false") from error
         self._graph, self._tensors = graph, [*inputs, *self._gradients()]  # type: ignore[list-item]

@@ -18,6 +18,8 @@ class Poisson(Scaled):
         scale: Data of one count; 1/255 takes the bytes of an image as counts.
     """
 
+    waits = True
+
     def log_partition(self, logits: Tensor) -> Tensor:
         return logits.exp()
 

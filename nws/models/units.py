@@ -30,9 +30,11 @@ class Units(ABC):
 
     Attributes:
         support: The values that y can take; None where there are infinitely many.
+        waits: Whether a draw reads numbers from its device.
     """
 
     support: tuple[float, ...] | None = None
+    waits = False
 
     def __repr__(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())

@@ -1,4 +1,4 @@
-"""What a step of several processes costs: measured, and by the model of docs/distributed.md.
+"""What a step of several processes costs, and what it sends by the model of docs/distributed.md.
 
 Symbols: W processes, B data points, K samples, n = B K rows, P parameters, d parents with the bias
 and m units of a layer.
@@ -23,16 +23,7 @@ from nws.learning import Rule
 from nws.models import HelmholtzMachine
 
 CASES = [("rws", None), ("nrws", "kronecker"), ("nrws", "fisher")]
-ITERATIONS, RANK = 3, 15  # of the exact metric's solver, of the Kronecker metric
 REFRESH = 20  # steps between its covariances
-# Of a step: launches of kernels, collective operations, rows that the metric takes in.
-KERNELS = {None: 276, "fisher": 1200, "kronecker": 400}
-CALLS = {None: 1, "fisher": 7, "kronecker": 3}
-MAX_ROWS = {"kronecker": 64}
-# Assumed of a device: operations in float32 and bytes of memory a second, seconds of a launch;
-# bytes a second that it sends, and seconds of a collective operation, on one host and between 8.
-FLOPS, MEMORY, LAUNCH = 30e12, 2.5e12, 5e-6
-LINKS = {8: (200e9, 20e-6), 64: (25e9, 60e-6)}
 MIB = 2**20
 
 
@@ -65,49 +56,9 @@ def payload(
     return size * summed, size * joined
 
 
-def operations(
-    machine: HelmholtzMachine, rule: Rule, metric: str | None, batch: int
-) -> tuple[float, float]:
-    """Multiplications and additions of a step that the processes share, and that each one does."""
-    shared = own = 0.0
-    for network in machine.networks:
-        for edge in network.edges:
-            size = edge.layer.weight.numel()
-            for phase in ("wake", "dream") if rule.recognition_dream else ("wake",):
-                samples = 1 if edge.parents == (0,) and phase == "wake" else rule.samples
-                products = 1 + bool(getattr(rule, f"{network.name}_{phase}", 0))
-                shared += 2 * products * batch * samples * size
-            rows = batch * (1 if edge.parents == (0,) else rule.samples)
-            shared += (metric == "fisher") * 4 * ITERATIONS * (rows + RANK + 1) * size
-            own += (metric == "kronecker") * 4 * (RANK + 1) * size
-    return shared, own
-
-
 def sent(summed: float, joined: float, processes: int) -> float:
     """Bytes that each process sends in a ring."""
     return (2 * summed + joined) * (processes - 1) / processes
-
-
-def predict(
-    machine: HelmholtzMachine, rule: Rule, metric: str | None, batch: int, processes: int
-) -> Row:
-    """The step of several devices by the model, in milliseconds."""
-    shared, own = operations(machine, rule, metric, batch)
-    wire = sent(
-        *payload(machine, rule, metric, batch, MAX_ROWS.get(metric or ""), processes), processes
-    )
-    states = 2 * batch * rule.samples * sum(machine.sizes)  # of both phases
-    parameters = sum(each.numel() for each in machine.parameters())
-    # bytes of elementwise work; the noise of all rows is drawn by each process
-    passes = 20 * 4 * states / processes + 5 * 4 * parameters + 4 * states
-    work = (shared / processes + own) / FLOPS + passes / MEMORY
-    launches, (link, latency) = KERNELS[metric] * LAUNCH, LINKS[8 if processes <= 8 else 64]
-    talk = CALLS[metric] * (processes > 1) * latency + wire / link
-    return {
-        "metric": metric or "Euclidean", "processes": processes, "batch": batch,
-        "work_ms": 1e3 * work, "launches_ms": 1e3 * launches, "talk_ms": 1e3 * talk,
-        "step_ms": 1e3 * (max(work, launches) + talk), "sent_mib": wire / MIB,
-    }  # fmt: skip
 
 
 @contextmanager
@@ -174,15 +125,11 @@ def benchmark_processes(arguments: argparse.Namespace) -> list[Row]:
     """Steps of the processes that torchrun started, beside a share of the batch by itself."""
     machine, rule, batch = HelmholtzMachine(arguments.layers), RULES["rws"], arguments.batch
     machine.to(dtype=getattr(torch, arguments.dtype))
-    if arguments.predict:
-        each = [(metric, count) for _, metric in CASES for count in arguments.predict]
-        return [predict(machine, rule, metric, batch, count) for metric, count in each]
     distributed.start()
     size, first = distributed.size(), distributed.rank() == 0
     if size == 1:
         raise UserError(
-            "processes needs several: torchrun --nproc-per-node=2 scripts/benchmark.py processes;"
-            " or --predict 1,8,64 for the model alone"
+            "processes needs several: torchrun --nproc-per-node=2 scripts/benchmark.py processes"
         )
     latency, bandwidth = link(torch.device(arguments.device))
     together = [measure(arguments, case) for case in CASES]

@@ -7,9 +7,11 @@ import torch
 from conftest import composed
 from simulated_cuda import _DEVICE, _inner, _map
 
+from nws.errors import UserError
 from nws.experiment.build import build_parts
 from nws.experiment.run import RunDirectory
 from nws.experiment.trainer import Trainer
+from nws.learning.weighting import Weights, tempered
 from nws.natural.metrics import Kronecker
 
 pytestmark = pytest.mark.cuda
@@ -32,6 +34,8 @@ REPLAYED = {
     "algorithm=nrws metric=kronecker damping=levenberg_marquardt": 34,
     "algorithm=nrws metric=fisher solver=cholesky": 0,
     "algorithm=rws model.generator.lateral=all": 0,
+    "algorithm=rws model/visible=gaussian data.binarize=none": 43,
+    "algorithm=rws model/visible=poisson data.binarize=none": 0,
 }
 
 
@@ -69,6 +73,18 @@ def test_a_replay_writes_the_gradients_that_are_there(tmp_path: Path) -> None:
     plain = trained(tmp_path / "plain", "trainer.cuda_graph=false")
     replayed = trained(tmp_path / "graph", forgets=9)
     assert all(map(torch.equal, numbers(plain), numbers(replayed)))
+
+
+def reading(log_p: torch.Tensor, log_q: torch.Tensor) -> Weights:
+    assert float(log_p.sum()) < 1e9  # a look
+    return tempered(log_p, log_q)
+
+
+def test_what_cannot_be_captured_says_so(tmp_path: Path) -> None:
+    own = f"algorithm.weighting._target_={__name__}.reading"
+    with pytest.raises(UserError, match=r"CUDA graph .*trainer\.cuda_graph=false"):
+        trained(tmp_path / "graph", own, "~algorithm.weighting.exponent")
+    trained(tmp_path / "plain", own, "~algorithm.weighting.exponent", "trainer.cuda_graph=false")
 
 
 def test_a_metric_that_repeats_no_step_must_say_so(
