@@ -21,7 +21,7 @@ from nws.experiment.config import to_dict
 from nws.experiment.optimizers import restore, starting_rates, title, training
 from nws.experiment.run import RunDirectory
 from nws.experiment.signals import StopSignals
-from nws.learning.captured import CapturedStep
+from nws.learning import CapturedStep
 from nws.learning.step import STATISTICS
 from nws.learning.together import log_sums
 from nws.models import HelmholtzMachine

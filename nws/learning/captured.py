@@ -23,14 +23,7 @@ class CapturedStep:
     (Poisson), and with a weighting that keeps a state.
 
     Args:
-        learner: Whose steps these are.
-
-    Examples:
-        >>> from nws import HelmholtzMachine, Rule
-        >>> rng = torch.Generator().manual_seed(0)
-        >>> machine = HelmholtzMachine([4, 3, 2], rng=rng)
-        >>> CapturedStep(WakeSleep(machine, Rule("rws"), rng))(torch.ones(8, 4)).statistics.shape
-        torch.Size([4])
+        learner: Whose steps these are; `take = CapturedStep(learner)` is called as its `step`.
     """
 
     def __init__(self, learner: WakeSleep) -> None:
@@ -42,7 +35,8 @@ class CapturedStep:
         self._never = learner.rng.device.type == "cpu" or reads or distributed.size() > 1
         self._alike = 0  # steps in a row
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._tensors: list[Tensor] = []  # a batch or two, and gradients, where the graph has them
+        self._batches: list[Tensor] = []  # the graph's own, one or two
+        self._places: list[tuple[int, Tensor | None]] = []  # of parameters, and their gradients
         self._result: StepResult
 
     def __call__(self, x: Tensor, other: Tensor | None = None) -> StepResult:
@@ -63,29 +57,28 @@ class CapturedStep:
             for metric in learner.metrics:
                 metric.skip()
         assert self._graph is not None
-        torch._foreach_copy_(self._tensors[: len(batches)], batches)
+        torch._foreach_copy_(self._batches, batches)
         self._graph.replay()
         return StepResult(*map(torch.clone, self._result))
 
-    def _gradients(self) -> list[Tensor | None]:
-        return [parameter.grad for parameter in self.learner.machine.parameters()]
-
     def _fits(self, batches: list[Tensor]) -> bool:
-        """Whether the graph has batches of these shapes, and writes the gradients that are read."""
-        own, written = self._tensors[: len(batches)], self._tensors[len(batches) :]
-        shapes = [[each.shape for each in some] for some in (own, batches)]
-        return shapes[0] == shapes[1] and [*map(id, written)] == [*map(id, self._gradients())]
+        """Whether batches have the shapes that the graph has, and parameters their places."""
+        shapes = [[each.shape for each in some] for some in (self._batches, batches)]
+        pairs = zip(self._places, self.learner.machine.parameters(), strict=True)
+        there = all(at == each.data_ptr() and grad is each.grad for (at, grad), each in pairs)
+        return there and shapes[0] == shapes[1]
 
     def _capture(self, batches: list[Tensor]) -> None:
         """Capture a step; the memory of the last graph is used again."""
-        inputs, graph = [each.clone() for each in batches], torch.cuda.CUDAGraph()
+        self._batches, graph = [each.clone() for each in batches], torch.cuda.CUDAGraph()
         graph.register_generator_state(self.learner.rng)
         try:
             with torch.cuda.graph(graph, None if self._graph is None else self._graph.pool()):
-                self._result = self.learner.compute(*inputs)
+                self._result = self.learner.compute(*self._batches)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             what = f"a step cannot be captured as a CUDA graph ({str(error).splitlines()[0]})"
             raise UserError(f"{what}; take trainer.cuda_graph=false") from error
-        self._graph, self._tensors = graph, [*inputs, *self._gradients()]  # type: ignore[list-item]
+        self._graph = graph
+        self._places = [(each.data_ptr(), each.grad) for each in self.learner.machine.parameters()]

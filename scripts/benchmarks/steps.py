@@ -16,8 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.solvers import SOLVERS, Row, interleaved, reference
 from nws.experiment.build import build_optimizer
 from nws.files import CONF
-from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep, tempered
-from nws.learning.captured import CapturedStep
+from nws.learning import CapturedStep, NaturalMetric, RowOptions, Rule, WakeSleep, tempered
 from nws.learning.vimco import vimco
 from nws.models import HelmholtzMachine
 from nws.natural import Damping, Rows, UnitFisher
