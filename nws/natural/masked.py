@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nws.natural.operators import Tensors
 from nws.natural.shared import Basis, SharedInverse
 
 
@@ -34,7 +35,7 @@ class MaskedInverse:
         pairs = self._columns[:, :, None] * self._columns[:, None, :]  # (d - 1, r, r)
         self._pairs = (self._mask @ pairs.flatten(1)).unflatten(1, pairs.shape[1:])  # (m, r, r)
 
-    def update(self, centres: Sequence[Tensor], scale: Tensor, damping: Tensor) -> None:
+    def update(self, centres: Tensors, scale: Tensor, damping: Tensor) -> None:
         """Take in c (d,) of the one layer, s_j (m,) and alpha."""
         c, rank = centres[0][:-1, None], len(self._pairs[0])
         self._span = torch.cat([c, self._columns], dim=1)  # (d - 1, r + 1)
@@ -48,9 +49,7 @@ class MaskedInverse:
         inner.diagonal(dim1=1, dim2=2).add_(1)
         self._factors = torch.linalg.cholesky_ex(inner)[0]
 
-    def apply_(
-        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor | None = None
-    ) -> None:
+    def apply_(self, weights: Tensors, biases: Tensors, scale: Tensor | None = None) -> None:
         """Multiply V, which is 0 where the mask is, by scale M_j^{-1} in place."""
         (weight,), (bias,) = weights, biases
         along = (weight @ self._span).mul_(self._identity)
@@ -82,9 +81,8 @@ class LayerInverses:
             self.update(*self._last)
 
     def update(
-        self, centres: Sequence[Tensor], scales: Sequence[Tensor],
-        masks: Sequence[Tensor | None], damping: Tensor,
-    ) -> None:  # fmt: skip
+        self, centres: Tensors, scales: Tensors, masks: Sequence[Tensor | None], damping: Tensor
+    ) -> None:
         """Take in c (d,), s_j (m,) and the mask (m, d), or None, of each layer; and alpha."""
         self._last = centres, scales, masks, damping
         if self._stale:
@@ -98,14 +96,12 @@ class LayerInverses:
             scale = torch.cat([scales[i] for i in at])
             inverse.update([centres[i] for i in at], scale, damping)
 
-    def apply_(
-        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor | None = None
-    ) -> None:
+    def apply_(self, weights: Tensors, biases: Tensors, scale: Tensor | None = None) -> None:
         """Multiply V by scale M_j^{-1} in place; the arguments are those of `Metric`."""
         for inverse, at in self._parts:
             inverse.apply_([weights[i] for i in at], [biases[i] for i in at], scale)
 
-    def __call__(self, vectors: Sequence[Tensor]) -> list[Tensor]:
+    def __call__(self, vectors: Tensors) -> list[Tensor]:
         """M_j^{-1} v_j: (m, d) of each layer from V (m, d)."""
         found = [each.clone() for each in vectors]
         self.apply_([each[:, :-1] for each in found], [each[:, -1] for each in found])

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.linalg import vecdot
 
 from nws.errors import Diverged
+from nws.natural.operators import Tensors
 
 KEEP = 2 / 3  # share of the last covariance at a refresh: the rows of one batch are a poor guide
 
@@ -67,11 +68,9 @@ def _eigenpairs(matrix: Tensor, name: str) -> tuple[Tensor, Tensor]:
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:  # LinAlgError, or on CUDA what cuSOLVER says
-        reason = str(error).splitlines()[0]
-        raise Diverged(
-            f"{name}: the covariance of its rows has no eigenbasis ({reason}); lower optimizer.lr,"
-            " or keep the machine in float32"
-        ) from error
+        what = f"the covariance of its rows has no eigenbasis ({str(error).splitlines()[0]})"
+        way = "lower optimizer.lr, or keep the machine in float32"
+        raise Diverged(f"{name}: {what}; {way}") from error
     return values, vectors
 
 
@@ -119,7 +118,7 @@ class SharedInverse:
         self._products = like.new_zeros(len(bases), columns)
         self._along = like.new_zeros(len(self._layer), columns)
 
-    def update(self, centres: Sequence[Tensor], scale: Tensor, damping: Tensor) -> None:
+    def update(self, centres: Tensors, scale: Tensor, damping: Tensor) -> None:
         """Take in c (d,) of each layer, s_j (M,) and alpha."""
         hidden = [centre[:-1] for centre in centres]
         torch._foreach_copy_(self._places, hidden)
@@ -135,9 +134,7 @@ class SharedInverse:
         along = (self._mean * products).sum(1).add_(self._bias)  # c . P c
         self._factor = scale / along.mul_(scale).add_(1)  # k
 
-    def apply_(
-        self, weights: Sequence[Tensor], biases: Sequence[Tensor], scale: Tensor | None = None
-    ) -> None:
+    def apply_(self, weights: Tensors, biases: Tensors, scale: Tensor | None = None) -> None:
         """Multiply V by scale M_j^{-1} in place: two products of 2 (r + 1) d m flops a layer.
 
         The arguments are those of `Metric.precondition_`.

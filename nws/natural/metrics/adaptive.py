@@ -105,7 +105,6 @@ class Adaptive(Metric):
         self.mean_memory = positive_int("metric.mean_memory", mean_memory)
         self.square_memory = positive_int("metric.square_memory", square_memory)
         self.measured = number("metric.measured", measured, least=0, most=1)
-        self._step = 0  # of updates
         self._shares: Shares  # of the newest gradient
         self._bases: list[Basis] = []
         self._widths: list[int] = []
@@ -186,9 +185,6 @@ class Adaptive(Metric):
 
     def repeats(self, updates: bool) -> bool:
         return not (updates and self.due)
-
-    def skip(self, updates: bool) -> None:
-        self._step += updates
 
     def state_dict(self) -> dict[str, Any]:
         names = ("step", "widths", "moments", "curvatures")

@@ -48,7 +48,6 @@ class Kronecker(Metric):
         self.memory = positive_int("metric.memory", memory)
         self.refresh_every = positive_int("metric.refresh_every", refresh_every)
         self.rank = rank if rank == "full" else positive_int("metric.rank (or full)", rank, 0)
-        self._step = 0
         self._inverses = LayerInverses()
 
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
@@ -80,9 +79,6 @@ class Kronecker(Metric):
 
     def repeats(self, updates: bool) -> bool:
         return not updates or self._step % self.refresh_every != 0
-
-    def skip(self, updates: bool) -> None:
-        self._step += updates
 
     def state_dict(self) -> dict[str, Any]:
         return {"step": self._step, "bases": [basis._asdict() for basis in self._inverses.bases]}

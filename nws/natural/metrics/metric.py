@@ -19,6 +19,7 @@ class Metric(ABC):
 
     due: bool = True  # whether the next update looks at its rows; else they may not be made
     own_length = False  # whether a trust region takes its matrices C_j; else the exact F_j
+    _step = 0  # updates so far, where they are counted
 
     @abstractmethod
     def update(self, rows: Sequence[Rows], alpha: Tensor) -> None:
@@ -64,6 +65,7 @@ class Metric(ABC):
 
     def skip(self, updates: bool) -> None:
         """Count a step that a graph did."""
+        self._step += updates
 
     def check(self) -> None:
         """Raise `UserError` for what was found on a device since (synchronises)."""
