@@ -8,9 +8,8 @@ from cases import seeded
 from directions import directions
 from torch import Tensor
 
-from nws.errors import UserError
+from nws.experiment.callbacks.noise_scale import noise, noise_scales
 from nws.learning import Rule, WakeSleep
-from nws.learning.gradient_noise import GradientNoise, estimate_noise, gradient_noise
 from nws.models import HelmholtzMachine
 
 RELATIVE = 1e-9  # of the same sums in another order
@@ -29,42 +28,29 @@ def by_the_source(gradients: Tensor, size: int) -> tuple[float, float]:
 
 @pytest.mark.parametrize(("count", "size"), [(2, 1), (2, 16), (8, 16), (5, 3)])
 def test_the_estimates_are_those_of_the_source(count: int, size: int) -> None:
-    rng = torch.Generator().manual_seed(0)
-    gradients = torch.randn(count, 7, generator=rng, dtype=torch.float64) + 0.5
-    found = estimate_noise(gradients, size)
-    assert tuple(found) == pytest.approx(by_the_source(gradients, size), rel=RELATIVE)
+    gradients = torch.randn(count, 7, generator=seeded(), dtype=torch.float64) + 0.5
+    found = noise(gradients, size)
+    assert found == pytest.approx(by_the_source(gradients, size), rel=RELATIVE)
     if count == 2:  # of two halves |G|^2 is their product
-        assert found.squared_norm == pytest.approx(float(gradients[0] @ gradients[1]), rel=RELATIVE)
-    assert found.scale in (pytest.approx(found.trace / found.squared_norm), math.inf)
+        assert found[1] == pytest.approx(float(gradients[0] @ gradients[1]), rel=RELATIVE)
 
 
 def test_it_is_the_noise_of_the_gradients_of_steps() -> None:
-    """Those of each network; each batch has draws of its own."""
+    """Those of each network; each batch has draws of its own. Nothing else is touched."""
     machine, rule = HelmholtzMachine([4, 3, 2], rng=seeded()).double(), Rule("rws", 3)
     batches = [torch.rand(5, 4, generator=seeded(n)).round().double() for n in range(3)]
     learner, rows = WakeSleep(machine, rule, seeded(7)), []
     for x in batches:
         learner.step(x)
         rows.append(directions(machine))
-    found = gradient_noise(machine, rule, batches, seeded(7))
-    for network, gradients in zip(machine.networks, zip(*rows, strict=True), strict=True):
-        expected = by_the_source(torch.stack(gradients), size=5)
-        assert tuple(found[network.name]) == pytest.approx(expected, rel=RELATIVE)
-        assert expected[0] > 0.1  # there is noise
-    with pytest.raises(UserError, match="needs at least 2 batches, got 1; take more batches"):
-        gradient_noise(machine, rule, batches[:1], seeded(7))
-
-
-def test_nothing_is_touched_but_the_given_draws() -> None:
-    rng = torch.Generator().manual_seed(0)
-    machine = HelmholtzMachine([4, 3], rng=rng)
     for each in machine.parameters():
         each.grad = torch.full_like(each, 7.0)
     before = {name: value.clone() for name, value in machine.state_dict().items()}
-    gradient_noise(machine, Rule("rws", 3), [torch.ones(2, 4)] * 2, rng)
+    found = noise_scales(machine, rule, batches, seeded(7))
+    for network, gradients in zip(machine.networks, zip(*rows, strict=True), strict=True):
+        trace, norm = by_the_source(torch.stack(gradients), size=5)
+        expected = trace / norm if norm > 0 else math.inf
+        assert found[network.name] == pytest.approx(expected, rel=RELATIVE)
+        assert trace > 0.1  # there is noise
     assert all(torch.equal(value, before[name]) for name, value in machine.state_dict().items())
     assert all((each.grad == 7).all() for each in machine.parameters() if each.grad is not None)
-    with pytest.raises(UserError, match="of one size, got \\[1, 2\\]"):
-        gradient_noise(machine, Rule("rws", 3), [torch.ones(2, 4), torch.ones(1, 4)], rng)
-    assert GradientNoise(1.0, -0.5).scale == GradientNoise(1.0, 0.0).scale == math.inf
-    assert GradientNoise(6.0, 2.0).scale == 3
