@@ -20,8 +20,7 @@ CYCLE = (
     " +scheduler.max_lr=0.01 +scheduler.total_steps=total_steps"
 )
 RESUMABLE = [
-    "callbacks.patience.evaluations=5 callbacks.noise_scale.batches=2"
-    " average=exponential average.memory=4",
+    "callbacks.patience.evaluations=5 average=exponential average.memory=4",
     "algorithm=bihm optimizer=sgd average=tail average.start=0.4 trainer.precision=bfloat16",
     "algorithm=vimco algorithm.dreams=1 scheduler=cosine",
     "algorithm=ws data.binarize=static model.units=bipolar scheduler=exponential",
@@ -59,8 +58,7 @@ def test_a_resumed_run_ends_as_one_never_stopped(
     words = options.split()
     whole = train("hydra.run.dir=whole", *words)
     assert whole.code == 0, whole.err
-    # LBFGS asks for some losses a step, and the noise scale for some more.
-    losses = 25 if "LBFGS" in options else 16 if "noise" in options else 8
+    losses = 25 if "LBFGS" in options else 8  # it asks for some a step
     interrupt(losses, signal.SIGTERM)
     stopped = train("hydra.run.dir=stopped", *words)
     assert stopped.code == 128 + signal.SIGTERM, stopped.err

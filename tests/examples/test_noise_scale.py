@@ -6,9 +6,9 @@ import pytest
 import torch
 from cases import seeded
 from directions import directions
+from noise_scale import noise, noise_scales
 from torch import Tensor
 
-from nws.experiment.callbacks.noise_scale import noise, noise_scales
 from nws.learning import Rule, WakeSleep
 from nws.models import HelmholtzMachine
 

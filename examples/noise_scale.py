@@ -1,4 +1,4 @@
-"""The noise of the gradients: how much of a batch's gradient is chance.
+"""A callback of one's own: the noise of the gradients, how much of a batch's gradient is chance.
 
 The gradient of a batch of B data points has a mean G, and a covariance Sigma / B. The simple noise
 scale tr(Sigma) / |G|^2 is the batch size at which both count the same. Far below it a larger batch
@@ -15,7 +15,8 @@ from torch import Tensor
 
 from nws.errors import positive_int
 from nws.experiment.batches import EVALUATION_SEED
-from nws.experiment.callbacks.callback import Callback, Row, Trainer
+from nws.experiment.callbacks import Callback
+from nws.experiment.callbacks.callback import Row, Trainer
 from nws.learning import Rule, WakeSleep
 from nws.models import HelmholtzMachine
 
@@ -63,16 +64,13 @@ class NoiseScale(Callback):
     It takes the halves of the next batches of training, and draws of its own.
 
     Args:
-        batches: How many of them, at least 2; null for no column.
+        batches: How many of them, at least 2.
     """
 
-    def __init__(self, batches: int | None = None) -> None:
-        name = "callbacks.noise_scale.batches"
-        self.batches = None if batches is None else positive_int(name, batches, 2, 10_000)
+    def __init__(self, batches: int) -> None:
+        self.batches = positive_int("callbacks.noise_scale.batches", batches, 2, 10_000)
 
     def row(self, trainer: Trainer) -> Row:
-        if self.batches is None:
-            return {}
         rng = torch.Generator(trainer.learner.rng.device).manual_seed(EVALUATION_SEED)
         batches = trainer.batches
         size, steps = max(1, batches.size // 2), range(trainer.step, trainer.step + self.batches)
