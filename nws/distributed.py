@@ -62,12 +62,11 @@ def start(timeout: float = TIMEOUT) -> None:
             world_size=total, timeout=timedelta(seconds=timeout),
         )  # fmt: skip
     except (RuntimeError, ValueError, OSError) as error:
-        raise UserError(
-            f"WORLD_SIZE={count} processes were to meet at {os.environ.get('MASTER_ADDR')}:"
-            f"{os.environ.get('MASTER_PORT')}, which failed on {socket.gethostname()}:"
-            f" {_first_line(error)}; start them by torchrun (docs/distributed.md), or unset"
-            " WORLD_SIZE for one process"
-        ) from error
+        place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        why = f"which failed on {socket.gethostname()}: {_first_line(error)}"
+        way = "start them by torchrun (docs/distributed.md), or unset WORLD_SIZE for one process"
+        what = f"WORLD_SIZE={count} processes were to meet at {place}"
+        raise UserError(f"{what}, {why}; {way}") from error
     if rank() > 0:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         logging.disable()

@@ -77,13 +77,7 @@ def _follows(runs: Sequence[Run], key: str, leader: str) -> bool:
 
 
 def short_names(keys: Sequence[str]) -> dict[str, str]:
-    """Return a short name for each key, no name twice: a group's own, or with its group.
-
-    Examples:
-        >>> short_names(["algorithm.name", "optimizer.lr", "damping.value", "trainer.batch_size"])
-        {'algorithm.name': 'algorithm', 'optimizer.lr': 'lr', 'damping.value': 'damping.value', \
-'trainer.batch_size': 'batch_size'}
-    """
+    """Return a short name for each key, no name twice: a group's own, or with its group."""
     short = {}
     for key in keys:
         group, _, last = key.rpartition(".")

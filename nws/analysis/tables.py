@@ -26,12 +26,7 @@ def show(cells: pd.DataFrame) -> None:
 
 
 def with_error(value: float, error: float | None = None, digits: int = 3) -> str:
-    """A value ± its error, where it has one; empty for a value that is none.
-
-    Examples:
-        >>> with_error(-1.5, 0.25), with_error(-1.5), with_error(float("nan"))
-        ('-1.500 ± 0.250', '-1.500', '')
-    """
+    """A value ± its error, where it has one; empty for a value that is none."""
     if pd.isna(value):
         return ""
     return f"{value:,.{digits}f}" + ("" if pd.isna(error) else f" ± {error:,.{digits}f}")

@@ -87,10 +87,9 @@ def from_checkpoint(path: Path) -> Iterator[None]:
         reason = " ".join(str(error).split()) or "no message"
         if "weights_only" in reason or "Unsupported" in reason:  # torch says how to run it
             reason = "it holds other objects than tensors and plain values, which nws never loads"
-        raise UserError(
-            f"{path} is damaged, does not fit this run, or another version of nws or torch wrote"
-            f" it ({type(error).__name__}: {reason[:200]}); {way_out(path)}"
-        ) from error
+        what = f"{path} is damaged, does not fit this run, or another version of nws or torch wrote"
+        why = f"it ({type(error).__name__}: {reason[:200]})"
+        raise UserError(f"{what} {why}; {way_out(path)}") from error
 
 
 def way_out(path: Path) -> str:

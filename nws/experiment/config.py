@@ -84,12 +84,7 @@ OmegaConf.register_new_resolver("at_batch", at_batch, replace=True)
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Return nested dictionaries as one, its keys joined by dots. A list is a value.
-
-    Examples:
-        >>> flatten({"seed": 0, "model": {"layers": [4, 2]}})
-        {'seed': 0, 'model.layers': [4, 2]}
-    """
+    """Return nested dictionaries as one, its keys joined by dots. A list is a value."""
     if not isinstance(value, dict) or not value:
         return {prefix: value}
     flat: dict[str, Any] = {}
@@ -236,10 +231,6 @@ def make(section: dict[str, Any], option: str, *arguments: Any, **extra: Any) ->
 
     Raises:
         UserError: Where the class does not take the options, in its own words.
-
-    Examples:
-        >>> make({"_target_": "fractions.Fraction", "numerator": 3, "denominator": 6}, "half")
-        Fraction(1, 2)
     """
     check_section(option, section, list(extra))
     options = {key: _made(each, f"{option}.{key}") for key, each in section.items()}

@@ -83,20 +83,18 @@ class Sweep(Callback):
         """Write sweep.yaml, unless the sweep goes on."""
         directory = Path(config.hydra.sweep.dir).absolute()
         if distributed.size() > 1:
-            raise UserError(
-                "a sweep (-m) starts its runs by itself, and torchrun starts the processes of one"
-                " run; start run after run by it, or the sweep alone (hydra/launcher=slurm_nodes)"
-            )
+            what = "a sweep (-m) starts its runs by itself"
+            way = "start run after run by it, or the sweep alone (hydra/launcher=slurm_nodes)"
+            raise UserError(f"{what}, and torchrun starts the processes of one run; {way}")
         sweep: Any = OmegaConf.to_container(config.hydra.sweep, resolve=False)
         if "/" in str(sweep["subdir"]):
             raise UserError("hydra.sweep.subdir must be one folder for each job, without a /")
         record, overrides = directory / SWEEP, sweep_command(config.hydra.overrides)
         before = read_sweep(directory)
         if record.exists() and (config.resume != "auto" or before.get("overrides") != overrides):
-            raise UserError(
-                f"{directory} holds a sweep, nothing was changed; give another hydra.sweep.dir, or"
-                f" resume=auto and its command:\n  {shlex.join(before.get('command', ['none']))}"
-            )
+            way = "give another hydra.sweep.dir, or resume=auto and its command"
+            command = shlex.join(before.get("command", ["none"]))
+            raise UserError(f"{directory} holds a sweep, nothing was changed; {way}:\n  {command}")
         start = "going on with the" if before else "a new"
         print(f"{start} sweep in {short_path(directory)}", flush=True)
         if not before:

@@ -28,10 +28,9 @@ class CapturedStep:
 
     def __init__(self, learner: WakeSleep) -> None:
         self.learner = learner
-        networks, units = learner.machine.networks, learner.machine.units
-        lateral = any(edge.lateral for network in networks for edge in network.edges)
-        reads = lateral or any(each.waits for each in units)
-        reads = reads or hasattr(learner.rule.weighting, "state_dict")
+        edges = [edge for network in learner.machine.networks for edge in network.edges]
+        reads = any(edge.lateral for edge in edges) or any(u.waits for u in learner.machine.units)
+        reads |= hasattr(learner.rule.weighting, "state_dict")
         self._never = learner.rng.device.type == "cpu" or reads or distributed.size() > 1
         self._alike = 0  # steps in a row
         self._graph: torch.cuda.CUDAGraph | None = None

@@ -53,10 +53,11 @@ class Rule:
                 raise UserError(f"algorithm.{name} must be true or false, got {found!r}")
         weighs_by_0 = self.samples == 1 and self.baseline  # 1 - 1/K
         if not self.recognition_dream and (weighs_by_0 or not self.recognition_wake):
+            need = (
+                "recognition_wake, which with algorithm.baseline=true needs algorithm.samples > 1"
+            )
             raise UserError(
-                "nothing would train recognition; raise algorithm.recognition_dream or"
-                " recognition_wake, which with algorithm.baseline=true needs algorithm.samples of"
-                " at least 2"
+                f"nothing would train recognition; raise algorithm.recognition_dream or {need}"
             )
         self._try_weighting()
 

@@ -37,10 +37,9 @@ class GibbsChain(Chain):
     def __init__(self, machine: HelmholtzMachine, *arguments: Any, **options: Any) -> None:
         two = all(units.support == (0.0, 1.0) for units in machine.units)
         if not (two and machine.generator.chain and machine.recognition.chain):
-            raise UserError(
-                "a Gibbs chain needs binary or bipolar units, in layers that see one other layer"
-                " each (no model.skip, nothing lateral); take --chain resampling for this machine"
-            )
+            need = "binary or bipolar units, in layers that see one other layer each"
+            way = "(no model.skip, nothing lateral); take --chain resampling for this machine"
+            raise UserError(f"a Gibbs chain needs {need} {way}")
         super().__init__(machine, *arguments, **options)
         free = (~self._observed).nonzero()[:, 0].tolist()
         self._free_units = [free, *(list(range(size)) for size in machine.sizes[1:])]

@@ -229,11 +229,10 @@ def exact_log_likelihood(
         UserError: Where a table would be larger, with its size, or hidden units have no support.
     """
     if not can_enumerate(machine, len(x), max_states):
-        raise UserError(
-            f"exact log-likelihoods of layers {list(machine.sizes)} on {len(x)} data points need a"
-            f" table of 2^{_largest_table(machine, len(x)):.1f} states, the limit is {max_states};"
-            " use the importance-sampled log_likelihood instead"
-        )
+        what = f"exact log-likelihoods of layers {list(machine.sizes)} on {len(x)} data points"
+        need = f"need a table of 2^{_largest_table(machine, len(x)):.1f} states"
+        way = "use the importance-sampled log_likelihood instead"
+        raise UserError(f"{what} {need}, the limit is {max_states}; {way}")
     check_data(machine, x)
     x = x.to(next(machine.parameters()))
     if not machine.generator.chain:

@@ -37,13 +37,6 @@ class Share:
         start: The first row.
         stop: The row after the last; `start` where there is none.
         total: All rows of the phase.
-
-    Examples:
-        >>> all_rows, some = torch.empty(5, 3), torch.empty(2, 3)
-        >>> fill_uniform(all_rows, torch.Generator().manual_seed(0))
-        >>> Share(torch.Generator().manual_seed(0), 2, 4, 5).fill(fill_uniform, some)
-        >>> torch.equal(some, all_rows[2:4])
-        True
     """
 
     rng: torch.Generator | None

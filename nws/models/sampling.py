@@ -99,10 +99,9 @@ class ResamplingChain(Chain):
     def __init__(self, *arguments: Any, samples: int = 10, **options: Any) -> None:
         super().__init__(*arguments, **options)
         if self._observed.any() and self.machine.generator.edges[-1].lateral:
-            raise UserError(
-                "pixels that depend on each other (model.generator.lateral) cannot be drawn given"
-                " some of them; take no mask, or a machine without lateral pixels"
-            )
+            what = "pixels that depend on each other (model.generator.lateral) cannot be drawn"
+            way = "take no mask, or a machine without lateral pixels"
+            raise UserError(f"{what} given some of them; {way}")
         self.ess, self.samples = math.nan, positive_int("samples", samples)
 
     @torch.no_grad()

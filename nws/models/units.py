@@ -183,10 +183,8 @@ def find_units(units: str | Units, option: str = "model.units") -> Units:
     if isinstance(units, str) and units in NAMED:
         return NAMED[units]
     if not isinstance(units, Units):
-        raise UserError(
-            f"{option} must be {' or '.join(NAMED)}, got {units!r}; another family is a choice"
-            " (model/visible=gaussian) or an object of its class (_target_)"
-        )
+        way = "another is a choice (model/visible=gaussian) or an object of its class (_target_)"
+        raise UserError(f"{option} must be {' or '.join(NAMED)}, got {units!r}; {way}")
     return units
 
 

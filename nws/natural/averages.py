@@ -19,10 +19,6 @@ def share_of_newest(memory: float, count: int, every: int = 1) -> float:
         memory: In steps; 1 for the newest term alone.
         count: Of the terms so far, the newest included.
         every: Steps from one term to the next.
-
-    Examples:
-        >>> round(share_of_newest(memory=2, count=3), 4)
-        0.5714
     """
     if memory == 1:
         return 1.0

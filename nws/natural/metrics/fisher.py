@@ -18,14 +18,6 @@ class Fisher(Metric):
     Args:
         solver: Makes the solver of one layer.
         memory: The matrix is the mean over so many of the newest updates.
-
-    Examples:
-        >>> rows = Rows(torch.ones(4, 3), torch.full((4, 2), 0.25), lambda: torch.zeros(4, 2))
-        >>> metric = Fisher()
-        >>> metric.update([rows], torch.tensor(1.0))
-        >>> metric.direction([torch.ones(2, 3)])[0]
-        tensor([[0.2500, 0.2500, 0.2500],
-                [0.2500, 0.2500, 0.2500]])
     """
 
     def __init__(self, solver: Callable[[], Solver] = ConjugateGradient, memory: int = 1) -> None:

@@ -57,9 +57,7 @@ class Metric(ABC):
         """Whether the next step does to tensors what the last one did: a CUDA graph can do it.
 
         Such a step reads none of them, and changes its own in place. By default there is none.
-
-        Args:
-            updates: Whether the step calls `update`.
+        `updates` says whether the step calls `update`.
         """
         return False
 

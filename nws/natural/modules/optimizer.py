@@ -218,7 +218,6 @@ def _check_modes(model: nn.Module) -> None:
         random = module.training and isinstance(share, float) and share > 0
         if mixes or random:
             what = "mixes the examples of a batch" if mixes else "is random"
-            raise UserError(
-                f"{name or 'the model'} ({type(module).__name__}) {what}, so that the model has no"
-                " Fisher matrix of its own: call .eval() on it, or leave it out"
-            )
+            why = f"{what}, so that the model has no Fisher matrix of its own"
+            part = f"{name or 'the model'} ({type(module).__name__})"
+            raise UserError(f"{part} {why}: call .eval() on it, or leave it out")
