@@ -3,7 +3,6 @@
 No test checks the times themselves.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from nws.models import HelmholtzMachine
 sys.path.append(str(ROOT / "scripts"))
 
 import benchmark
-from benchmarks import peers, scale, solvers, steps
+from benchmarks import peers, solvers, steps
 
 Bench = Callable[..., list[dict[str, Any]]]
 
@@ -163,16 +162,6 @@ def test_scale(bench: Bench) -> None:
     assert left_out["ms"] is None is left_out["peak_bytes"] and left_out["model_bytes"] > 1e9
     (too_large,) = bench("scale", "--visible", "784", "--hidden", "10000000000")
     assert too_large["ms"] is None is too_large["peak_bytes"]  # not even allocated
-
-
-@pytest.mark.parametrize(("metric", "more"), [(None, 0), ("kronecker", 0), ("fisher", 1)])
-def test_the_model_of_memory(metric: str | None, more: int) -> None:
-    """The terms that grow with the parameters, from machines whose rows are few."""
-    options = argparse.Namespace(batch=1, device="cpu", dtype="float32")
-    floats = scale.model_bytes(options, [9216, 4096, 100], "nrws", metric) / 4
-    machine = 2 * (9216 * 4096 + 4096 * 100)
-    expected = 2 * machine + more * (2 * machine + 3 * 9216 * 4097)
-    assert floats == pytest.approx(expected, rel=0.02)
 
 
 def test_launches(bench: Bench) -> None:

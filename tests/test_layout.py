@@ -38,7 +38,6 @@ PACKAGES = {
 MAX_NWS, MAX_TESTS = 13_000, 14_000
 MAX_FILE, MAX_FUNCTION = 350, 40
 MAX_TRAIN = 120  # of nws/programs/train.py
-MAX_CG = 45  # of the pure function cg, with its docstring
 
 
 FILES = {
@@ -161,9 +160,6 @@ def test_packages_are_small() -> None:
     assert count([*FILES.values()]) <= MAX_NWS
     assert count([*(ROOT / "tests").rglob("*.py")]) <= MAX_TESTS
     assert count([FILES["nws.programs.train"]]) <= MAX_TRAIN
-    tree = ast.parse(FILES["nws.natural.solvers.cg"].read_text())
-    (cg,) = (each for each in functions(tree) if each.name == "cg")
-    assert cg.end_lineno is not None and cg.end_lineno - cg.lineno + 1 <= MAX_CG
 
 
 # --- conf/ ----------------------------------------------------------------------------------------

@@ -74,12 +74,3 @@ def test_numbers_are_those_of_the_cpu() -> None:
         copied = copy.deepcopy(x).add_(1)
         assert torch.equal(x.cpu(), torch.tensor([[0.0, 10.0, 2.0], [30.0, 40.0, 5.0]]))
         assert torch.equal(copied.cpu(), x.cpu() + 1)
-
-
-def test_nothing_is_left_behind() -> None:
-    real = torch.Generator
-    if torch.cuda.is_available():
-        pytest.skip("there is a device, simulated or not")
-    with simulated_cuda():
-        assert torch.cuda.is_available() and torch.Generator is not real
-    assert torch.Generator is real

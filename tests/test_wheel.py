@@ -64,15 +64,12 @@ def test_the_command_s_own_words(command: Command) -> None:
     assert command("nws", "sample", "--help").out.startswith("usage: nws sample ")
 
 
-@pytest.mark.parametrize(
-    ("started", "train", "plot"),
-    [
-        ("train.py", "python train.py", "python scripts/plot_curves.py"),
-        ("scripts/sample.py", "python train.py", "python scripts/plot_curves.py"),
-        ("nws report", "nws train", "nws plot"), ("/usr/bin/pytest", "nws train", "nws plot"),
-        ("python -m nws train", "python -m nws train", "python -m nws plot"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("started", "train", "plot"), [
+    ("train.py", "python train.py", "python scripts/plot_curves.py"),
+    ("scripts/sample.py", "python train.py", "python scripts/plot_curves.py"),
+    ("nws report", "nws train", "nws plot"), ("/usr/bin/pytest", "nws train", "nws plot"),
+    ("python -m nws train", "python -m nws train", "python -m nws plot"),
+])  # fmt: skip
 def test_a_command_is_named_as_the_user_started(
     monkeypatch: pytest.MonkeyPatch, started: str, train: str, plot: str
 ) -> None:

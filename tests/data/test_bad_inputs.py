@@ -67,19 +67,16 @@ def test_options(tmp_path: Path, source: Any, options: dict[str, Any], message: 
     refused(source, message, **({"root": tmp_path} | options))
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"test": np.zeros(12)}, r"test: expected images \(N, D\) or .*, got shape \(12,\)"),
-        ({"valid": BITS[:, :3]}, r"images of one size .*valid \(60, 3, 3\)"),
-        ({"valid": BITS[:0]}, r"valid: expected images .*, got shape \(0, 4, 3\)"),
-        ({"valid": BITS * 2.5}, "valid: expected 0 and 1, or .*, got float64 from 0.0 to 2.5"),
-        ({"test": np.full((2, 4, 3), np.nan)}, "test: expected .*, got float64 from nan to nan"),
-        ({"train": BITS.astype(str)}, "train: expected booleans, integers or floats, .* <U"),
-        ({"train": BITS.astype(object)}, "expected booleans, .*dtype object|allow_pickle=False"),
-        ({"train": GREY}, r"and kind .*, got train \(60, 4, 3\) of bytes 0..255; .* of 0 and 1"),
-    ],
-)
+@pytest.mark.parametrize(("changed", "message"), [
+    ({"test": np.zeros(12)}, r"test: expected images \(N, D\) or .*, got shape \(12,\)"),
+    ({"valid": BITS[:, :3]}, r"images of one size .*valid \(60, 3, 3\)"),
+    ({"valid": BITS[:0]}, r"valid: expected images .*, got shape \(0, 4, 3\)"),
+    ({"valid": BITS * 2.5}, "valid: expected 0 and 1, or .*, got float64 from 0.0 to 2.5"),
+    ({"test": np.full((2, 4, 3), np.nan)}, "test: expected .*, got float64 from nan to nan"),
+    ({"train": BITS.astype(str)}, "train: expected booleans, integers or floats, .* <U"),
+    ({"train": BITS.astype(object)}, "expected booleans, .*dtype object|allow_pickle=False"),
+    ({"train": GREY}, r"and kind .*, got train \(60, 4, 3\) of bytes 0..255; .* of 0 and 1"),
+])  # fmt: skip
 def test_arrays(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
     """In memory and in a file, which the message names."""
     arrays = {"train": BITS, "valid": BITS, "test": BITS} | changed
@@ -91,15 +88,12 @@ def test_arrays(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
 GOOD = torch.zeros(4, 12, dtype=torch.uint8)
 
 
-@pytest.mark.parametrize(
-    ("part", "images", "message"),
-    [
-        ("train", GOOD.float(), r"train must be bytes .* of shape \(N, 12\) .*got torch.float32"),
-        ("unlabeled", GOOD[:0], r"unlabeled must be bytes .* of shape \(0, 12\)"),
-        ("valid", GOOD + 2, "valid must be bytes .*got a byte of 2, where 1 means intensity 1"),
-        ("labels", {"test": torch.zeros(3)}, r"labels of test must be one for each of its 4 im"),
-    ],
-)
+@pytest.mark.parametrize(("part", "images", "message"), [
+    ("train", GOOD.float(), r"train must be bytes .* of shape \(N, 12\) .*got torch.float32"),
+    ("unlabeled", GOOD[:0], r"unlabeled must be bytes .* of shape \(0, 12\)"),
+    ("valid", GOOD + 2, "valid must be bytes .*got a byte of 2, where 1 means intensity 1"),
+    ("labels", {"test": torch.zeros(3)}, r"labels of test must be one for each of its 4 im"),
+])  # fmt: skip
 def test_raw_images(part: str, images: Any, message: str) -> None:
     arrays: Any = {"train": GOOD, "valid": GOOD, "test": GOOD, "labels": {"test": torch.zeros(4)}}
     nd.RawImages(**arrays, shape=(3, 4), maximum=1)  # the control
@@ -175,16 +169,13 @@ def test_files(tmp_path: Path, name: str, content: bytes | None, message: str) -
         refused(nd.load_mnist if "MNIST" in name else nd.load_tfd, message, root=tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"folds": None}, "'folds'"),
-        ({"images": faces(96)}, r"images are uint8 of shape \(7, 96, 96\)"),
-        ({"folds": FOLDS[:, :3]}, r"folds are uint8 of shape \(7, 3\)"),
-        ({"folds": FOLDS + 1}, r"folds are uint8 of shape \(7, 5\)"),
-        ({"labs_ex": np.arange(6)}, "labs_ex are 6 for 7 images"),
-    ],
-)
+@pytest.mark.parametrize(("changed", "message"), [
+    ({"folds": None}, "'folds'"),
+    ({"images": faces(96)}, r"images are uint8 of shape \(7, 96, 96\)"),
+    ({"folds": FOLDS[:, :3]}, r"folds are uint8 of shape \(7, 3\)"),
+    ({"folds": FOLDS + 1}, r"folds are uint8 of shape \(7, 5\)"),
+    ({"labs_ex": np.arange(6)}, "labs_ex are 6 for 7 images"),
+])  # fmt: skip
 def test_arrays_of_tfd(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
     file = write_mat(tmp_path, **changed)
     refused(nd.load_tfd, f"{file}: .*{message}", root=tmp_path)

@@ -61,15 +61,12 @@ def test_binarized_mnist(amat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check(nd.load_binarized_mnist(amat.parent), BINARY)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda text: text.replace(b"0", b"1", 1), "its MD5 is .*, that of the published file is"),
-        (lambda text: text[:1568] + b"2" + text[1569:], "line 2: .* 784 of .*'2'"),
-        (lambda text: text[: 3 * 1568 - 2], "line 3: expected 784 values of 0 and 1, got 783"),
-        (lambda text: text + b"<html>", "line 6: expected 784 values of 0 and 1, got 6 of"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda text: text.replace(b"0", b"1", 1), "its MD5 is .*, that of the published file is"),
+    (lambda text: text[:1568] + b"2" + text[1569:], "line 2: .* 784 of .*'2'"),
+    (lambda text: text[: 3 * 1568 - 2], "line 3: expected 784 values of 0 and 1, got 783"),
+    (lambda text: text + b"<html>", "line 6: expected 784 values of 0 and 1, got 6 of"),
+])  # fmt: skip
 def test_another_text_than_the_published_one(amat: Path, change: Any, message: str) -> None:
     """It stays, and nothing is downloaded or kept."""
     text = change((amat / TRAIN).read_bytes())

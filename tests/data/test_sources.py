@@ -210,15 +210,12 @@ def test_any_data_set_of_torchvision(tmp_path: Path) -> None:
 # --- the Toronto Face Dataset ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, [[0, 5], [2], [3, 4]]),
-        ({"split": "train"}, [[1, 6], [2], [3, 4]]),
-        ({"split": "train", "fold": 1}, [[3, 4], [1, 6], [2]]),
-        ({"split": "both", "fold": 2}, [[0, 5, 2], [3, 4], [1, 6]]),
-    ],
-)
+@pytest.mark.parametrize(("options", "expected"), [
+    ({}, [[0, 5], [2], [3, 4]]),
+    ({"split": "train"}, [[1, 6], [2], [3, 4]]),
+    ({"split": "train", "fold": 1}, [[3, 4], [1, 6], [2]]),
+    ({"split": "both", "fold": 2}, [[0, 5, 2], [3, 4], [1, 6]]),
+])  # fmt: skip
 def test_tfd_folds_and_splits(tmp_path: Path, options: dict[str, Any], expected: Any) -> None:
     write_tfd(tmp_path)
     data = load(nd.load_tfd, root=tmp_path, **options)

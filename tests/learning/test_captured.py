@@ -39,9 +39,9 @@ REPLAYED = {
 }
 
 
-def trained(folder: Path, *options: str, forgets: int | None = None) -> Trainer:
+def trained(folder: Path, graph: bool, *options: str, forgets: int | None = None) -> Trainer:
     """A run; one that `forgets` has no gradients any more after so many steps."""
-    config = composed(*SMALL, *options)
+    config = composed(*SMALL, *options, f"trainer.cuda_graph={graph}")
     made = Trainer(build_parts(config, torch.device("cuda")), config, RunDirectory(folder))
     made.call("start", made)
     for step in range(STEPS):
@@ -51,18 +51,18 @@ def trained(folder: Path, *options: str, forgets: int | None = None) -> Trainer:
     return made
 
 
-def numbers(trainer: Trainer) -> list[torch.Tensor]:
-    state = trainer.learner.rng.get_state().to("cpu")
-    found = [*trainer.machine.parameters(), trainer.sums.nan_to_num()]
-    return [each.detach().cpu() for each in found] + [state]
+def same(one: Trainer, other: Trainer) -> bool:
+    """Whether parameters, statistics and the state of the draws are the same, bit for bit."""
+    pairs = [[*each.machine.parameters(), each.sums.nan_to_num()] for each in (one, other)]
+    states = (each.learner.rng.get_state() for each in (one, other))
+    return all(map(torch.equal, *pairs)) and torch.equal(*states)
 
 
 @pytest.mark.parametrize("options", REPLAYED)
 def test_a_replayed_run_is_the_run(options: str, tmp_path: Path) -> None:
-    plain = trained(tmp_path / "plain", *options.split(), "trainer.cuda_graph=false")
-    before = _DEVICE.replays
-    replayed = trained(tmp_path / "graph", *options.split())
-    assert all(map(torch.equal, numbers(plain), numbers(replayed)))
+    plain, before = trained(tmp_path, False, *options.split()), _DEVICE.replays
+    replayed = trained(tmp_path, True, *options.split())
+    assert same(plain, replayed)
     if not torch.cuda.get_device_name().startswith("NVIDIA"):
         assert _DEVICE.replays - before == REPLAYED[options]
     states = (_map(_inner, each.state_dict()["metrics"]) for each in (plain, replayed))
@@ -70,9 +70,7 @@ def test_a_replayed_run_is_the_run(options: str, tmp_path: Path) -> None:
 
 
 def test_a_replay_writes_the_gradients_that_are_there(tmp_path: Path) -> None:
-    plain = trained(tmp_path / "plain", "trainer.cuda_graph=false")
-    replayed = trained(tmp_path / "graph", forgets=9)
-    assert all(map(torch.equal, numbers(plain), numbers(replayed)))
+    assert same(trained(tmp_path, False), trained(tmp_path, True, forgets=9))
 
 
 def reading(log_p: torch.Tensor, log_q: torch.Tensor) -> Weights:
@@ -81,17 +79,17 @@ def reading(log_p: torch.Tensor, log_q: torch.Tensor) -> Weights:
 
 
 def test_what_cannot_be_captured_says_so(tmp_path: Path) -> None:
-    own = f"algorithm.weighting._target_={__name__}.reading"
+    own = (f"algorithm.weighting._target_={__name__}.reading", "~algorithm.weighting.exponent")
+    trained(tmp_path, False, *own)
     with pytest.raises(UserError, match=r"CUDA graph .*trainer\.cuda_graph=false"):
-        trained(tmp_path / "graph", own, "~algorithm.weighting.exponent")
-    trained(tmp_path / "plain", own, "~algorithm.weighting.exponent", "trainer.cuda_graph=false")
+        trained(tmp_path, True, *own)
 
 
-def test_a_metric_that_repeats_no_step_must_say_so(
+def test_a_step_that_is_no_repetition_must_say_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Kronecker, "repeats", lambda self, updates: self._step != 0)
-    options = ("algorithm=nrws", "metric=kronecker")
-    plain = trained(tmp_path / "plain", *options, "trainer.cuda_graph=false")
-    replayed = trained(tmp_path / "graph", *options)
-    assert not all(map(torch.equal, numbers(plain), numbers(replayed)))  # the negative control
+    wrong = (
+        trained(tmp_path, graph, "algorithm=nrws", "metric=kronecker") for graph in (False, True)
+    )
+    assert not same(*wrong)  # the negative control

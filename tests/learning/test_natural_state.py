@@ -70,13 +70,10 @@ def continued(
     return rest
 
 
-@pytest.mark.parametrize(
-    ("options", "stop"),
-    [
-        ({}, 4), ({"adapts": True}, 4), ({"refresh_every": 3}, 3), ({"refresh_every": 3}, 4),
-        ({"refresh_every": 4, "max_rows": 5, "batch": "other"}, 5),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "stop"), [
+    ({}, 4), ({"adapts": True}, 4), ({"refresh_every": 3}, 3), ({"refresh_every": 3}, 4),
+    ({"refresh_every": 4, "max_rows": 5, "batch": "other"}, 5),
+])  # fmt: skip
 @pytest.mark.parametrize("name", MAKE)
 def test_a_metric_goes_on_bit_for_bit_from_its_state(name: str, options: Any, stop: int) -> None:
     """Stopped at a refresh and between two, for three more steps."""

@@ -52,13 +52,10 @@ WIDE: dict[str, Any] = {"sizes": [96, 80, 70]}
 ALL = {"lateral": "all"}  # x that rows share, and the states beside it, are pieces of one product
 
 
-@pytest.mark.parametrize(
-    ("units", "graph"),
-    [
-        ("binary", {}), ("bipolar", {}), ("binary", WIDE),
-        ("binary", WIDE | {"generator": ALL, "recognition": ALL, "skip": True}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("units", "graph"), [
+    ("binary", {}), ("bipolar", {}), ("binary", WIDE),
+    ("binary", WIDE | {"generator": ALL, "recognition": ALL, "skip": True}),
+])  # fmt: skip
 def test_gradients_are_near_those_of_float32(units: str, graph: dict[str, Any]) -> None:
     pair = (given(precision, units, **graph) for precision in (LOW, torch.float32))
     for low, full in zip(*pair, strict=True):

@@ -212,16 +212,13 @@ def test_a_learner_keeps_nothing_of_a_batch_but_its_rng(units: str) -> None:
         assert all(map(torch.equal, gradients(machine), kept))
 
 
-@pytest.mark.parametrize(
-    ("rule_name", "options", "dreams"),
-    [
-        ("rws", None, [12]), ("bihm", None, []), ("bihm", {}, [12] * 4),
-        ("bihm", {"generator_rows": "posterior"}, []), ("bihm", {"refresh_every": 2}, [12] * 2),
-        ("bihm", {"kind": "adaptive"}, [12] * 3), ("bihm", {"batch": "other"}, [8] * 4),
-        ("bihm", {"kind": "adaptive", "max_kl": 1}, [12] * 4),
-        ("bihm", {"batch": "unlabeled"}, [12] * 4),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("rule_name", "options", "dreams"), [
+    ("rws", None, [12]), ("bihm", None, []), ("bihm", {}, [12] * 4),
+    ("bihm", {"generator_rows": "posterior"}, []), ("bihm", {"refresh_every": 2}, [12] * 2),
+    ("bihm", {"kind": "adaptive"}, [12] * 3), ("bihm", {"batch": "other"}, [8] * 4),
+    ("bihm", {"kind": "adaptive", "max_kl": 1}, [12] * 4),
+    ("bihm", {"batch": "unlabeled"}, [12] * 4),
+])  # fmt: skip
 def test_dreams_are_drawn_where_a_gradient_or_a_metric_takes_them_in(
     rule_name: str, options: Any, dreams: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

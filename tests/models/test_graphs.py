@@ -201,16 +201,13 @@ def test_reconstructed_pixels_do_not_look_at_the_image() -> None:
     assert (machine.wake(x).pixel_means[:, 1] > 0.99).all()  # the control
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"generator": {"lateral": [True]}}, "3 of true and false"),
-        ({"generator": {"units": None}}, "must be one of lateral"),
-        ({"mask": lambda *_: torch.ones(1, 1)}, "zeros and ones"),
-        ({"mask": local, "shape": (4, 2)}, "needs images"),
-        ({"generator": {"lateral": "all"}, "order": lambda *_: torch.zeros(4)}, "permutation"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"generator": {"lateral": [True]}}, "3 of true and false"),
+    ({"generator": {"units": None}}, "must be one of lateral"),
+    ({"mask": lambda *_: torch.ones(1, 1)}, "zeros and ones"),
+    ({"mask": local, "shape": (4, 2)}, "needs images"),
+    ({"generator": {"lateral": "all"}, "order": lambda *_: torch.zeros(4)}, "permutation"),
+])  # fmt: skip
 def test_a_graph_that_cannot_be(options: dict[str, Any], message: str) -> None:
     with pytest.raises((UserError, TypeError), match=message):
         HelmholtzMachine(SIZES, **options)

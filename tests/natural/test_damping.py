@@ -62,13 +62,10 @@ def test_alpha_must_stay_above_zero_and_has_the_dtype_of_the_network() -> None:
 # --- Levenberg-Marquardt: the rule ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("ratio", "expected"),
-    [
-        (0.76, 0.4), (5.0, 0.4), (0.75, 0.5), (0.5, 0.5), (0.25, 0.5), (0.24, 0.625),
-        (0.0, 0.625), (-3.0, 0.625), (math.inf, 0.4), (-math.inf, 0.625),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("ratio", "expected"), [
+    (0.76, 0.4), (5.0, 0.4), (0.75, 0.5), (0.5, 0.5), (0.25, 0.5), (0.24, 0.625),
+    (0.0, 0.625), (-3.0, 0.625), (math.inf, 0.4), (-math.inf, 0.625),
+])  # fmt: skip
 def test_alpha_shrinks_at_good_ratios_and_grows_at_bad_ones(ratio: float, expected: float) -> None:
     damping, again = LevenbergMarquardt(0.5, factor=0.8), LevenbergMarquardt(0.3)
     damping.adapt(ratio)

@@ -191,14 +191,11 @@ def test_damping_and_rows_that_no_solver_can_use_are_errors(name: str, before: i
         refused(case, fisher, solver, 0.2, "rows are not finite; lower optimizer.lr")
 
 
-@pytest.mark.parametrize(
-    ("make", "alpha", "shape"),
-    [
-        (DIRECT["cholesky"], 1e-9, (5, 9)), (DIRECT["woodbury"], 1e-10, (60, 9)),
-        (ShermanMorrison, 1e-9, (60, 9)), (partial(pcg, None), 1e-8, (60, 9)),
-        (partial(pcg, None), 1e-8, (320, 101)), (partial(pcg, None), 1e-10, (20, 33)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("make", "alpha", "shape"), [
+    (DIRECT["cholesky"], 1e-9, (5, 9)), (DIRECT["woodbury"], 1e-10, (60, 9)),
+    (ShermanMorrison, 1e-9, (60, 9)), (partial(pcg, None), 1e-8, (60, 9)),
+    (partial(pcg, None), 1e-8, (320, 101)), (partial(pcg, None), 1e-10, (20, 33)),
+])  # fmt: skip
 def test_damping_too_small_for_the_precision_is_an_error(
     make: Callable[[], Any], alpha: float, shape: tuple[int, int]
 ) -> None:
