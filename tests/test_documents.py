@@ -38,7 +38,8 @@ def blocks(language: str, text: str) -> list[str]:
 
 
 def commands(text: str) -> list[str]:
-    lines = (line.strip() for block in blocks("bash", text) for line in block.splitlines())
+    found = (line for block in blocks("bash", text) for line in block.splitlines())
+    lines = (line.split("  #")[0].strip() for line in found)
     return list(dict.fromkeys(line for line in lines if line))  # each once
 
 

@@ -180,6 +180,24 @@ def draw_published() -> None:
     Image.open(picture).convert("RGB").quantize(64).save(IMAGES / "published.png", optimize=True)
 
 
+def draw_binarized() -> None:
+    """Adam and Kronecker on three machines of the binarised MNIST, by epochs and by seconds."""
+    curves = pd.read_csv(TRIALS / "binarized_curves.csv")
+    figure, rows = plt.subplots(2, 3, figsize=(9, 5), layout="constrained")
+    parts = zip(rows.T, curves.groupby("network", sort=False), strict=True)
+    for (above, below), (network, of) in parts:
+        limit = (of.valid.max() - 15, of.valid.max() + 1)
+        for method, mine in of.groupby("method", sort=False):
+            above.plot(mine.epoch, mine.valid, color=METHODS[method], label=method)
+            below.plot(mine.epoch * mine.seconds, mine.valid, color=METHODS[method])
+        above.set(title=network, xlabel="epochs", ylim=limit)
+        below.set(xlabel="seconds", ylim=limit)
+    for axes in rows[:, 0]:
+        axes.set_ylabel("validation nats")
+    rows[0, 0].legend(loc="lower right")
+    figure.savefig(IMAGES / "binarized_fifty.png", dpi=90)
+
+
 if __name__ == "__main__":
     plt.rcParams.update(STYLE | {"savefig.dpi": 150, "lines.markersize": 4})
     draw_fashion_mnist()
@@ -188,3 +206,4 @@ if __name__ == "__main__":
     draw_rivals()
     draw_batch_sizes()
     draw_published()
+    draw_binarized()
