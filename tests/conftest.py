@@ -55,9 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def names(group: str) -> list[str]:
-    """The choices of a group, those in folders of its folder too
-    (experiment=fashion_mnist_sweep/exact).
-    """
+    """The choices of a group, those in its folders too: fashion_mnist_sweep/exact."""
     folder = CONF / group
     return sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.yaml"))
 

@@ -25,12 +25,9 @@ BOTH = (0, 1)  # generator, recognition: positions in machine.networks
 SOLVED = 1e-8
 
 METRICS: dict[str, Callable[[], Any]] = {  # with exact solves
-    "fisher": partial(Fisher, Cholesky),
-    "empirical": partial(Empirical, Cholesky),
-    "diagonal": Diagonal,
-    "kronecker": Kronecker,
-    "mean": Mean,
-}
+    "fisher": partial(Fisher, Cholesky), "empirical": partial(Empirical, Cholesky),
+    "diagonal": Diagonal, "kronecker": Kronecker, "mean": Mean,
+}  # fmt: skip
 KINDS = [kind for kind in METRICS if kind != "mean"]  # whose matrix has the rows that are kept
 ALL = METRICS | {"adaptive": Adaptive}  # which is no matrix of rows
 

@@ -28,6 +28,7 @@ CPU_GENERATOR = torch.Generator
 WAITING = {
     "nonzero", "masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive",
     "_linalg_eigh", "_linalg_svd", "linalg_eig", "_linalg_check_errors", "multinomial", "bincount",
+    "_cholesky_solve_helper",
 }  # fmt: skip
 INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_"}
 MAKERS = {torch.tensor, torch.as_tensor}  # from numbers of the host

@@ -37,18 +37,15 @@ def converged(case: SolverCase, **settings: Any) -> ConjugateGradient:
 
 
 DIRECT: dict[str, type[DirectSolver]] = {
-    "cholesky": Cholesky,
-    "woodbury": Woodbury,
-    "sherman_morrison": ShermanMorrison,
-}
+    "cholesky": Cholesky, "woodbury": Woodbury, "sherman_morrison": ShermanMorrison,
+}  # fmt: skip
 SOLVERS: dict[str, Callable[[SolverCase], Solver]] = {
     **{name: lambda case, kind=kind: kind() for name, kind in DIRECT.items()},
     "running, first batch": lambda case: ShermanMorrison(forgetting=0.9),
     "pcg": converged,
-    "pcg, rank 3": partial(converged, rank=3),
-    "pcg, rank 0": partial(converged, rank=0),
+    "pcg, rank 3": partial(converged, rank=3), "pcg, rank 0": partial(converged, rank=0),
     "minres": lambda case: MinRes(1000, tight(case)),
-}
+}  # fmt: skip
 each_solver = pytest.mark.parametrize("name", SOLVERS)
 
 

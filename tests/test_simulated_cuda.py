@@ -11,22 +11,15 @@ from torch import Tensor
 X = torch.arange(6.0).reshape(2, 3)
 
 WAITS: dict[str, Callable[[Tensor], object]] = {
-    "item": lambda x: x.sum().item(),
-    "float": lambda x: float(x[0, 0]),
-    "if": lambda x: bool((x > 0).any()),
-    "tolist": lambda x: x.tolist(),
-    "cpu": lambda x: x.cpu(),
-    "to": lambda x: x.to("cpu"),
-    "equal": lambda x: torch.equal(x, x),
-    "mask": lambda x: x[x > 1],
-    "nonzero": lambda x: x.nonzero(),
-    "eigh": lambda x: torch.linalg.eigh(x @ x.T),
+    "item": lambda x: x.sum().item(), "float": lambda x: float(x[0, 0]),
+    "if": lambda x: bool((x > 0).any()), "tolist": lambda x: x.tolist(), "cpu": lambda x: x.cpu(),
+    "to": lambda x: x.to("cpu"), "equal": lambda x: torch.equal(x, x), "mask": lambda x: x[x > 1],
+    "nonzero": lambda x: x.nonzero(), "eigh": lambda x: torch.linalg.eigh(x @ x.T),
     "cholesky": lambda x: torch.linalg.cholesky(x @ x.T),
     "upload": lambda x: torch.ones(3).to("cuda"),
     "numbers": lambda x: torch.tensor([1.0], device="cuda"),
-    "copy": lambda x: torch.ones(2, 3).copy_(x),
-    "index": lambda x: x[:, torch.tensor([0, 2])],
-}
+    "copy": lambda x: torch.ones(2, 3).copy_(x), "index": lambda x: x[:, torch.tensor([0, 2])],
+}  # fmt: skip
 FREE: dict[str, Callable[[Tensor], object]] = {
     "arithmetic": lambda x: (2 * x + x.sum()).div_(3),
     "cpu scalar": lambda x: x * torch.tensor(2.0),

@@ -71,8 +71,8 @@ def means_table(
     numbers = pd.Series(values, dtype=float).replace([float("inf"), -float("inf")], float("nan"))
     apart = [run.state not in ("finished", "unknown") for run in runs]
     numbers[apart] = float("nan")
-    seeds = [run.config.get("seed") for run in runs]  # a run that is there twice counts once
-    numbers[table.assign(seed=seeds, number=numbers).duplicated()] = float("nan")
+    seeds = [run.config.get("seed") for run in runs]  # each counts once
+    numbers[table.assign(seed=seeds, there=numbers.notna()).duplicated()] = float("nan")
     groups = numbers.groupby([table[head] for head in heads] or [0] * len(runs), sort=False)
     found = groups.agg(["count", "mean", "std"]).reset_index(drop=not heads)
     found = found[found["count"] > 0]

@@ -174,8 +174,9 @@ def locate(target: object, option: str) -> Callable[..., Any]:
         found = pkgutil.resolve_name(str(target))
     except Exception as error:  # a file of the user's own may raise any
         place = "has to lie in the working directory, beside train.py or on PYTHONPATH"
-        reason = f"cannot be imported ({describe(error)}); a file of your own {place}"
-        raise UserError(f"{option}._target_={target} {reason}") from error
+        way = f"; a file of your own {place}" * isinstance(error, ImportError)
+        why = f"cannot be imported ({describe(error)}){way}"
+        raise UserError(f"{option}._target_={target} {why}") from error
     if not callable(found):
         raise UserError(f"{option}._target_ must name a function or a class, got {target}")
     return found

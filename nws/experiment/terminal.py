@@ -108,8 +108,6 @@ class Terminal(Callback):
         rows += [("last", likelihood_text(row)) for row in trained[-1:]]
         pace = f", {1000 * trainer.seconds / trainer.step:.1f} ms a step" if trainer.step else ""
         rows.append(("time", f"{timedelta(seconds=round(trainer.seconds))} of training{pace}"))
-        if trained and trainer.best < trainer.rows[0]["valid/log_likelihood"]:
-            rows.append(("doubt", "it is below the untrained machine; lower optimizer.lr"))
         self._panel(state if state == "finished" else f"{state} at {trainer.place}", rows)
         if self.single and state == "finished" and trainer.run.best.is_file():
             place = short_path(trainer.run.path)

@@ -3,6 +3,8 @@
 Source: PyTorch's notes on CUDA graphs.
 """
 
+from types import FunctionType
+
 import torch
 from torch import Tensor
 
@@ -19,8 +21,8 @@ class CapturedStep:
     Of such steps in a row the first runs as it is, the second is captured, and the others replay
     it; after a long row the first of the next is captured at once. Steps that differ run as they
     are: those that refresh a metric or measure a gain. In a replay no Python runs. So all steps
-    run as they are on a CPU, with several processes, with a layer that sees itself, with counts
-    (Poisson), and with a weighting that keeps a state.
+    run as they are on a CPU, with several processes, with masks and layers that see themselves,
+    with counts (Poisson), and with units or weightings that keep a state.
 
     Args:
         learner: Whose steps these are; `take = CapturedStep(learner)` is called as its `step`.
@@ -28,10 +30,12 @@ class CapturedStep:
 
     def __init__(self, learner: WakeSleep) -> None:
         self.learner = learner
-        edges = [edge for network in learner.machine.networks for edge in network.edges]
-        reads = any(edge.lateral for edge in edges) or any(u.waits for u in learner.machine.units)
-        reads |= hasattr(learner.rule.weighting, "state_dict")
-        self._never = learner.rng.device.type == "cpu" or reads or distributed.size() > 1
+        machine, weighting = learner.machine, learner.rule.weighting
+        alone = learner.rng.device.type != "cpu" and distributed.size() == 1
+        dense = all(layer.mask is None for network in machine.networks for layer in network.layers)
+        plain = not any(each.waits or hasattr(each, "state_dict") for each in machine.units)
+        stateless = isinstance(getattr(weighting, "func", weighting), FunctionType)
+        self._never = not (alone and dense and plain and stateless)
         self._alike = 0  # steps in a row
         self._graph: torch.cuda.CUDAGraph | None = None
         self._batches: list[Tensor] = []  # the graph's own, one or two
@@ -55,6 +59,8 @@ class CapturedStep:
         else:
             for metric in learner.metrics:
                 metric.skip()
+            for each, (_, grad) in zip(learner.machine.parameters(), self._places, strict=True):
+                each.grad = grad  # after zero_grad()
         assert self._graph is not None
         torch._foreach_copy_(self._batches, batches)
         self._graph.replay()
@@ -64,7 +70,7 @@ class CapturedStep:
         """Whether batches have the shapes that the graph has, and parameters their places."""
         shapes = [[each.shape for each in some] for some in (self._batches, batches)]
         pairs = zip(self._places, self.learner.machine.parameters(), strict=True)
-        there = all(at == each.data_ptr() and grad is each.grad for (at, grad), each in pairs)
+        there = all(at == p.data_ptr() and p.grad in {None, grad} for (at, grad), p in pairs)
         return there and shapes[0] == shapes[1]
 
     def _capture(self, batches: list[Tensor]) -> None:

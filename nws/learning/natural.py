@@ -21,7 +21,7 @@ from nws.models import BeliefNetwork, HelmholtzMachine, Layer
 from nws.natural import Damping
 from nws.natural.metrics import Metric
 from nws.natural.operators import Rows, Tensors, UnitFisher
-from nws.natural.solvers.solver import move
+from nws.natural.solvers.solver import move, says_itself
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ class NaturalMetric:
         self.rows: list[Rows] = []
         self._layers: list[Layer] = list(network.layers)  # type: ignore[arg-type]
         self._alpha = self.damping.alpha.clone()  # of the last update
+        self._now = self._alpha.clone()  # of this step, always in the same place
         self._step = 0
         # A step whose gain is to be measured: its terms, gradients (of minus the objective) and the
         # parameters before it, (m, d) a layer.
@@ -111,11 +112,13 @@ class NaturalMetric:
         """Whether this step does to tensors what the last one did."""
         every = self.options.refresh_every == 1
         alike = every or not self.refreshes
-        return alike and self.metric.repeats(every) and not self.damping.measures(self._step)
+        same = alike and says_itself(self.metric) and self.metric.repeats(every)
+        return same and not self.damping.measures(self._step)
 
     def start(self) -> None:
         """Bring the damping to this step."""
         self.damping.start_step(self._step)
+        self._now.copy_(self.damping.alpha)
 
     def skip(self) -> None:
         """Count a step that `repeats`, and that was done without `precondition`."""
@@ -134,7 +137,7 @@ class NaturalMetric:
             UserError: Where the metric cannot be inverted.
         """
         if self.refreshes:
-            self._alpha.copy_(self.damping.alpha)
+            self._alpha.copy_(self._now)
             self.rows = layer_rows(self.network, rows, self.options.max_rows)
             self.metric.update(self.rows, self._alpha)
         measures = self.damping.measures(self._step)

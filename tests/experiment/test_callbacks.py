@@ -216,10 +216,8 @@ def test_noise_and_images_leave_training_alone(
     columns = [float(row["noise_scale/generator"]) for row in metrics(shown)]
     assert len(columns) == 2 and all(each > 0 for each in columns)
     names = sorted(path.name for path in (shown / "images").iterdir())
-    assert names == [
-        f"{name}_step_{step:07d}.png"
-        for name in ("generated", "reconstructed") for step in (3, 6, 9, 12)
-    ]  # fmt: skip
+    kinds, steps = ("generated", "reconstructed"), (3, 6, 9, 12)
+    assert names == [f"{kind}_step_{step:07d}.png" for kind in kinds for step in steps]
     off = train("hydra.run.dir=off", *FINISHED, "callbacks.images=null").run
     assert not (off / "images").exists()
     for run in (shown, off):

@@ -209,6 +209,7 @@ def test_what_no_program_could_read_is_no_checkpoint(train: Command, own: Path) 
 
 ERRORS = {
     "import os\nclass Metric\n": "my_ideas.py line 2: SyntaxError: expected ':'",
+    "class Mien: pass\n": "module 'my_ideas' has no attribute 'Mine')",
     "import no_such\n": "my_ideas.py line 1: ModuleNotFoundError: No module named 'no_such'",
     "class Mine:\n  def __init__(self): [][3]\n": "my_ideas.py line 2: IndexError: list index",
     "class Mine: pass\n": "metric._target_ must make a nws.natural.Metric, got a Mine",

@@ -13,11 +13,9 @@ EXACT, KRONECKER = "natural_metric=fisher", "natural_metric=kronecker"
 #: Rate, damping, trust region (nats) and dreams that were searched: docs/results has them.
 SETTINGS: dict[tuple[str, ...], tuple[float, float, float | None, int | None]] = {
     ("digits", "algorithm=rws"): (0.02, 0.2, None, 3),
-    ("digits",): (0.1, 0.05, None, 3),
-    ("digits", KRONECKER): (0.2, 0.05, 10, 3),
+    ("digits",): (0.1, 0.05, None, 3), ("digits", KRONECKER): (0.2, 0.05, 10, 3),
     ("three_by_three",): (0.3, 0.05, None, None),
-    ("tfd",): (0.1, 0.1, None, 3),
-    ("tfd", EXACT): (0.6, 0.2, None, 3),
+    ("tfd",): (0.1, 0.1, None, 3), ("tfd", EXACT): (0.6, 0.2, None, 3),
     ("mnist_static", KRONECKER): (0.2, 0.1, 10, 3),
     ("fashion_mnist", "algorithm=rws"): (0.022, 0.2, None, 3),
     ("fashion_mnist", "algorithm=rws", "trainer.batch_size=512"): (0.09, 0.2, None, 3),

@@ -46,11 +46,9 @@ def test_every_matrix_and_rows_with_every_rule(rule_name: str, kind: str, rows: 
 
 #: `max_rows`, the rows that are kept, and the images in recognition's first layer, where K are one.
 CAPS: list[tuple[int, Sequence[int], Sequence[int]]] = [
-    (11, [0, 2, 4, 6, 8, 10], range(4)),
-    (6, [0, 2, 4, 6, 8, 10], range(4)),
-    (5, [0, 3, 6, 9], range(4)),
-    (1, [0], [0]),
-]
+    (11, [0, 2, 4, 6, 8, 10], range(4)), (6, [0, 2, 4, 6, 8, 10], range(4)),
+    (5, [0, 3, 6, 9], range(4)), (1, [0], [0]),
+]  # fmt: skip
 CHOSEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # options; what the reference is told
     "another batch": ({"batch": "other"}, {"other": OTHER}),
     **{f"{cap} rows": ({"max_rows": cap}, {"kept": k, "images": i}) for cap, k, i in CAPS},
@@ -151,7 +149,7 @@ def test_a_step_in_parts_has_the_direction_of_all_of_its_rows(
 ) -> None:
     """Each part has its phases, in this order of draws."""
     machine, x, rng = CASE.machine(), CASE.data(), CASE.rng(SEED)
-    monkeypatch.setattr("nws.learning.step.parts_of", lambda states, weights: 2)
+    monkeypatch.setattr(WakeSleep, "_parts", lambda learner, x: 2)
     learner(CASE, machine, kind=kind, generator_rows=rows).step(x)
     rule, part = make_rule("rws", CASE.samples), StepRows.draw(machine, x[:2], CASE.samples, rng)
     every = StepRows.draw(machine, x, CASE.samples, CASE.rng(SEED), parts=2)

@@ -26,9 +26,7 @@ FORGETFUL: dict[str, Callable[[], Any]] = {  # without a state of their own
 }
 PCG = partial(ConjugateGradient, preconditioner_every=3)
 MAKE: dict[str, Callable[[], Any]] = {
-    **FORGETFUL,
-    "diagonal of 4": partial(Diagonal, memory=4),
-    "kronecker": METRICS["kronecker"],
+    **FORGETFUL, "diagonal of 4": partial(Diagonal, memory=4), "kronecker": METRICS["kronecker"],
     "kronecker of low rank": partial(Kronecker, 5, 2, refresh_every=3),
     "kronecker, full": partial(Kronecker, 50, "full", refresh_every=2),
     "adaptive": partial(Adaptive, 2, refresh_every=3),
@@ -39,7 +37,7 @@ MAKE: dict[str, Callable[[], Any]] = {
     "pcg": partial(Fisher, ConjugateGradient),
     "pcg, warm, old eigenvectors": partial(Fisher, partial(PCG, rank=2)),
     "running inverse": partial(Fisher, partial(ShermanMorrison, forgetting=0.7)),
-}
+}  # fmt: skip
 
 
 def run(learning: WakeSleep, steps: range) -> Tensor:

@@ -21,11 +21,9 @@ from nws.models import HelmholtzMachine
 from nws.models.likelihood import all_values, effective_sample_size
 
 PUBLISHED = {
-    "ws": make_rule("ws", 1),
-    "rws": make_rule("rws", 10),
-    "bihm": make_rule("bihm", 10),
+    "ws": make_rule("ws", 1), "rws": make_rule("rws", 10), "bihm": make_rule("bihm", 10),
     "vimco": Rule("vimco", 10, vimco, 1.0, 1.0, 0.0, baseline=False),
-}
+}  # fmt: skip
 
 
 def test_shipped_rules_are_the_published_ones() -> None:

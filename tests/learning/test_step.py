@@ -111,8 +111,8 @@ def test_a_batch_in_parts_gives_the_mean_of_all_of_it(
 ) -> None:
     """At most so many rows at once; each part has its phases, in this order of draws."""
     case = Case((3, 4, 2), 4, 5, "bipolar")
-    most = rows * sum(case.sizes)
-    monkeypatch.setattr("nws.learning.step.parts_of", lambda states, _: math.ceil(states / most))
+    count = lambda learner, x: math.ceil(len(x) * learner.samples / rows)  # noqa: E731
+    monkeypatch.setattr(WakeSleep, "_parts", count)
     machine, x, rule = case.machine(), case.data(), make_rule(rule_name, case.samples)
     result = step(case, machine, rule, x)
     wake, dream = traces_of_step(case, machine, rule, x, sizes)
@@ -147,17 +147,12 @@ def test_both_networks_follow_weights_of_their_own(case: Case, baseline: bool) -
 
 
 WRONG: list[tuple[str, dict[str, Any]]] = [
-    ("rws", {"exponent": 0.0}),  # samples not weighted
-    ("rws", {"exponent": 0.5}),  # another rule's weights
-    ("ws", {"exponent": 1.0}),
-    ("rws", {"baseline": False}),
-    ("rws without baseline", {"baseline": True}),
-    ("rws", {"generator_wake": 0.5}),
-    ("rws", {"generator_wake": -1.0}),
-    ("rws", {"recognition_wake": 1.0}),
-    ("rws", {"recognition_dream": 1.0}),
+    ("rws", {"exponent": 0.0}), ("rws", {"exponent": 0.5}), ("ws", {"exponent": 1.0}),
+    ("rws", {"baseline": False}), ("rws without baseline", {"baseline": True}),
+    ("rws", {"generator_wake": 0.5}), ("rws", {"generator_wake": -1.0}),
+    ("rws", {"recognition_wake": 1.0}), ("rws", {"recognition_dream": 1.0}),
     ("ws", {"recognition_wake": 0.5}),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("rule_name", "wrong"), WRONG)

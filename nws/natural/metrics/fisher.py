@@ -10,6 +10,7 @@ from nws.errors import positive_int
 from nws.natural.metrics.metric import Metric
 from nws.natural.operators import Rows, Tensors, UnitFisher
 from nws.natural.solvers import ConjugateGradient, Solver
+from nws.natural.solvers.solver import says_itself
 
 
 class Fisher(Metric):
@@ -56,7 +57,7 @@ class Fisher(Metric):
         return [solver.solve(g) for solver, g in zip(self.solvers, gradients, strict=True)]
 
     def repeats(self, updates: bool) -> bool:
-        solvers = all(solver.repeats(updates) for solver in self.solvers)
+        solvers = all(says_itself(each) and each.repeats(updates) for each in self.solvers)
         return bool(self.solvers) and solvers and self.memory == 1
 
     def skip(self, updates: bool) -> None:

@@ -130,6 +130,11 @@ def check_rows(rows: Sequence[Rows], damping: Tensor | float, waits: bool = Fals
     return damping
 
 
+def says_itself(part: Any) -> bool:
+    """Whether its `repeats` is its own: a user's class does not inherit it from one of nws."""
+    return type(part).__module__.startswith("nws.") or "repeats" in vars(type(part))
+
+
 def move(value: Any, like: Tensor) -> Any:
     """Nested state with its floating-point tensors on the device and in the dtype of `like`."""
     if isinstance(value, dict):
