@@ -185,12 +185,10 @@ def make_rule(name: str, samples: int, **changes: Any) -> Rule:
     exponent, p_wake, q_wake, q_dream, baseline = _rules[name]
     options: dict[str, Any] = {
         "weighting": partial(tempered, exponent=changes.pop("exponent", exponent)),
-        "generator_wake": p_wake,
-        "recognition_wake": q_wake,
-        "recognition_dream": q_dream,
+        "generator_wake": p_wake, "recognition_wake": q_wake, "recognition_dream": q_dream,
         "baseline": baseline and (samples > 1 or q_dream > 0),  # else nothing would train q
         "bidirectional": name == "bihm",
-    }
+    }  # fmt: skip
     return Rule(name, samples, **options | changes)
 
 

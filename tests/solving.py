@@ -41,8 +41,7 @@ DIRECT: dict[str, type[DirectSolver]] = {
 }  # fmt: skip
 SOLVERS: dict[str, Callable[[SolverCase], Solver]] = {
     **{name: lambda case, kind=kind: kind() for name, kind in DIRECT.items()},
-    "running, first batch": lambda case: ShermanMorrison(forgetting=0.9),
-    "pcg": converged,
+    "running, first batch": lambda case: ShermanMorrison(forgetting=0.9), "pcg": converged,
     "pcg, rank 3": partial(converged, rank=3), "pcg, rank 0": partial(converged, rank=0),
     "minres": lambda case: MinRes(1000, tight(case)),
 }  # fmt: skip

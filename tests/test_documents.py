@@ -38,8 +38,7 @@ def blocks(language: str, text: str) -> list[str]:
 
 
 def commands(text: str) -> list[str]:
-    found = (line for block in blocks("bash", text) for line in block.splitlines())
-    lines = (line.split("  #")[0].strip() for line in found)
+    lines = (line.strip() for block in blocks("bash", text) for line in block.splitlines())
     return list(dict.fromkeys(line for line in lines if line))  # each once
 
 

@@ -35,8 +35,7 @@ class RawImages:
             so need not be in memory.
         labels: The class of each image, (N,) of each part by its name, where they are known.
 
-    Raises `UserError` where a part has another type or shape, bytes above the maximum, or labels
-    of another number.
+    Raises `UserError` for another type, shape or number of labels, or bytes above the maximum.
     """
 
     train: Tensor

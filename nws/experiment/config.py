@@ -173,9 +173,8 @@ def locate(target: object, option: str) -> Callable[..., Any]:
     try:
         found = pkgutil.resolve_name(str(target))
     except Exception as error:  # a file of the user's own may raise any
-        place = "has to lie in the working directory, beside train.py or on PYTHONPATH"
-        way = f"; a file of your own {place}" * isinstance(error, ImportError)
-        why = f"cannot be imported ({describe(error)}){way}"
+        way = "; your own file must lie in the working directory, beside train.py or on PYTHONPATH"
+        why = f"cannot be imported ({describe(error)}){way * isinstance(error, ImportError)}"
         raise UserError(f"{option}._target_={target} {why}") from error
     if not callable(found):
         raise UserError(f"{option}._target_ must name a function or a class, got {target}")
@@ -227,8 +226,7 @@ def make(section: dict[str, Any], option: str, *arguments: Any, **extra: Any) ->
     """Return the object that a section's `_target_` names, made from its other keys.
 
     Sections within it become objects as well; with `_partial_: true` functions that lack the rest
-    of their arguments, where they name no class. `arguments` and `extra` are others, beside the
-    section's.
+    of their arguments, where they name no class. `arguments` and `extra` come beside these.
 
     Raises:
         UserError: Where the class does not take the options, in its own words.

@@ -73,8 +73,7 @@ def training(optimizer: Any) -> Iterator[None]:
 def parameter_groups(machine: HelmholtzMachine, options: dict[str, Any]) -> list[dict[str, Any]]:
     """Return what an optimizer takes: a group of all parameters, or one for each network.
 
-    `generator_lr` and `recognition_lr` are taken out of the options; where both come to the same
-    rate, this becomes `lr`.
+    `generator_lr` and `recognition_lr` are taken out of the options; one rate for both is `lr`.
     """
     given = [options.pop(name, None) for name in ("generator_lr", "recognition_lr")]
     rates = [options.get("lr") if rate is None else rate for rate in given]

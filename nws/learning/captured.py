@@ -22,7 +22,7 @@ class CapturedStep:
     it; after a long row the first of the next is captured at once. Steps that differ run as they
     are: those that refresh a metric or measure a gain. In a replay no Python runs. So all steps
     run as they are on a CPU, with several processes, with masks and layers that see themselves,
-    with counts (Poisson), and with units or weightings that keep a state.
+    with counts (Poisson), units that keep a state, and a weighting that is no plain function.
 
     Args:
         learner: Whose steps these are; `take = CapturedStep(learner)` is called as its `step`.
@@ -70,7 +70,9 @@ class CapturedStep:
         """Whether batches have the shapes that the graph has, and parameters their places."""
         shapes = [[each.shape for each in some] for some in (self._batches, batches)]
         pairs = zip(self._places, self.learner.machine.parameters(), strict=True)
-        there = all(at == p.data_ptr() and p.grad in {None, grad} for (at, grad), p in pairs)
+        there = all(
+            at == p.data_ptr() and (p.grad is None or p.grad is grad) for (at, grad), p in pairs
+        )
         return there and shapes[0] == shapes[1]
 
     def _capture(self, batches: list[Tensor]) -> None:

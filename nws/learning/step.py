@@ -58,6 +58,14 @@ class Phases(NamedTuple):
         return self.dream if model and self.dream else (self.wake, self.weights_p)
 
 
+def parts_of(states: int, weights: int) -> int:
+    """In how many parts a step on a CPU takes a batch with so many unit states a phase.
+
+    Each part passes over all weights, so a part has no fewer states than about the weights.
+    """
+    return max(1, round(states / max(AT_ONCE, weights)))
+
+
 class WakeSleep:
     """One learning rule on one machine: `step` turns a batch into gradients.
 
@@ -198,11 +206,11 @@ class WakeSleep:
         return any((e.options.generator_rows, e.takes_other) == ("model", other) for e in takers)
 
     def _parts(self, x: Tensor) -> int:
-        """In how many parts a batch comes; each passes over all weights, and has as many states."""
+        """In how many parts a batch comes."""
         if x.device.type != "cpu":
             return 1
         rows = len(x) * max(self.samples, self.dreams)
-        return max(1, round(rows * sum(self.machine.sizes) / max(AT_ONCE, self._weights)))
+        return parts_of(rows * sum(self.machine.sizes), self._weights)
 
     def _wake(self, x: Tensor, points: int, weighting: Weighting) -> Phases:
         """Run the wake phase of some of a batch's `points`: of this process's share of them."""

@@ -92,6 +92,10 @@ class Layer(nn.Module):
             return product(parents, self.rounded[:, columns].T)
         return torch.mm(parents, self.weight[:, columns].T)
 
+    def extra_repr(self) -> str:
+        """Numbers of parents and units, for `print`."""
+        return f"parents={self.weight.shape[1]}, units={self.weight.shape[0]}"
+
 
 def product(first: Tensor, second: Tensor) -> Tensor:
     """The product of two matrices of a lower precision, summed in float32.

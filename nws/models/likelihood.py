@@ -173,8 +173,7 @@ def summarise_p_star(
 
     p~*(x) <= p(x) by Cauchy and Schwarz, so Z <= 1, with equality where q is the posterior. Both
     logarithms of a mean are too low in expectation. log p~* is low by about v / K, v =
-    Var[sqrt(w)] / E[sqrt(w)]^2, which lowers log p*; log Z by half its squared error, which raises
-    it.
+    Var[sqrt(w)] / E[sqrt(w)]^2, which lowers log p*; log Z by half its squared error: it raises it.
 
     Args:
         log_sum_of_roots: `log_sums` of exponent 1/2, (N,).

@@ -126,8 +126,7 @@ def walk(
 ) -> Tensor:
     """Walks in the deepest layer: h^L ~ p, then one unit after the other flips.
 
-    The layers below are drawn with the same noise along a walk. So what changes in the image is
-    what the flip changed.
+    The layers below have the same noise along a walk: the image changes by the flip alone.
 
     Args:
         machine: A machine whose deepest layer is binary or bipolar.

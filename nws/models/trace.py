@@ -16,8 +16,7 @@ class Trace:
     """The record of a phase: the states of every layer, and what both networks say of them.
 
     Row b K + k is sample k of data point b. Layers lie next to each other in the columns of each
-    tensor, so that elementwise work is one call for all layers of a kind. The `.._blocks` are views
-    of single layers.
+    tensor, so that elementwise work is one call for all of a kind. `.._blocks` are views of layers.
     """
 
     sizes: tuple[int, ...]  # n_0 .. n_L

@@ -1,7 +1,6 @@
 """The geometry: curvature operators, solvers, preconditioners, damping, metrics.
 
-Read `reference.py` first. Nothing here knows of networks or phases: rows come in, directions go
-out.
+Read `reference.py` first. Nothing here knows networks or phases: rows come in, directions go out.
 """
 
 from nws.natural.damping import Damping, LevenbergMarquardt

@@ -24,7 +24,7 @@ import torch
 from benchmarks.solvers import Row, interleaved
 from benchmarks.steps import cases, make_learner
 from nws.experiment.boundary import out_of_memory
-from nws.learning.step import AT_ONCE
+from nws.learning.step import parts_of
 from nws.natural.operators import FEW
 
 TOP = 100  # units of the deepest layer
@@ -116,8 +116,7 @@ def model_bytes(
     rows = arguments.batch * samples
     part = rows
     if arguments.device == "cpu":
-        parts = max(1, round(rows * total / max(AT_ONCE, parameters)))
-        part = samples * math.ceil(arguments.batch / parts)
+        part = samples * math.ceil(arguments.batch / parts_of(rows * total, parameters))
     phase = (rows if metric else part) * (5 * total - 2 * visible)
     count = 2 * parameters + (2 if metric else 1) * phase + 3 * part * total
     if metric is not None:

@@ -101,7 +101,7 @@ def test_means_are_over_the_runs_that_share_all_but_the_seed(make: Make) -> None
     assert table is not None and list(table)[:2] == ["algorithm", "seeds"]
     assert table.values.tolist() == [["rws", "2", "-2.500 ± 2.121"], ["nrws", "1", "-2.000"]]
     assert means_table(runs[::3], [-1.0, -2.0], keys, "x") is None  # no seeds of one thing
-    twice = means_table([*runs, runs[0]], [*values, values[0]], keys, "x")
+    twice = means_table([*runs, runs[0]], [*values, -1.001], keys, "x")
     assert twice is not None and twice.values.tolist() == table.values.tolist()
     runs[3].provenance["state"] = "diverged"
     table = means_table(runs, [-1.0, -4.0, -2.0, -9.0, -2.0], keys, "x")

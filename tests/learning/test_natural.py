@@ -149,7 +149,7 @@ def test_a_step_in_parts_has_the_direction_of_all_of_its_rows(
 ) -> None:
     """Each part has its phases, in this order of draws."""
     machine, x, rng = CASE.machine(), CASE.data(), CASE.rng(SEED)
-    monkeypatch.setattr(WakeSleep, "_parts", lambda learner, x: 2)
+    monkeypatch.setattr("nws.learning.step.parts_of", lambda states, weights: 2)
     learner(CASE, machine, kind=kind, generator_rows=rows).step(x)
     rule, part = make_rule("rws", CASE.samples), StepRows.draw(machine, x[:2], CASE.samples, rng)
     every = StepRows.draw(machine, x, CASE.samples, CASE.rng(SEED), parts=2)

@@ -111,8 +111,8 @@ def test_a_batch_in_parts_gives_the_mean_of_all_of_it(
 ) -> None:
     """At most so many rows at once; each part has its phases, in this order of draws."""
     case = Case((3, 4, 2), 4, 5, "bipolar")
-    count = lambda learner, x: math.ceil(len(x) * learner.samples / rows)  # noqa: E731
-    monkeypatch.setattr(WakeSleep, "_parts", count)
+    most = rows * sum(case.sizes)
+    monkeypatch.setattr("nws.learning.step.parts_of", lambda states, _: math.ceil(states / most))
     machine, x, rule = case.machine(), case.data(), make_rule(rule_name, case.samples)
     result = step(case, machine, rule, x)
     wake, dream = traces_of_step(case, machine, rule, x, sizes)

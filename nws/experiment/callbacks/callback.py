@@ -18,8 +18,7 @@ class Callback:
 
     The section `callbacks` of the configuration names them by `_target_`; `average` and `logger`
     are callbacks too. The constructor takes the options of the section, and raises `UserError`
-    for wrong ones before work is spent. What a callback keeps comes into checkpoints by
-    `state_dict`.
+    for wrong ones before work is spent. What it keeps comes into checkpoints by `state_dict`.
 
     Attributes:
         every: Epochs between two calls of `due`; None for none.

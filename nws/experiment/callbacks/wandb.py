@@ -13,8 +13,7 @@ log = logging.getLogger(__name__)
 class WandbLogger(Callback):
     """A run of Weights & Biases beside a run directory. The jobs of a sweep share a group.
 
-    W&B knows two ends, finished and failed. The summary has `state` as well: finished, stopped,
-    failed or diverged.
+    W&B knows two ends. The summary has `state` as well: finished, stopped, failed or diverged.
 
     Args:
         mode: `offline`, `online` or `disabled`.

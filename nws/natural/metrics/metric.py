@@ -39,8 +39,7 @@ class Metric(ABC):
     def precondition_(self, weights: Tensors, biases: Tensors, scale: Tensor) -> bool:
         """Multiply gradients by scale (C_j + alpha I)^{-1} in place, where the metric can do so.
 
-        A step takes it in place of `direction` where nothing asks for the direction itself, as a
-        trust region does.
+        A step takes it in place of `direction` where nothing, as a trust region, asks for that.
 
         Args:
             weights: Gradients of the weights of each layer, (m, d - 1).

@@ -1,7 +1,6 @@
 """What all solvers of (C_j + alpha I) x_j = g_j share: the base class, and checks before a solve.
 
-alpha is a tensor of one element on the device, so that a schedule changes it without a
-synchronisation.
+alpha is a tensor of one element on the device: a schedule changes it without a synchronisation.
 """
 
 import math
