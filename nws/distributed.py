@@ -71,7 +71,7 @@ def start(timeout: float = TIMEOUT) -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         logging.disable()
     if cuda:
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank())))
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank())) % torch.cuda.device_count())
     else:  # gloo's threads would end the interpreter with SIGABRT; nccl waits for one that has gone
         atexit.register(stop)
 

@@ -28,16 +28,16 @@ def environment(rank: int, size: int, port: int) -> dict[str, str]:
 
 
 def together(
-    size: int, function: Callable[..., Any], *arguments: Any, may_die: bool = False
+    size: int, function: Callable[..., Any], *given: Any, may_die: bool = False, way: str = "fork"
 ) -> list[Any]:
     """What a function returns in each of several processes that have met.
 
-    Where a process `may_die`, its signal stands in place of what it did not return.
+    Where a process `may_die`, its signal stands for that. A fork after CUDA cannot differentiate.
     """
-    port, context, started = free_port(), multiprocessing.get_context("fork"), []
+    port, context, started = free_port(), multiprocessing.get_context(way), []
     for rank in range(size):
         here, there = context.Pipe(duplex=False)
-        target = (environment(rank, size, port), there, function, arguments)
+        target = (environment(rank, size, port), there, function, given)
         process = context.Process(target=_run, args=target, daemon=True)
         process.start()
         there.close()
@@ -60,6 +60,7 @@ def _run(
 ) -> None:
     torch.set_num_threads(1)
     os.environ.update(values)
+    torch.cuda.is_available = lambda: False  # CUDA is of the process that forked
     try:
         distributed.start(timeout=60)
         answer = pickle.dumps((True, function(*arguments)))  # copies of tensors

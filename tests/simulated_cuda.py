@@ -47,7 +47,7 @@ class Device:
     def __init__(self) -> None:
         self.waits: list[Wait] = []
         self.graph: SimulatedGraph | None = None  # that captures
-        self.replays = 0
+        self.counts = [0, 0]  # of replays and of graphs
 
     def wait(self, what: str) -> None:
         """Note that the host waits."""
@@ -72,6 +72,7 @@ class SimulatedGraph:
     @contextlib.contextmanager
     def captures(self, pool: None) -> Iterator[None]:
         _DEVICE.graph, state = self, self._generator.get_state()
+        _DEVICE.counts[1] += 1
         try:
             yield
         finally:
@@ -97,7 +98,7 @@ class SimulatedGraph:
         self._again.append(again)
 
     def replay(self) -> None:
-        _DEVICE.replays += 1
+        _DEVICE.counts[0] += 1
         with torch._C._DisableTorchDispatch():
             for each in self._again:
                 each()
@@ -354,7 +355,7 @@ def simulated_cuda() -> Iterator[Device]:
         "mem_get_info": lambda device=None: (2**34, 2**34),
         "get_device_name": lambda *args: "simulated CUDA device",
         "synchronize": lambda *args: device.wait("synchronize"),
-        "is_current_stream_capturing": lambda: False,
+        "is_current_stream_capturing": lambda: device.graph is not None,
     }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch, Surface():
         for name, stand_in in stand_ins.items():

@@ -7,16 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from nws.analysis.keys import (
-    all_differences,
-    but_seed,
-    columns_of,
-    differing_keys,
-    find_key,
-    label,
-    short_names,
-    value_text,
-)
+from nws.analysis import keys as naming
 from nws.analysis.runs import Run, folder_names, frame, readable_runs
 from nws.analysis.tables import show, with_error
 from nws.errors import UserError, explained
@@ -33,8 +24,8 @@ def runs_table(runs: Sequence[Run], keys: Sequence[str]) -> pd.DataFrame:
     """A line for each run: where it is, what differs, its state, best value and costs; as texts."""
     numbers = frame(runs)
     # trainer.epochs is not the epochs that are done
-    named = {name: key for key, name in short_names(keys).items() if name in OUTCOME}
-    table = columns_of(runs, keys).rename(columns=named)
+    named = {name: key for key, name in naming.short_names(keys).items() if name in OUTCOME}
+    table = naming.columns_of(runs, keys).rename(columns=named)
     table.insert(0, "run", folder_names(runs))
     table["state"] = numbers["state"]
     table["best valid, nats"] = list(map(with_error, numbers["best"], numbers["error"]))
@@ -49,7 +40,7 @@ def side_by_side(runs: Sequence[Run]) -> pd.DataFrame:
     origins = [flatten({name: run.provenance.get(name) for name in ORIGIN}) for run in runs]
     pairs = zip(runs, origins, strict=True)
     every = [replace(run, config=run.config | origin) for run, origin in pairs]
-    return runs_table(every, all_differences(every)).set_index("run").T.reset_index(names="")
+    return runs_table(every, naming.all_differences(every)).set_index("run").T.reset_index(names="")
 
 
 def means_table(
@@ -57,16 +48,10 @@ def means_table(
 ) -> pd.DataFrame | None:
     """Means and sample standard deviations over runs that share all but the seed, as texts.
 
-    Args:
-        runs: The runs.
-        values: One of each run, nats; left out: not finite, or of a run that did not finish.
-        keys: In which the runs differ.
-        name: Of the values.
-
-    Returns:
-        A line for each group; None where no group has several seeds.
+    A run has one of the `values`, nats, whose `name` the column has. Left out are those that are
+    not finite, or of a run that did not finish. None where no group has several seeds.
     """
-    table = columns_of(runs, but_seed(keys))
+    table = naming.columns_of(runs, naming.but_seed(keys))
     heads = list(table)
     numbers = pd.Series(values, dtype=float).replace([float("inf"), -float("inf")], float("nan"))
     apart = [run.state not in ("finished", "unknown") for run in runs]
@@ -93,7 +78,7 @@ def print_sweep(directory: Path) -> None:
     print(*wrong, sep="\n", end="\n" * bool(wrong))
     if not runs:
         return
-    keys, numbers = differing_keys(runs), frame(runs)
+    keys, numbers = naming.differing_keys(runs), frame(runs)
     print()
     show(runs_table(runs, keys))
     averages = means_table(runs, list(numbers["best"]), keys, "best valid, nats")
@@ -103,7 +88,7 @@ def print_sweep(directory: Path) -> None:
     if numbers["best"].isna().all() or any(k.startswith(("data.", "trainer.eval")) for k in keys):
         return
     place = int(numbers["best"].idxmax())
-    name = f" {label(runs[place], keys)}:" if keys else ""
+    name = f" {naming.label(runs[place], keys)}:" if keys else ""
     value = with_error(numbers["best"][place], numbers["error"][place])
     print(f"\nbest of {len(runs)} runs:{name} {value} nats")
     if (overrides := runs[place].provenance.get("overrides")) is not None:
@@ -125,7 +110,7 @@ def in_order(runs: Sequence[Run], where: str | None, sort: str | None) -> list[R
         if table.empty:
             raise UserError(f"none of {len(runs)} runs has {where}")
     if sort and sort != "run":  # they come in this order, 2 before 10
-        column = table[find_key(sort, table)]
+        column = table[naming.find_key(sort, table)]
         column = column if pd.api.types.is_numeric_dtype(column) else column.astype(str)
         upward = column.name not in ("best", "last")
         table = table.loc[column.sort_values(ascending=upward, kind="stable").index]
@@ -134,10 +119,10 @@ def in_order(runs: Sequence[Run], where: str | None, sort: str | None) -> list[R
 
 def with_short_names(table: pd.DataFrame) -> pd.DataFrame:
     """A table with lists as texts, and with a column for each short name of one key alone."""
-    texts = table.apply(lambda c: c.map(lambda v: value_text(str(c.name), v)))
+    texts = table.apply(lambda c: c.map(lambda v: naming.value_text(str(c.name), v)))
     table = table.where(~table.map(lambda v: isinstance(v, str | list)), texts)
     keys, short = list(table), {}
     for name in {part for key in keys for part in key.split(".")} - {*keys}:
         with suppress(UserError):  # of a name that several keys have
-            short[name] = table[find_key(name, keys)]
+            short[name] = table[naming.find_key(name, keys)]
     return table.assign(**short)

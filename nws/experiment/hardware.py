@@ -1,6 +1,7 @@
 """The device that a run computes on, and what else its times depend on."""
 
 import logging
+import os
 import platform
 import socket
 from pathlib import Path
@@ -23,7 +24,12 @@ def pick_device(name: str | torch.device) -> torch.device:
     one_of("device", name, ("auto", "cpu", "cuda"))
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("device=cuda, but torch sees no CUDA device; use device=cpu or device=auto")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+    device = torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    if device.type == "cuda" and here > torch.cuda.device_count():
+        what = f"{here} processes on a host with {torch.cuda.device_count()} CUDA devices"
+        raise UserError(f"{what}; start a process for each device, or take device=cpu")
+    return device
 
 
 def product_type(precision: str, device: torch.device) -> torch.dtype:
@@ -56,13 +62,8 @@ def device_name(device: str) -> str:
 def surroundings(device: torch.device) -> dict[str, Any]:
     """Return what a run runs on: versions, host and processor."""
     return {
-        "version": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "platform": platform.platform(),
-        "host": socket.gethostname(),
-        "device": device.type,
-        "processor": device_name(device.type),
-        "threads": torch.get_num_threads(),
-        "processes": distributed.size(),
-    }
+        "version": __version__, "python": platform.python_version(), "torch": torch.__version__,
+        "platform": platform.platform(), "host": socket.gethostname(),
+        "device": device.type, "processor": device_name(device.type),
+        "threads": torch.get_num_threads(), "processes": distributed.size(),
+    }  # fmt: skip

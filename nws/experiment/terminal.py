@@ -49,11 +49,8 @@ def short_path(path: Path) -> Path:
 class Terminal(Callback):
     """Says what a run is and how it goes: lines, and below them a bar where there is a terminal.
 
-    Args:
-        title: The run's name, and the code that it runs.
-        config: Its configuration.
-        job: The number of a job that shares the output: it stands before each line, without a bar.
-        single: Whether the run stands alone, so that its end says what to do next.
+    The title is the run's name, and the code that it runs. The number of a job that shares the
+    output stands before each line, without a bar. The end of a single run says what to do next.
     """
 
     def __init__(self, title: str, config: DictConfig, job: str | None, single: bool) -> None:

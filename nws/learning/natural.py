@@ -108,12 +108,14 @@ class NaturalMetric:
         return any(map(self.damping.measures, served))
 
     @property
-    def repeats(self) -> bool:
-        """Whether this step does to tensors what the last one did."""
-        every = self.options.refresh_every == 1
-        alike = every or not self.refreshes
-        same = alike and says_itself(self.metric) and self.metric.repeats(every)
-        return same and not self.damping.measures(self._step)
+    def graph_key(self) -> Any:
+        """As `Metric.graph_key`, of this step."""
+        every = self.options.refresh_every
+        seldom = every > 1 and self.refreshes
+        if seldom or self.damping.measures(self._step) or not says_itself(self.metric):
+            return None
+        key = self.metric.graph_key(every == 1)
+        return (key, every > 1 and self._step // every) if key else None
 
     def start(self) -> None:
         """Bring the damping to this step."""
@@ -121,7 +123,7 @@ class NaturalMetric:
         self._now.copy_(self.damping.alpha)
 
     def skip(self) -> None:
-        """Count a step that `repeats`, and that was done without `precondition`."""
+        """Count a step that a graph did, without `precondition`."""
         self.metric.skip(self.options.refresh_every == 1)
         self._step += 1
 

@@ -12,17 +12,9 @@ BLOCK = 56  # units that are drawn between two products with all units before th
 def draw_layer(
     edge: Edge, units: Units, values: Tensor, logits: Tensor, means: Tensor | None = None
 ) -> Tensor:
-    """Turn noise into values of a layer, and complete the logits of a lateral one, in place.
+    """Turn noise into values of a layer, (n, m), in place; return their means, in `means` if given.
 
-    Args:
-        edge: The layer.
-        units: The family of its units.
-        values: Noise (n, m), which becomes values.
-        logits: (n, m), of the other layers alone at first; complete in the end.
-        means: Where to write the means, (n, m).
-
-    Returns:
-        The means.
+    Logits, (n, m), are of the other layers alone at first; those of a lateral layer are completed.
     """
     if edge.lateral:
         _draw_in_rounds(edge, units, values, logits)

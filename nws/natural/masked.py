@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nws.natural.operators import Tensors
-from nws.natural.shared import Basis, SharedInverse
+from nws.natural.shared import Basis, SharedInverse, take_place
 
 
 class MaskedInverse:
@@ -67,11 +67,12 @@ class LayerInverses:
 
     Attributes:
         bases: Of each layer; empty before the first ones.
+        parts: Inverses and their layers. Those without a mask stay, with new bases in their places.
     """
 
     def __init__(self) -> None:
         self.bases: list[Basis] = []
-        self._parts: list[tuple[MaskedInverse | SharedInverse, list[int]]] = []  # and their layers
+        self.parts: list[tuple[MaskedInverse | SharedInverse, list[int]]] = []
         self._last: tuple[Any, ...] | None = None  # what the last step brought
 
     def change(self, bases: list[Basis], now: bool = False) -> None:
@@ -87,18 +88,21 @@ class LayerInverses:
         self._last = centres, scales, masks, damping
         if self._stale:
             pairs = list(enumerate(zip(self.bases, masks, strict=True)))
-            self._parts = [(MaskedInverse(b, m), [i]) for i, (b, m) in pairs if m is not None]
+            last = [inverse for inverse, _ in self.parts if isinstance(inverse, SharedInverse)]
+            self.parts = [(MaskedInverse(b, m), [i]) for i, (b, m) in pairs if m is not None]
             if plain := [i for i, (_, mask) in pairs if mask is None]:
                 widths = [len(scales[i]) for i in plain]
-                self._parts.append((SharedInverse([self.bases[i] for i in plain], widths), plain))
+                new = SharedInverse([self.bases[i] for i in plain], widths)
+                stays = last and take_place(new.tensors, last[0].tensors)
+                self.parts.append((last[0] if stays else new, plain))
             self._stale = False
-        for inverse, at in self._parts:
+        for inverse, at in self.parts:
             scale = torch.cat([scales[i] for i in at])
             inverse.update([centres[i] for i in at], scale, damping)
 
     def apply_(self, weights: Tensors, biases: Tensors, scale: Tensor | None = None) -> None:
         """Multiply V by scale M_j^{-1} in place; the arguments are those of `Metric`."""
-        for inverse, at in self._parts:
+        for inverse, at in self.parts:
             inverse.apply_([weights[i] for i in at], [biases[i] for i in at], scale)
 
     def __call__(self, vectors: Tensors) -> list[Tensor]:

@@ -1,6 +1,7 @@
 """Preconditioners of the matrix-free solvers: cheap approximate inverses of C_j + alpha I."""
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,9 +25,9 @@ class Preconditioner(ABC):
         """About (C_j + alpha I)^{-1} v_j for all units: (m, d) from V (m, d)."""
 
     @property
-    def repeats(self) -> bool:
-        """As `Metric.repeats`, for the next `update` and the calls after it."""
-        return False
+    def graph_key(self) -> Any:
+        """As `Metric.graph_key`, of the next `update` and the calls after it."""
+        return None
 
     def skip(self) -> None:
         """Count an update that a graph did; by default nothing to do."""
@@ -42,7 +43,7 @@ class Preconditioner(ABC):
 class Unpreconditioned(Preconditioner):
     """The identity: plain conjugate gradient."""
 
-    repeats = True
+    graph_key = True
 
     def __call__(self, vectors: Tensor) -> Tensor:
         return vectors
@@ -78,8 +79,8 @@ class SharedPreconditioner(Preconditioner):
         return self._inverses([vectors])[0]
 
     @property
-    def repeats(self) -> bool:
-        return self._age % self.every != 0
+    def graph_key(self) -> Any:
+        return None if self._age % self.every == 0 else self._inverses.parts
 
     def skip(self) -> None:
         self._age += 1

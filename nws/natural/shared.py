@@ -4,7 +4,7 @@ Symbols: n rows, d parents with the bias, m units, r eigenpairs, alpha damping.
 Sources: Sherman & Morrison 1950; Halko, Martinsson & Tropp 2011 (subspace iteration).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,6 +14,7 @@ from torch.linalg import vecdot
 from nws.errors import Diverged
 from nws.natural.operators import Tensors
 
+NARROW = 64  # columns, at most: the host factors these sooner than a GPU, which waits anyway
 KEEP = 2 / 3  # share of the last covariance at a refresh: the rows of one batch are a poor guide
 
 
@@ -56,15 +57,21 @@ def find_basis(
     else:
         image = covariance(last.vectors[:, -rank:])
         more = rows.T[:, : rank - image.shape[1]]  # where fewer rows than the rank made `last`
-        vectors = torch.linalg.qr(torch.cat([image, more], dim=1))[0]
+        vectors = _factors(torch.linalg.qr, torch.cat([image, more], dim=1))[0]
     values, rotation = _eigenpairs(vectors.T @ covariance(vectors), name)
     rest = (trace - values.sum()).clamp_min(0) / max(1, d - values.shape[0])
     return Basis(vectors @ rotation, values.clamp_min(0), rest)
 
 
+def _factors(factor: Callable[[Tensor], Sequence[Tensor]], matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """The factors of a matrix, on its device."""
+    one, other = factor(matrix.cpu() if matrix.shape[1] <= NARROW else matrix)
+    return one.to(matrix.device), other.to(matrix.device)
+
+
 def _eigenpairs(matrix: Tensor, name: str) -> tuple[Tensor, Tensor]:
     try:
-        values, vectors = torch.linalg.eigh(matrix)
+        values, vectors = _factors(torch.linalg.eigh, matrix)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:  # LinAlgError, or on CUDA what cuSOLVER says
@@ -74,16 +81,24 @@ def _eigenpairs(matrix: Tensor, name: str) -> tuple[Tensor, Tensor]:
     return values, vectors
 
 
+def take_place(new: Tensors, old: Tensors) -> bool:
+    """Copy tensors to where others of the same shapes are; whether all shapes are the same."""
+    same = [each.shape for each in new] == [each.shape for each in old]
+    if same:
+        torch._foreach_copy_(list(old), list(new))
+    return same
+
+
 def _main_directions(rows: Tensor, rank: int) -> Tensor:
     """Orthonormal columns (d, r) near the r largest eigenvectors of rows^T rows."""
     n, d = rows.shape
     if rank >= min(n, d):  # exact: the space of the rows, or everything
         if n < d:
-            return torch.linalg.qr(rows.T)[0]
+            return _factors(torch.linalg.qr, rows.T)[0]
         return torch.eye(d, dtype=rows.dtype, device=rows.device)
-    vectors = torch.linalg.qr(rows.T[:, :: n // rank][:, :rank])[0]
+    vectors = _factors(torch.linalg.qr, rows.T[:, :: n // rank][:, :rank])[0]
     for _ in range(4):
-        vectors = torch.linalg.qr(rows.T @ (rows @ vectors))[0]
+        vectors = _factors(torch.linalg.qr, rows.T @ (rows @ vectors))[0]
     return vectors
 
 
@@ -115,6 +130,7 @@ class SharedInverse:
         parts = [like.new_full((m,), i, dtype=torch.long) for i, m in enumerate(self._widths)]
         self._layer = torch.cat(parts)  # of each unit
         self._values = values[self._layer]
+        self.tensors = [self._values, *self._spans]  # what bases bring
         self._products = like.new_zeros(len(bases), columns)
         self._along = like.new_zeros(len(self._layer), columns)
 

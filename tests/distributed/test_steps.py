@@ -175,7 +175,7 @@ def alone() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def processes() -> list[dict[str, Any]]:
-    return together(3, everything)
+    return together(3, everything, way="spawn")
 
 
 def assert_close(found: Tensor, expected: Tensor, tolerance: float, what: str) -> None:

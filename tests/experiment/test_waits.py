@@ -19,7 +19,7 @@ from nws.experiment.trainer import Trainer
 from nws.natural.metrics import Adaptive
 
 STEPS = 24
-REFRESH = {"_eigenpairs", "check_rows", "check_system", "finite"}  # every 20th step, first ones too
+REFRESH = {"_factors", "check_rows", "check_system", "finite"}  # every 20th step, first ones too
 LOOK = {"__call__"}  # of cg: does the number of iterations still fit?
 MEASURE = {"after_step"}  # of Levenberg-Marquardt
 ROUND = {"_draw_in_rounds"}  # of a lateral layer: did a state change?
@@ -87,11 +87,10 @@ def test_what_waits_is_seldom_and_named(options: str, tmp_path: Path, device: De
     made = trainer(tmp_path, *options.split())
     adaptive = any(isinstance(each.metric, Adaptive) for each in made.learner.metrics)
     refreshes = LOOKS if adaptive else REFRESHES
-    found = waits(made, device)
     looks = LOOKS if options.endswith(("=fisher", "=empirical")) else set()
     measures = MEASURES if "levenberg" in options else set()
     rounds = set(range(STEPS)) if "lateral" in options else set()
-    for step, each in enumerate(found):
+    for step, each in enumerate(found := waits(made, device)):
         due = (refreshes, REFRESH), (looks, LOOK), (measures, MEASURE), (rounds, ROUND)
         assert each.keys() <= set().union(*(names for steps, names in due if step in steps)), step
     assert all(found[step] for step in refreshes | looks | measures | rounds)  # the control

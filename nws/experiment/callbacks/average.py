@@ -1,8 +1,6 @@
 """Averages of the weights along a run: evaluated and saved beside the weights themselves.
 
-An average takes away much of the noise that the last steps leave in the weights. So a constant
-learning rate with an average may replace a rate that falls to zero, at some loss: see
-docs/configuration.md.
+An average takes away much of the noise that the last steps leave in the weights.
 Sources: Polyak & Juditsky 1992 (the mean of the tail); Kingma & Ba 2015, section 3 (the correction
 of an exponential average's start).
 """

@@ -10,7 +10,7 @@ from nws.errors import number, positive_int
 from nws.natural.averages import Shares, share_of_newest
 from nws.natural.metrics.metric import Metric
 from nws.natural.operators import Rows, Tensors
-from nws.natural.shared import Basis, find_basis
+from nws.natural.shared import Basis, find_basis, take_place
 from nws.natural.solvers.solver import check_rows
 
 EPSILON = 1e-8  # Adam's
@@ -24,8 +24,9 @@ class Frame:
     """
 
     def __init__(self, bases: Sequence[Basis], widths: Sequence[int]) -> None:
-        self._bases = [basis.vectors.T.contiguous() for basis in bases]  # (r, d)
-        pairs = list(zip(widths, self._bases, strict=True))
+        # (r, d), none of them the basis's own
+        self.bases = [basis.vectors.T.contiguous().clone() for basis in bases]
+        pairs = list(zip(widths, self.bases, strict=True))
         shapes = [(m, rows.shape[1]) for m, rows in pairs] + [(len(rows), m) for m, rows in pairs]
         self._shapes, self._sizes = shapes, [m * d for m, d in shapes]
         self.vector = bases[0].rest.new_zeros(sum(self._sizes))
@@ -37,17 +38,17 @@ class Frame:
         """The rest (m, d) and the coordinates (r, m) of each layer: views."""
         pieces = zip(vector.split(self._sizes), self._shapes, strict=True)
         views = [piece.view(shape) for piece, shape in pieces]
-        return views[: len(self._bases)], views[len(self._bases) :]
+        return views[: len(self.bases)], views[len(self.bases) :]
 
     def enter_(self) -> None:
         """Take the coordinates out of V, which stands in the place of the rest."""
-        for rest, along, basis in zip(self.matrices, self._along, self._bases, strict=True):
+        for rest, along, basis in zip(self.matrices, self._along, self.bases, strict=True):
             torch.mm(basis, rest.T, out=along)
             rest.addmm_(along.T, basis, alpha=-1)
 
     def leave_(self) -> None:
         """V of its coordinates, and of what of the rest lies beside Q."""
-        for rest, along, basis in zip(self.matrices, self._along, self._bases, strict=True):
+        for rest, along, basis in zip(self.matrices, self._along, self.bases, strict=True):
             along.addmm_(basis, rest.T, alpha=-1)
             rest.addmm_(along.T, basis)
 
@@ -61,7 +62,7 @@ class Frame:
         squares = torch.zeros_like(new.vector)
         before, after = self.parts(square), new.parts(squares)
         torch._foreach_copy_(after[0], before[0])
-        parts = zip(*before, after[1], self._bases, new._bases, strict=True)
+        parts = zip(*before, after[1], self.bases, new.bases, strict=True)
         for rest, along, turned, old, basis in parts:
             rotation = basis @ old.T
             torch.mm(rotation.square(), along, out=turned)
@@ -111,6 +112,7 @@ class Adaptive(Metric):
         self._frame: Frame
         self._moments: list[Tensor] = []  # M and V
         self._curvatures: list[Tensor] = []  # alpha and the s_j of the last refresh
+        self._model = torch.empty(0)  # of `_find_model`
 
     @property
     def due(self) -> bool:  # type: ignore[override]
@@ -134,12 +136,14 @@ class Adaptive(Metric):
             bases.append(find_basis(weighed, self.rank, last, layer.name, keep))
         widths = [len(layer.means[1]) for layer in rows]
         frame = Frame(bases, widths)
-        if self._bases:
-            self._moments = self._frame.turn(self._moments, frame)
-        else:
+        if not self._bases:
             self._moments = [frame.vector.clone(), frame.vector.clone()]
-            self._shares = self._make_shares()
-        self._bases, self._widths, self._frame = bases, widths, frame
+            self._shares, self._frame = self._make_shares(), frame
+        else:
+            moments = self._frame.turn(self._moments, frame)
+            if not take_place([*frame.bases, *moments], [*self._frame.bases, *self._moments]):
+                self._moments, self._frame = moments, frame
+        self._bases, self._widths = bases, widths
         if self.measured < 1:
             self._curvatures = [alpha.clone(), *(layer.means[1] for layer in rows)]
             self._find_model()
@@ -162,7 +166,8 @@ class Adaptive(Metric):
 
     def _find_model(self) -> None:
         """Find (s_j Lambda_i + alpha)^(1 - a) of the coordinates in the frame."""
-        self._model = torch.empty_like(self._frame.vector)
+        if self._model.shape != self._frame.vector.shape:
+            self._model = torch.empty_like(self._frame.vector)
         alpha, *curvatures = self._curvatures
         parts = zip(*self._frame.parts(self._model), self._bases, curvatures, strict=True)
         for rest, along, basis, scales in parts:
@@ -183,8 +188,8 @@ class Adaptive(Metric):
         torch._foreach_mul_([*weights, *biases], scale * self._scale)
         return True
 
-    def repeats(self, updates: bool) -> bool:
-        return not (updates and self.due)
+    def graph_key(self, updates: bool) -> Any:
+        return None if updates and self.due else self._frame
 
     def state_dict(self) -> dict[str, Any]:
         names = ("step", "widths", "moments", "curvatures")

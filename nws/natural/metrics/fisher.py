@@ -56,9 +56,9 @@ class Fisher(Metric):
     def direction(self, gradients: Tensors) -> list[Tensor]:
         return [solver.solve(g) for solver, g in zip(self.solvers, gradients, strict=True)]
 
-    def repeats(self, updates: bool) -> bool:
-        solvers = all(says_itself(each) and each.repeats(updates) for each in self.solvers)
-        return bool(self.solvers) and solvers and self.memory == 1
+    def graph_key(self, updates: bool) -> Any:
+        keys = [says_itself(each) and each.graph_key(updates) for each in self.solvers]
+        return keys if keys and all(keys) and self.memory == 1 else None
 
     def skip(self, updates: bool) -> None:
         for solver in self.solvers:

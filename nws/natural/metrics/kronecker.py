@@ -77,8 +77,9 @@ class Kronecker(Metric):
         self._inverses.apply_(weights, biases, scale)
         return True
 
-    def repeats(self, updates: bool) -> bool:
-        return not updates or self._step % self.refresh_every != 0
+    def graph_key(self, updates: bool) -> Any:
+        due = updates and self._step % self.refresh_every == 0
+        return None if due else self._inverses.parts
 
     def state_dict(self) -> dict[str, Any]:
         return {"step": self._step, "bases": [basis._asdict() for basis in self._inverses.bases]}

@@ -31,6 +31,3 @@ class Mean(Metric):
             seen = c if mask is None else mask * c
             directions.append((g - along[:, None] * seen) / self._alpha)
         return directions
-
-    def repeats(self, updates: bool) -> bool:
-        return True

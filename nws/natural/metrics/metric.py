@@ -52,13 +52,14 @@ class Metric(ABC):
         """
         return False
 
-    def repeats(self, updates: bool) -> bool:
-        """Whether the next step does to tensors what the last one did: a CUDA graph can do it.
+    def graph_key(self, updates: bool) -> Any:
+        """What the next step does to tensors: a CUDA graph of a step with an equal key can do it.
 
-        Such a step reads none of them, and changes its own in place. By default there is none.
-        `updates` says whether the step calls `update`.
+        Such a step reads no number of them, and changes its own in place. Steps between them leave
+        the tensors in their places, or change the key. None: no graph can do it; a class of a user
+        that does not define `graph_key` takes none. `updates` says whether the step calls `update`.
         """
-        return False
+        return "any step"
 
     def skip(self, updates: bool) -> None:
         """Count a step that a graph did."""

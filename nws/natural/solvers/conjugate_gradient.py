@@ -2,6 +2,7 @@
 
 import logging
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,6 +53,7 @@ class ConjugateGradient(IterativeSolver):
         self._age = 0  # operators so far
         self._reduced: RowSpace | None = None
         self._count = 0  # iterations that the last measured solve needed; 0: the next one measures
+        self._looked = 0  # the age then
 
     @property
     def _looks(self) -> bool:
@@ -65,7 +67,7 @@ class ConjugateGradient(IterativeSolver):
         if self._reduced is None:
             self.precondition.update(operator, self._damping)
         if self._looks:
-            self._count = 0
+            self._count, self._looked = 0, self._age
         self._age += 1
 
     def solve(self, gradient: Tensor) -> Tensor:
@@ -113,10 +115,11 @@ class ConjugateGradient(IterativeSolver):
                 self._operator.name, used, stop.worst * self.tolerance, self.tolerance,
             )  # fmt: skip
 
-    def repeats(self, factors: bool) -> bool:
-        known = not self.tolerance and bool(self.iterations or self._count)
-        near = self._reduced is not None or self.precondition.repeats
-        return known and (not factors or (near and not self._looks))
+    def graph_key(self, factors: bool) -> Any:
+        near = True if self._reduced is not None else self.precondition.graph_key
+        known = not self.tolerance and (self.iterations or self._count)
+        alike = known and (not factors or (near is not None and not self._looks))
+        return (near, self._looked) if alike else None
 
     def skip(self, factors: bool) -> None:
         self._age += factors

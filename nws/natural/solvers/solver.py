@@ -35,9 +35,9 @@ class Solver(ABC):
     def solve(self, gradient: Tensor) -> Tensor:
         """x_j = (C_j + alpha I)^{-1} g_j for all units: (m, d) from G (m, d)."""
 
-    def repeats(self, factors: bool) -> bool:
-        """As `Metric.repeats`, for the next `solve` and, where it `factors`, `factor` before it."""
-        return False
+    def graph_key(self, factors: bool) -> Any:
+        """As `Metric.graph_key`, of `solve` and, where it `factors`, of `factor` before it."""
+        return None
 
     def skip(self, factors: bool) -> None:
         """Count what a graph did; by default nothing to do."""
@@ -130,8 +130,8 @@ def check_rows(rows: Sequence[Rows], damping: Tensor | float, waits: bool = Fals
 
 
 def says_itself(part: Any) -> bool:
-    """Whether its `repeats` is its own: a user's class does not inherit it from one of nws."""
-    return type(part).__module__.startswith("nws.") or "repeats" in vars(type(part))
+    """Whether its `graph_key` is its own: a user's class does not inherit it from one of nws."""
+    return type(part).__module__.startswith("nws.") or "graph_key" in vars(type(part))
 
 
 def move(value: Any, like: Tensor) -> Any:
