@@ -1,7 +1,6 @@
 """The device that a run computes on, and what else its times depend on."""
 
 import logging
-import os
 import platform
 import socket
 from pathlib import Path
@@ -24,12 +23,7 @@ def pick_device(name: str | torch.device) -> torch.device:
     one_of("device", name, ("auto", "cpu", "cuda"))
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("device=cuda, but torch sees no CUDA device; use device=cpu or device=auto")
-    device = torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    if device.type == "cuda" and here > torch.cuda.device_count():
-        what = f"{here} processes on a host with {torch.cuda.device_count()} CUDA devices"
-        raise UserError(f"{what}; start a process for each device, or take device=cpu")
-    return device
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def product_type(precision: str, device: torch.device) -> torch.dtype:

@@ -53,7 +53,7 @@ class ConjugateGradient(IterativeSolver):
         self._age = 0  # operators so far
         self._reduced: RowSpace | None = None
         self._count = 0  # iterations that the last measured solve needed; 0: the next one measures
-        self._looked = 0  # the age then
+        self._captured: Any = None  # what a CUDA graph writes, and its iterations
 
     @property
     def _looks(self) -> bool:
@@ -67,7 +67,7 @@ class ConjugateGradient(IterativeSolver):
         if self._reduced is None:
             self.precondition.update(operator, self._damping)
         if self._looks:
-            self._count, self._looked = 0, self._age
+            self._count = 0
         self._age += 1
 
     def solve(self, gradient: Tensor) -> Tensor:
@@ -90,7 +90,10 @@ class ConjugateGradient(IterativeSolver):
             inner, used = cg(system.matmul, right, system.precondition, stop)
             solution = system.leave(gradient, right, inner)
         self._learn(stop, used)
-        return self._finish(gradient, solution)
+        found = self._finish(gradient, solution)
+        if found.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            self._captured = self._operator, self._damping, self._reduced, self._solved, used
+        return found
 
     def _rule(self, gradient: Tensor, size: Map, length: Map, factor: int = 1) -> Rule:
         limit = LIMIT if self.iterations is None else self.iterations * factor
@@ -119,10 +122,12 @@ class ConjugateGradient(IterativeSolver):
         near = True if self._reduced is not None else self.precondition.graph_key
         known = not self.tolerance and (self.iterations or self._count)
         alike = known and (not factors or (near is not None and not self._looks))
-        return (near, self._looked) if alike else None
+        return (near, known) if alike else None
 
     def skip(self, factors: bool) -> None:
         self._age += factors
+        self._operator, self._damping, self._reduced, self._solved, used = self._captured
+        self.used_iterations = used
         if factors and self._reduced is None:
             self.precondition.skip()
 
