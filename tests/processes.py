@@ -1,4 +1,4 @@
-"""Several processes on this machine, forked from the test: no import is paid twice."""
+"""Several processes on this machine, if it can be forked from the test: no import is paid twice."""
 
 import multiprocessing
 import os

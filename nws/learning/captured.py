@@ -51,7 +51,8 @@ class CapturedStep:
         keys = [None] if self._never else [metric.graph_key for metric in learner.metrics]
         key = [keys, [each.shape for each in batches]]
         known = key == self._key and self._in_place()
-        if None in keys or not (known or key == self._first or self._replays > MANY):
+        at_once = self._replays > MANY and key[1] == self._first[1]
+        if None in keys or not (known or key == self._first or at_once):
             self._first = key
             return learner.step(x, other)
         learner.start()

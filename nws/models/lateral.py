@@ -36,8 +36,7 @@ def _draw_in_rounds(edge: Edge, units: Units, values: Tensor, logits: Tensor) ->
     else:
         own = own[order][:, order]
     states = torch.zeros(m, len(values), dtype=values.dtype, device=values.device)
-    # A GPU waits for launches more than for products.
-    width = BLOCK if values.device.type == "cpu" else m
+    width = BLOCK if values.device.type == "cpu" else m  # a GPU waits for launches above all
     for start in range(0, m, width):
         at, rows = order[start : start + width], slice(start, start + width)
         noise, outer = (each[:, at].T.contiguous() for each in (values, logits))  # (block, n)

@@ -15,16 +15,7 @@ import pytest
 import torch
 import wandb
 from cases import recorded
-from conftest import (
-    FINISHED,
-    ROOT,
-    Command,
-    Interrupt,
-    assert_same_run,
-    checkpoint,
-    flatten,
-    metrics,
-)
+from conftest import FINISHED, Command, Interrupt, assert_same_run, checkpoint, flatten, metrics
 
 from nws.analysis.evaluation import fingerprint, read_rows
 from nws.analysis.runs import read_run
@@ -209,7 +200,7 @@ def test_rows_have_the_means_of_the_steps_since_the_last(
 def test_noise_and_images_leave_training_alone(
     train: Command, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(ROOT)
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])
     own = "+callbacks.noise_scale._target_=examples.noise_scale.NoiseScale"
     more = (own, "+callbacks.noise_scale.batches=3", "callbacks.images.every=0.5")
     shown = train("hydra.run.dir=shown", *FINISHED, *more).run

@@ -1,6 +1,5 @@
 """Averages of the weights along a run: evaluated and saved beside the weights themselves.
 
-An average takes away much of the noise that the last steps leave in the weights.
 Sources: Polyak & Juditsky 1992 (the mean of the tail); Kingma & Ba 2015, section 3 (the correction
 of an exponential average's start).
 """

@@ -24,8 +24,7 @@ class Frame:
     """
 
     def __init__(self, bases: Sequence[Basis], widths: Sequence[int]) -> None:
-        # (r, d), none of them the basis's own
-        self.bases = [basis.vectors.T.contiguous().clone() for basis in bases]
+        self.bases = [b.vectors.T.contiguous().clone() for b in bases]  # (r, d), all of them copies
         pairs = list(zip(widths, self.bases, strict=True))
         shapes = [(m, rows.shape[1]) for m, rows in pairs] + [(len(rows), m) for m, rows in pairs]
         self._shapes, self._sizes = shapes, [m * d for m, d in shapes]

@@ -40,6 +40,9 @@ class Diagonal(Metric):
         pairs = zip(gradients, self._diagonals, strict=True)
         return [g / (diagonal + self._alpha) for g, diagonal in pairs]
 
+    def graph_key(self, updates: bool) -> str:
+        return "any step"
+
     def state_dict(self) -> dict[str, Any]:
         count = self._shares.count if self._diagonals else 0
         return {"count": count, "diagonals": self._diagonals}

@@ -78,8 +78,7 @@ class Kronecker(Metric):
         return True
 
     def graph_key(self, updates: bool) -> Any:
-        due = updates and self._step % self.refresh_every == 0
-        return None if due else self._inverses.parts
+        return None if updates and self._step % self.refresh_every == 0 else self._inverses.parts
 
     def state_dict(self) -> dict[str, Any]:
         return {"step": self._step, "bases": [basis._asdict() for basis in self._inverses.bases]}

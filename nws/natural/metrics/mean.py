@@ -31,3 +31,6 @@ class Mean(Metric):
             seen = c if mask is None else mask * c
             directions.append((g - along[:, None] * seen) / self._alpha)
         return directions
+
+    def graph_key(self, updates: bool) -> str:
+        return "any step"

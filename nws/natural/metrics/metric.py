@@ -56,10 +56,10 @@ class Metric(ABC):
         """What the next step does to tensors: a CUDA graph of a step with an equal key can do it.
 
         Such a step reads no number of them, and changes its own in place. Steps between them leave
-        the tensors in their places, or change the key. None: no graph can do it; a class of a user
-        that does not define `graph_key` takes none. `updates` says whether the step calls `update`.
+        the tensors in their places, or change the key. None, the default: no graph can do it.
+        `updates` says whether the step calls `update`.
         """
-        return "any step"
+        return None
 
     def skip(self, updates: bool) -> None:
         """Count a step that a graph did."""

@@ -121,8 +121,7 @@ class ConjugateGradient(IterativeSolver):
     def graph_key(self, factors: bool) -> Any:
         near = True if self._reduced is not None else self.precondition.graph_key
         known = not self.tolerance and (self.iterations or self._count)
-        alike = known and (not factors or (near is not None and not self._looks))
-        return (near, known) if alike else None
+        return (near, known) if known and (not factors or (near and not self._looks)) else None
 
     def skip(self, factors: bool) -> None:
         self._age += factors
