@@ -131,7 +131,9 @@ def main() -> None:
     paths = figure_paths(given.output, "batch_sizes")
     if not all(map(math.isfinite, given.target)):
         raise UserError(f"--target must be a number of nats, got {given.target}")
-    runs = with_column(every := read_runs(given.runs), given.column)
+    every, wrong = read_runs(given.runs)
+    warn(*wrong)
+    runs = with_column(every, given.column)
     if len(runs) < len(every):
         warn(f"{len(every) - len(runs)} of {len(every)} runs have no such rows, left out")
     found = reach(runs, given.group, given.column, given.target)

@@ -145,8 +145,8 @@ class Comparison:
             *options.split(), *self.more,
         )  # fmt: skip
         begun = any(folder.glob("*/metrics.csv"))
-        runs = read_runs([folder]) if begun else []
-        states = {run.state for run in runs}
+        runs, wrong = read_runs([folder]) if begun else ([], [])
+        states = {*(run.state for run in runs), *wrong}
         if not runs or states - {"finished", "diverged"} or (code and "diverged" not in states):
             why = f"{self.folder / 'log'} says why, and the same command goes on"
             raise UserError(f"not all runs of {folder} came to an end; {why}")
@@ -226,7 +226,7 @@ def report(folder: Path) -> None:
         line(run, method)
         for method in METHODS
         if any((folder / place_of(method)).rglob("metrics.csv"))
-        for run in read_runs([folder / place_of(method)])
+        for run in read_runs([folder / place_of(method)])[0]
     ]
     table = pd.DataFrame(lines)
     write_atomically(folder / "trials.csv", table.to_csv(index=False).encode())

@@ -70,8 +70,8 @@ def commands(given: argparse.Namespace, folder: Path) -> list[list[str]]:
 def ended(sweep: Path) -> bool:
     """Whether all runs of a sweep came to an end, if only as they diverged."""
     begun = any(sweep.glob("*/metrics.csv"))
-    runs = read_runs([sweep]) if begun else []
-    return begun and all(run.state in ("finished", "diverged") for run in runs)
+    runs, wrong = read_runs([sweep]) if begun else ([], [])
+    return begun and not wrong and all(run.state in ("finished", "diverged") for run in runs)
 
 
 def start(*words: str) -> int:

@@ -66,8 +66,9 @@ def with_column(runs: Sequence[Run], column: str) -> list[Run]:
     """The runs with numbers in a column, with these lines; `UserError` if there are none."""
     has = [run for run in runs if column in run.metrics and run.metrics[column].notna().any()]
     if not has:
-        columns = dict.fromkeys(name for run in runs for name in run.metrics)
-        raise UserError(f"no run has numbers in column {column!r}; there are {', '.join(columns)}")
+        columns = dict.fromkeys(name for run in runs if len(run.metrics) for name in run.metrics)
+        there = ", ".join(columns) or "no rows, as before the first evaluation or in a copy"
+        raise UserError(f"no run has numbers in column {column!r}; there are {there}")
     return [replace(run, metrics=run.metrics.dropna(subset=[column])) for run in has]
 
 

@@ -37,7 +37,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        """`running`, `finished`, `stopped`, `failed` or `diverged`; `unknown` of a copy."""
+        """As in provenance.json, or `killed` where its process is gone; `unknown` of a copy."""
         return str(self.provenance.get("state", "unknown"))
 
     @property
@@ -64,11 +64,7 @@ class Run:
 
 
 def read_run(path: str | Path, argument: str | None = None) -> Run:
-    """Read a run's configuration, metrics and provenance; without metrics.csv it has no rows.
-
-    Raises:
-        UserError: There is no run, or a file of it cannot be read.
-    """
+    """Read a run's configuration, metrics and provenance; without metrics.csv it has no rows."""
     directory, config = open_run(path)
     with explained(f"{directory.config} cannot be read"):
         flat = flatten(OmegaConf.to_container(config, resolve=True))
@@ -84,34 +80,22 @@ def read_run(path: str | Path, argument: str | None = None) -> Run:
     return Run(directory.path, argument or str(path), flat, metrics, provenance)
 
 
-def read_runs(folders: Iterable[str | Path]) -> list[Run]:
-    """Read all runs at or below folders, each once; one of them at least has an evaluation.
-
-    Args:
-        folders: Run directories, and folders with runs below them.
-
-    Raises:
-        UserError: There is none, or a file of one cannot be read.
+def read_runs(folders: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
+    """Read the runs at or below folders, each once: those that can be read, and what is wrong with
+    the others. One at least can be read.
     """
     found: dict[Path, str] = {}
     for folder in folders:
         for path in find_runs(folder):
             found.setdefault(path, str(folder))
-    runs = [read_run(path, argument) for path, argument in found.items()]
-    if any(len(run.metrics) for run in runs):
-        return runs
-    when = "it is there after the first evaluation"
-    raise UserError(f"no run at or below {', '.join(map(str, folders))} has a metrics.csv: {when}")
-
-
-def readable_runs(folders: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
-    """Read the runs at or below folders: those that can be read, and what is wrong with others."""
     runs, wrong = [], []
-    for path in dict.fromkeys(path for folder in folders for path in find_runs(folder)):
+    for path, argument in found.items():
         try:
-            runs.append(read_run(path))
+            runs.append(read_run(path, argument))
         except UserError as error:
-            wrong.append(str(error))
+            wrong.append(f"left out: {error}")
+    if not runs:
+        raise UserError("\n".join([f"none of {len(found)} runs can be read", *wrong]))
     return runs, wrong
 
 

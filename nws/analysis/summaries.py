@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from nws.analysis import keys as naming
-from nws.analysis.runs import Run, folder_names, frame, readable_runs
+from nws.analysis.runs import Run, folder_names, frame, read_runs
 from nws.analysis.tables import show, with_error
 from nws.errors import UserError, explained
 from nws.experiment.config import flatten, override_key
@@ -72,12 +72,10 @@ def means_table(
 def print_sweep(directory: Path) -> None:
     """Print the end of a sweep: its runs, the means over seeds, and the best run's directory."""
     try:
-        runs, wrong = readable_runs([directory])
-    except UserError:  # no job came to a run of its own
+        runs, wrong = read_runs([directory])
+    except UserError:  # no job came to a run that can be read
         return
     print(*wrong, sep="\n", end="\n" * bool(wrong))
-    if not runs:
-        return
     keys, numbers = naming.differing_keys(runs), frame(runs)
     print()
     show(runs_table(runs, keys))
@@ -90,7 +88,7 @@ def print_sweep(directory: Path) -> None:
     place = int(numbers["best"].idxmax())
     name = f" {naming.label(runs[place], keys)}:" if keys else ""
     value = with_error(numbers["best"][place], numbers["error"][place])
-    print(f"\nbest of {len(runs)} runs:{name} {value} nats")
+    print(f"\nbest of {len(runs)} run{'s' * (len(runs) > 1)}:{name} {value} nats")
     if (overrides := runs[place].provenance.get("overrides")) is not None:
         kept = [text for text in overrides if override_key(text) not in ("resume", "hydra")]
         print(f"repeat it with\n  {command_line('train', *kept)}")

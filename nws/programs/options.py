@@ -32,6 +32,7 @@ def open_machine(path: str | Path, given: argparse.Namespace) -> "LoadedRun":
     return load_run(path, given.checkpoint, given.weights, given.device, given.trust)
 
 
-def warn(text: str) -> None:
-    """Print a warning to standard error."""
-    print(f"warning: {text}", file=sys.stderr)
+def warn(*texts: str) -> None:
+    """Print warnings to standard error."""
+    for text in texts:
+        print(f"warning: {text}", file=sys.stderr)

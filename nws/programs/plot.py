@@ -46,7 +46,7 @@ def run() -> None:
 
     column: str = given.column
     paths = figure_paths(given.output, f"curves_{column.replace('/', '_')}")
-    every = read_runs(given.runs)
+    every, wrong = read_runs(given.runs)
     runs = with_column(every, column)
     groups, names = group_runs(runs, given.group), given.label
     if names:
@@ -65,6 +65,7 @@ def run() -> None:
             warn(f"{name} ends at {short.last['epoch']:g}, as {short.path} ({short.state}) does")
         if unlike := but_seed(differing_keys(group)):
             warn(f"{name} is a mean over runs that differ in {', '.join(unlike[:4])}")
+    warn(*wrong)
     if len(runs) < len(every):
         warn(f"{len(every) - len(runs)} of {len(every)} runs have no such rows, left out")
     files = draw(groups, column, log=given.log, ymin=given.ymin, ymax=given.ymax)

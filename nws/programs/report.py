@@ -7,6 +7,7 @@ from pathlib import Path
 from nws.errors import UserError
 from nws.experiment.invocation import command_line
 from nws.files import check_writable
+from nws.programs.options import warn
 
 
 def read_arguments() -> argparse.Namespace:
@@ -26,10 +27,13 @@ def read_arguments() -> argparse.Namespace:
 
 def run() -> None:
     given = read_arguments()
+    from nws.analysis.curves import with_column
     from nws.analysis.report import write_report
-    from nws.analysis.runs import read_runs
+    from nws.analysis.runs import LOG_LIKELIHOOD, read_runs
 
-    runs = read_runs(given.runs)
+    runs, wrong = read_runs(given.runs)
+    with_column(runs, LOG_LIKELIHOOD)  # of one at least
+    warn(*wrong)
     names = [Path(*Path(folder).resolve().parts[-2:]) for folder in given.runs]
     title = f"Report on {', '.join(map(str, names))}"
     command = command_line("report", *sys.argv[1:])

@@ -1,7 +1,6 @@
 """The runs below folders, as a table: `python scripts/runs.py [DIR...]`."""
 
 import argparse
-import sys
 from pathlib import Path
 
 from nws.errors import UserError
@@ -33,7 +32,7 @@ def read_arguments() -> argparse.Namespace:
 def run() -> None:
     given = read_arguments()
     from nws.analysis.keys import differing_keys
-    from nws.analysis.runs import frame, readable_runs
+    from nws.analysis.runs import frame, read_runs
     from nws.analysis.summaries import in_order, runs_table, side_by_side
     from nws.analysis.tables import show
     from nws.experiment.run import is_run
@@ -41,14 +40,10 @@ def run() -> None:
     folders = given.folders or [n for n in FOLDERS if any(map(is_run, Path(n).rglob("*")))]
     if not folders:
         raise UserError(f"there is no folder {' or '.join(FOLDERS)} here with runs in it; name one")
-    every, failures = readable_runs(folders)
-    if every:
-        runs = in_order(every, given.where, given.sort)
-        show(side_by_side(runs) if given.all else runs_table(runs, differing_keys(runs)))
-        counts = frame(runs)["state"].value_counts(sort=False)
-        states = ", ".join(f"{number} {state}" for state, number in counts.items())
-        print(f"{len(runs)} run{'s' * (len(runs) > 1)}: {states}")
-    for message in failures:
-        warn(message)
-    if not every:
-        sys.exit(1)
+    every, wrong = read_runs(folders)
+    runs = in_order(every, given.where, given.sort)
+    show(side_by_side(runs) if given.all else runs_table(runs, differing_keys(runs)))
+    counts = frame(runs)["state"].value_counts(sort=False)
+    states = ", ".join(f"{number} {state}" for state, number in counts.items())
+    print(f"{len(runs)} run{'s' * (len(runs) > 1)}: {states}")
+    warn(*wrong)

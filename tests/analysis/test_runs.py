@@ -12,6 +12,7 @@ import pytest
 from conftest import Command
 from written import Make
 
+from nws.analysis.curves import with_column
 from nws.analysis.keys import differing_keys, find_key, label, short_names, value_text
 from nws.analysis.runs import Run, frame, read_run, read_runs
 from nws.analysis.summaries import means_table, print_sweep
@@ -35,11 +36,11 @@ def test_a_directory_stands_for_the_runs_below_it(make: Make, tmp_path: Path) ->
     paths = [make(f"sweep/{job}", [(1, 1, -5)], seed=job) for job in (2, 10, 0)]
     (make("sweep/empty", []) / "metrics.csv").unlink()  # a job that has no evaluation yet
     assert [path.name for path in find_runs(tmp_path / "sweep")] == ["empty", "0", "2", "10"]
-    runs = read_runs([paths[0], tmp_path / "sweep"])  # each once, the first mention counts
+    runs, _ = read_runs([paths[0], tmp_path / "sweep"])  # each once, the first mention counts
     assert [run.path.name for run in runs] == ["2", "empty", "0", "10"]
     assert runs[0].argument == str(paths[0])
-    with pytest.raises(UserError, match=r"no run at or below .*empty has a metrics.csv"):
-        read_runs([tmp_path / "sweep" / "empty"])
+    with pytest.raises(UserError, match=r"there are no rows, as before the first evaluation"):
+        with_column(runs[1:2], "valid/log_likelihood")
 
 
 def test_what_a_run_says_of_itself(make: Make) -> None:
@@ -164,9 +165,11 @@ def test_what_cannot_be_listed(command: Command, folder: Path) -> None:
     ):
         assert expected in command(RUNS, str(folder), option, value).message()
     (folder / "0" / "metrics.csv").write_text("a,b\n1,2\n")
-    outcome = command(RUNS, str(folder))
-    assert outcome.code == 0 and "3 runs" in outcome.out
-    assert "warning: " in outcome.err and "metrics.csv cannot be read" in outcome.err
+    for program in ("runs", "plot_curves", "report"):
+        outcome = command(f"scripts/{program}.py", str(folder))
+        assert outcome.code == 0 and "warning: left out: " in outcome.err, program
+        assert "0/metrics.csv cannot be read" in outcome.err
+    assert "none of 1 runs can be read" in command(RUNS, str(folder / "0")).message()
 
 
 def test_runs_side_by_side(command: Command, folder: Path) -> None:

@@ -118,17 +118,17 @@ def test_patience_ends_a_run_and_more_goes_on(train: Command, interrupt: Interru
 
 
 def test_a_job_far_below_the_others_of_its_sweep_is_pruned(train: Command) -> None:
+    Path("sweep/9").mkdir(parents=True)
+    Path("sweep/9/metrics.csv").write_text("damaged\n1\n")  # it counts for none
     sweep = ("-m", "optimizer.lr=0.1,0.2,1e-6", "callbacks.pruning.runs=2", "trainer.epochs=6")
     outcome = train(*sweep, "callbacks.pruning.evaluations=3", "hydra.sweep.dir=sweep")
     (line,) = [each for each in outcome.warnings if "below the median of 2 other runs" in each]
     bests = [max(float(row[LL]) for row in metrics(Path(f"sweep/{job}"))[:3]) for job in (0, 1)]
-    assert f"at epoch 3, {np.mean(bests):.3f};" in line
-    assert outcome.code == 0 and "epoch 3" in line
+    assert outcome.code == 0 and f"at epoch 3, {np.mean(bests):.3f};" in line
     assert [len(metrics(Path(f"sweep/{job}"))) for job in range(3)] == [6, 6, 3]
     assert train("resume=sweep/2", "callbacks.pruning.evaluations=null").code == 0
     assert len(metrics(Path("sweep/2"))) == 6
-    few = ("callbacks.pruning.evaluations=1", "callbacks.pruning.runs=1")
-    alone = train(*few, "optimizer.lr=1e-6")
+    alone = train("callbacks.pruning.evaluations=1", "callbacks.pruning.runs=1", "optimizer.lr=0")
     assert alone.code == 0 and alone.warnings == []  # the control: no sweep
 
 

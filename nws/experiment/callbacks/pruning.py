@@ -1,10 +1,11 @@
 """The end of a run that falls behind the others of its sweep."""
 
 import csv
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
-from nws.errors import positive_int
+from nws.errors import UserError, positive_int
 from nws.experiment.callbacks.callback import Callback, Row, Trainer
 from nws.files import read_text
 
@@ -43,6 +44,9 @@ class Pruning(Callback):
 
 def best_until(path: Path, epoch: float) -> float | None:
     """Return the best valid/log_likelihood of a run up to an epoch; None if it is not so far."""
-    rows = list(csv.DictReader(read_text(path).splitlines()))
-    seen = [float(row["valid/log_likelihood"]) for row in rows if 0 < float(row["epoch"]) <= epoch]
-    return max(seen) if seen and float(rows[-1]["epoch"]) >= epoch else None
+    rows: list[tuple[float, float]] = []
+    with suppress(UserError, KeyError, TypeError, ValueError):  # of a file that is damaged
+        for row in csv.DictReader(read_text(path).splitlines()):
+            rows.append((float(row["epoch"]), float(row["valid/log_likelihood"])))
+    seen = [value for place, value in rows if 0 < place <= epoch]
+    return max(seen) if seen and rows[-1][0] >= epoch else None
