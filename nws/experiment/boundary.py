@@ -89,11 +89,24 @@ def explain(error: Exception) -> str:
 
 
 def in_hydras_words(text: str) -> str:
-    """Return a message of Hydra, of a mistyped key with what it is close to."""
+    """Return a message of Hydra; of a mistyped key or choice with what it is close to."""
+    text = text.partition(" Config search path:")[0]
     for key in re.findall("^Could not override '([^']+)'", text):
-        for close in difflib.get_close_matches(key, all_keys(), 1):
-            return f"{key} is no option; did you mean {close}?"
-    return text.partition(" Config search path:")[0]
+        return f"{key} is no option; {did_you_mean(key)}"
+    found = re.findall(r"Could not find '(.+)/(\S+)' Available options in '\S+': (.+)", text)
+    for group, choice, there in found:
+        close = difflib.get_close_matches(choice, there.split(), 1)
+        way = f"did you mean {group}={close[0]}?" if close else f"the choices are {there}"
+        return f"{group}={choice} is no choice; {way}"
+    return text
+
+
+def did_you_mean(key: str) -> str:
+    """Return which option a key may stand for that is none, or how to find out."""
+    keys = sorted(all_keys() - {key})
+    near = [each for each in keys if each.endswith(f".{key}") and each[:6] != "hydra."]
+    near += difflib.get_close_matches(key, keys, 1)
+    return f"did you mean {near[0]}?" if near else "--help lists the options"
 
 
 def all_keys() -> set[str]:
@@ -102,8 +115,8 @@ def all_keys() -> set[str]:
 
     places: list[tuple[list[str], Any]] = []
     for path in CONF.rglob("*.yaml"):
-        group = list(path.relative_to(CONF).parts[:-1])
-        places.append(([] if group[:1] == ["experiment"] else group, yaml.safe_load(path.open())))
+        text, group = path.read_text(), path.relative_to(CONF).parts[:-1]
+        places.append(([*group] * ("@package _global_" not in text), yaml.safe_load(text)))
     for words, section in places:  # it grows
         if isinstance(section, dict):
             places += [([*words, str(key)], each) for key, each in section.items()]

@@ -112,11 +112,7 @@ class Parts(NamedTuple):
 
 
 def build_parts(config: DictConfig, device: torch.device) -> Parts:
-    """Return what a configuration names, at step 0.
-
-    Raises:
-        UserError: With all mistakes in the options that were found.
-    """
+    """Return what a configuration names, at step 0; `UserError` with all mistakes in it."""
     mistakes = check_options(config)
     attempt, total = mistakes.attempt, 1
     options = to_dict(config.trainer) | {"_target_": "nws.experiment.build.Settings"}
@@ -156,6 +152,9 @@ def check_options(config: DictConfig) -> Mistakes:
     for name, kind in kinds.items():
         if not isinstance(got := config.get(name), bool if name == "progress" else DictConfig):
             mistakes.texts.append(f"{name} must be {kind}, got {got!r}")
+    for group in ("data", *MAKES):
+        if group != "metric" and OmegaConf.select(config, f"{group}._target_") is None:
+            mistakes.texts.append(f"{group}._target_ has no value; choose {group}=NAME")
     mistakes.say()  # what is missing cannot be resolved
     for group in ("data", *MAKES, "average", "logger", "callbacks"):
         section = to_dict(config[group]) if config.get(group) else {}

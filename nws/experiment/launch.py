@@ -28,9 +28,10 @@ from nws.experiment.build import build_parts, leave_out_others
 from nws.experiment.config import foreign_modules, override_key, parameters_of, to_dict, typed
 from nws.experiment.hardware import pick_device, surroundings
 from nws.experiment.invocation import command_line
+from nws.experiment.optimizers import title
 from nws.experiment.provenance import Provenance, read_provenance
 from nws.experiment.resume import Start, starting_point
-from nws.experiment.run import SWEEP, RunDirectory, Taken, read_sweep
+from nws.experiment.run import SWEEP, RunDirectory, Taken, read_sweep, remove_empty
 from nws.experiment.signals import StopSignals, end_with
 from nws.experiment.terminal import Terminal, short_path, write_line
 from nws.experiment.trainer import Trainer
@@ -86,6 +87,8 @@ class Sweep(Callback):
             what = "a sweep (-m) starts its runs by itself"
             way = "start run after run by it, or the sweep alone (hydra/launcher=slurm_nodes)"
             raise UserError(f"{what}, and torchrun starts the processes of one run; {way}")
+        if config.resume not in (None, "auto"):
+            raise UserError("resume=RUN takes one run; resume=auto goes on with a sweep (-m)")
         sweep: Any = OmegaConf.to_container(config.hydra.sweep, resolve=False)
         if "/" in str(sweep["subdir"]):
             raise UserError("hydra.sweep.subdir must be one folder for each job, without a /")
@@ -102,6 +105,14 @@ class Sweep(Callback):
             write_atomically(record, text.encode())
         Sweep.directory = directory
         os.environ[PARENT] = str(os.getpid())
+
+    @staticmethod
+    def forget(directory: Path) -> None:
+        """Remove the files of a sweep of which no job began, so that it can be started again."""
+        if not any(each.is_dir() for each in directory.iterdir()):
+            for name in (SWEEP, "multirun.yaml"):  # the second is Hydra's
+                (directory / name).unlink(missing_ok=True)
+            remove_empty(directory)
 
 
 class Job:
@@ -125,8 +136,6 @@ class Job:
     def run(self) -> float:
         """Train; return the best valid/log_likelihood in nats, which hydra/sweeper=search wants."""
         try:
-            if self.sweep and self.config.resume not in (None, "auto"):
-                raise UserError("resume=RUN takes one run; resume=auto goes on with a sweep (-m)")
             leave_out_others(self.config, self.overrides)
             place = Path(self.hydra.runtime.output_dir)
             with self._start(place) as start, StopSignals() as stop:
@@ -209,6 +218,9 @@ class Job:
         groups = {text: override_key(text).partition(".")[0] for text in self.overrides}
         if idle := [text for text, group in groups.items() if not used.get(group, True)]:
             log.warning(f"no part of this run takes {', '.join(idle)}")
+        if hasattr(trainer.optimizer, "eval") and trainer.choices["scheduler"] != "constant":
+            what = f"{title(trainer.optimizer)} stands for a falling rate"
+            log.warning(f"{what}, and scheduler={trainer.choices['scheduler']} lowers it once more")
 
     def _trainer(self, start: Start) -> Trainer:
         """Build what a configuration names, and go on from the checkpoint, if there is one."""

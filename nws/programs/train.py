@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from nws.errors import Stopped, UserError
+from nws.experiment.boundary import did_you_mean
 from nws.experiment.invocation import command_line
 from nws.files import CONF
 
@@ -48,6 +49,21 @@ def help_text(asked: list[str], folder: str | None) -> str:
     return "\n\n".join(f"{name}={path.stem}\n{path.read_text().strip()}" for name, path in paths)
 
 
+def check_words(given: list[str]) -> None:
+    """Raise `UserError` for a word that is neither a flag nor key=value, and for group=null."""
+    from hydra._internal.utils import get_args_parser
+
+    flags, unknown = get_args_parser().parse_known_args(given)
+    for word in [*unknown, *flags.overrides]:
+        key, sign, value = word.partition("=")
+        if word[:1] == "-" or not (sign or word[:1] == "~"):
+            way = did_you_mean(key.strip("-"))
+            raise UserError(f"expected key=value, as in trainer.epochs=3, got {word}; {way}")
+        choices = sorted(path.stem for path in (CONF / key).glob("*.yaml"))
+        if choices and sign and value in ("", "null"):
+            raise UserError(f"{word} is no choice; the choices are {', '.join(choices)}")
+
+
 def run() -> None:
     """The program. Hydra reads the command line; of a run to go on with, the choices are added."""
     given = sys.argv[1:]
@@ -68,6 +84,7 @@ def run() -> None:
     # SIGTERM ends a sweep as Ctrl-C does; a run in this process takes both over meanwhile.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     given.sort(key=lambda word: word[:1] == "~" or (word[:1] != "-" and "=" in word))  # flags first
+    check_words(given)
     sys.argv[1:] = resume_arguments(given)
     try:
         main()
@@ -84,4 +101,5 @@ def run() -> None:
             from nws.analysis.summaries import print_sweep  # pandas takes its time
 
             print_sweep(Sweep.directory)
+            Sweep.forget(Sweep.directory)
         signal.signal(signal.SIGTERM, before)  # while the interpreter ends, a signal is quiet
