@@ -36,7 +36,7 @@ Facts = dict[str, Any]
 def read_provenance(run: str | Path) -> Facts:
     """Return what provenance.json of a run says; {} where there is none or it is damaged.
 
-    A run whose process is gone from this host, as after a kill, reads as failed.
+    A run whose process is gone from this host reads as killed.
     """
     try:
         record = dict(json.loads(read_text(Path(run) / FILE, limit=2**22)))
@@ -47,7 +47,7 @@ def read_provenance(run: str | Path) -> Facts:
     host = newest.get("host") if isinstance(newest, dict) else None
     alive = isinstance(record.get("pid"), int) and is_running(record["pid"])
     if record.get("state") == "running" and host == socket.gethostname() and not alive:
-        record["state"] = "failed"
+        record["state"] = "killed"
     return record
 
 

@@ -210,12 +210,12 @@ def test_a_damaged_record_is_never_in_the_way(command: Command, finished: Path) 
         assert read_provenance(finished)["state"] == "finished"
 
 
-def test_a_killed_run_reads_as_failed_on_the_host_that_had_it_last(tmp_path: Path) -> None:
+def test_a_killed_run_reads_as_killed_on_the_host_that_had_it_last(tmp_path: Path) -> None:
     here, gone = {"host": socket.gethostname()}, {"state": "running", "pid": 2**30}
     away = {"host": "elsewhere"}
     for record, state in (
-        (here | {"resumed": []}, "failed"),
-        (away | {"resumed": [here]}, "failed"),
+        (here | {"resumed": []}, "killed"),
+        (away | {"resumed": [here]}, "killed"),
         (here | {"resumed": [away]}, "running"),
     ):
         (tmp_path / "provenance.json").write_text(json.dumps(record | gone))
