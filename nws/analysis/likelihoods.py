@@ -23,11 +23,7 @@ LOW = "(low)"  # beside an effective sample size that is
 
 
 def evaluate_runs(given: argparse.Namespace, open_run: Callable[[Path], LoadedRun]) -> None:
-    """Evaluate runs, print their table, and draw the bound where that is asked for.
-
-    Raises:
-        UserError: With all runs that could not be evaluated, after the table of the others.
-    """
+    """Evaluate runs, print their table, draw the bound where asked; raise for those that fail."""
     common = {each.name: getattr(given, each.name) for each in fields(Request)}
     requests = [Request(**common | {"samples": each}) for each in sorted({*given.samples})]
     paths = figure_paths(given.plot) if given.plot else []
@@ -74,6 +70,8 @@ def report(runs: Sequence[Run], rows: pd.DataFrame, given: argparse.Namespace) -
         f"{span(rows['data_points'])} data points, seed {given.seed}, {given.checkpoint} "
         f"checkpoint{', averaged weights' * (given.weights == 'average')}"
     )
+    if given.data_points and (fewest := rows["data_points"].min()) < given.data_points:
+        print(f"--data-points {given.data_points:,} is more than the {fewest:,} images there are")
     print_doubts(runs, rows)
     print(f"{rows['there'].sum()} of {len(rows)} were in evaluation.json already; it has all now")
 
