@@ -11,7 +11,8 @@ from numbers import Integral, Real
 class UserError(ValueError):
     """A mistake a user can mend: the message says what was expected, what came and what to do.
 
-    An argument that is not what its docstring names is one; docstrings do not say so again.
+    An argument that is not what its docstring names is one, and so is a file that is missing,
+    damaged or cannot be written. Not every docstring says so again.
     """
 
 
@@ -58,16 +59,8 @@ def number(
 ) -> float:  # fmt: skip
     """The value as a float, where it is a finite number (2 is, True is not) within bounds.
 
-    Args:
-        name: Of the option, for the message.
-        value: What came.
-        above: The value must be above this,
-        least: of at least this,
-        below: below this,
-        most: and at most this.
-        more: What else the message says of the range.
-
-    Raises `UserError` for any other value, with its name.
+    Raises `UserError` for any other value, with its name; `more` is what else that says of the
+    bounds.
 
     Examples:
         >>> number("damping.factor", 0.5, above=0, below=1)

@@ -16,8 +16,7 @@ TEXT_LIMIT = 64 * 2**20  # bytes of a text that is read
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file by a temporary one and a rename, so that no reader ever sees half of it.
 
-    Raises:
-        UserError: Where the disk or the folder does not allow it. A file that was there stays.
+    Where the disk or the folder does not allow it, a file that was there stays.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

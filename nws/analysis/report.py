@@ -40,11 +40,7 @@ STEP = re.compile(r"_step_\d+$")
 def write_report(runs: Sequence[Run], path: Path, *, title: str, command: str) -> str:
     """Write an .html page on runs: tables, curves, images, provenance, the command that makes it.
 
-    Returns:
-        How many runs it shows, and the size of the file, for people.
-
-    Raises:
-        UserError: A file of a run is damaged, or the page cannot be written.
+    Returns how many runs it shows, and the size of the file, for people.
     """
     folder = Path(__file__).parent
     environment = Environment(

@@ -227,9 +227,6 @@ def make(section: dict[str, Any], option: str, *arguments: Any, **extra: Any) ->
 
     Sections within it become objects as well; with `_partial_: true` functions that lack the rest
     of their arguments, where they name no class. `arguments` and `extra` come beside these.
-
-    Raises:
-        UserError: Where the class does not take the options, in its own words.
     """
     check_section(option, section, list(extra))
     options = {key: _made(each, f"{option}.{key}") for key, each in section.items()}

@@ -34,11 +34,7 @@ def rows(names: Sequence[str]) -> str:
 
 
 def with_source(split: Split, images: Tensor, name: str) -> tuple[list[Tensor], list[str]]:
-    """Return the first images of a split below the grey ones that they were drawn from, if any.
-
-    Returns:
-        The rows of a stacked grid, each (n, H W), and what they are.
-    """
+    """Return rows of a grid, each (n, H W), and their names: images below their grey sources."""
     if split.source is None:
         return [images], [name]
     grey = split.source.first(len(images))

@@ -88,8 +88,7 @@ class RunDirectory:
     def owned(self, patience: float = 0.0) -> Iterator[None]:
         """Own the directory, and let all that is logged go to its train.log as well.
 
-        Raises:
-            Taken: Another process still owns it after `patience` seconds.
+        `Taken` where another process still owns it after `patience` seconds.
         """
         self.check_links()
         logging.raiseExceptions = False  # a full disk costs lines of the log alone

@@ -90,12 +90,7 @@ class Trainer:
         return f"step {self.step} of {self.total_steps}"
 
     def fit(self, stop: StopSignals) -> None:
-        """Train to the end, or until a signal came.
-
-        Raises:
-            Diverged: Numbers are not finite.
-            UserError: A file cannot be written, or a matrix not be inverted.
-        """
+        """Train to the end, or until a signal came; `Diverged` where numbers are not finite."""
         self.call("start", self)
         before = torch.get_float32_matmul_precision()
         tf32 = self.settings.precision == "tf32"
@@ -263,11 +258,7 @@ class Trainer:
         return {name: each for name, each in parts.items() if hasattr(each, "state_dict")}
 
     def load_state_dict(self, state: State, changed: set[str]) -> None:
-        """Go on from a checkpoint; options of the `changed` groups win over the saved ones.
-
-        Raises:
-            UserError: For a checkpoint of another architecture, or one that is damaged.
-        """
+        """Go on from a checkpoint; options of the `changed` groups win over the saved ones."""
         with from_checkpoint(self.run.last):
             self.machine.load_state_dict(state["machine"])
             self.step = self.saved_step = state["step"]
