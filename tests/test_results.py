@@ -1,6 +1,9 @@
 """Tables of docs/results show what the files of trials have."""
 
+import itertools
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pandas as pd
 from conftest import ROOT
@@ -12,14 +15,16 @@ SETTINGS = ["digits", *(f"fashion_mnist_{batch}" for batch in (32, 128, 512)), "
 METHODS = {"WS": 0, "RWS": 0, "NRWS, exact": 1000, "NRWS, diagonal": 1, "NRWS, Kronecker": 20}
 
 
-def tables(page: str, head: str) -> list[dict[str, list[list[float]]]]:
+def tables(
+    page: str, head: str, kind: Callable[[str], Any] = float
+) -> list[dict[str, list[list[Any]]]]:
     """Of each table whose first cell is `head`, the numbers of its rows' cells by the first one."""
     found = []
     for block in (RESULTS / page).read_text().replace("*", "").split("\n\n"):
         lines = [[c.strip() for c in line.split("|")[1:-1]] for line in block.splitlines()]
         if lines and lines[0][:1] == [head]:
             found.append({
-                name: [[float(n) for n in re.findall(r"-?\d+\.?\d*", cell)] for cell in cells]
+                name: [[kind(n) for n in re.findall(r"-?\d+\.?\d*", cell)] for cell in cells]
                 for name, *cells in lines[2:]
             })  # fmt: skip
     return found
@@ -59,3 +64,18 @@ def test_curves_at_published_settings() -> None:
             values = runs[(runs["epoch"] - epoch).abs() < 0.01]["valid"]
             assert len(cell) == 0 or abs(cell[0] - values.mean()) < ROUNDING, (name, epoch)
             assert len(cell) < 2 or abs(cell[1] - values.std()) < ROUNDING, (name, epoch)
+
+
+def test_supervised_tasks() -> None:
+    results = pd.read_csv(RESULTS / "natural_gradient.csv").set_index(["task", "method"])
+    shown = tables("natural_gradient.md", "method", str)
+    errors = ["test_error", "test_error_deviation"]
+    cases = {"digits": errors, "fashion": errors, "autoencoder": ["test_loss_deviation"]}
+    for (task, last), table in zip(cases.items(), shown, strict=True):
+        columns = ["rate", "damping", "train_loss", "test_loss", *last, "cpu_seconds"]
+        assert [*table] == [*results.loc[task].index]
+        for method, cells in table.items():
+            values = results.loc[(task, method), columns].dropna()
+            for text, value in zip(itertools.chain(*cells), values, strict=True):
+                half = ROUNDING * 10 ** (1 - len(text.partition(".")[2]))
+                assert abs(float(text) - value) < half, (task, method, text)
