@@ -78,25 +78,11 @@ def test_a_rule_that_does_not_train_recognition_is_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("exponent", [0, 0.5, 0.7, 1.0, 2.0])
-def test_weights_are_powers_of_ratios_over_their_sum(exponent: float, dtype: torch.dtype) -> None:
-    """Whatever log q is; p and q have the same."""
-    log_weights = torch.randn(6, 5, generator=seeded(0), dtype=torch.float64)
-    log_q = torch.linspace(-3, 2, 30, dtype=torch.float64).view(6, 5)
-    found, other = tempered((log_weights + log_q).to(dtype), log_q.to(dtype), exponent)
-    assert torch.equal(found, other) and found.dtype == dtype
-    powers = log_weights.exp() ** exponent
-    expected = powers / powers.sum(1, keepdim=True)
-    assert_close(found, expected, EXACT if dtype == torch.float64 else FLOAT32)
-    wrong = torch.softmax((exponent + 0.1) * log_weights, dim=1)  # the control
-    assert (found - wrong).abs().max() > 100 * FLOAT32
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("shift", [-1e4, 0, 1e4])
 def test_importance_weights_of_any_size_do_not_overflow(shift: float, dtype: torch.dtype) -> None:
     log_weights = torch.tensor([[0, 0, 0], [0, -2, -1e4], [0, -2e4, 1e4]], dtype=dtype) + shift
-    weights = tempered(log_weights, torch.zeros_like(log_weights))[0]
+    weights, other = tempered(log_weights, torch.zeros_like(log_weights))
+    assert torch.equal(weights, other) and weights.dtype == other.dtype == dtype
     small = 1 / (1 + math.exp(2))
     expected = torch.tensor([[1 / 3, 1 / 3, 1 / 3], [1 - small, small, 0], [0, 0, 1]])
     assert_close(weights, expected, FLOAT32)
@@ -112,10 +98,6 @@ def test_effective_sample_size_has_its_known_values(shift: float) -> None:
     ratio, log_weights = math.exp(-2), torch.tensor([[0, 0, 0], [0, -1e4, -2e4], [0, -2, -1e4]])
     expected = torch.tensor([3, 1, (1 + ratio) ** 2 / (1 + ratio**2)])
     assert_close(effective_sample_size(log_weights.double() + shift), expected, 1e-7)
-    log_weights = 10 * torch.randn(1000, 7, generator=seeded(0), dtype=torch.float64)
-    ess, weights = effective_sample_size(log_weights), log_weights.exp()
-    assert (ess >= 1 - EXACT).all() and (ess <= 7 + EXACT).all()
-    assert_close(ess, weights.sum(1) ** 2 / (weights**2).sum(1))
 
 
 # --- VIMCO: against autograd of the expected K-sample bound, by enumeration -----------------------

@@ -19,23 +19,6 @@ PUBLIC = (
 each_case = pytest.mark.parametrize("case", cases.CASES)
 
 
-@each_case
-@pytest.mark.parametrize("upward", [False, True], ids=["generator", "recognition"])
-def test_log_prob_and_gradient_are_the_plain_bernoulli_formulas(case: Case, upward: bool) -> None:
-    machine = case.machine()
-    bits = [torch.randint(2, (6, size), generator=seeded(3)).double() for size in case.sizes]
-    network = machine.networks[upward]
-    expected = (reference.recognition if upward else reference.generator)(machine)
-    states = encode_layers(machine, bits)
-    for logits, expected_logits in zip(network.logits(states), expected.logits(bits), strict=True):
-        assert_close(logits, expected_logits, case.tolerance)
-    log_prob = network.log_prob(states)
-    assert_close(log_prob, expected.log_prob(bits), case.tolerance)
-    log_prob.sum().backward()
-    gradient = expected.gradient(bits, torch.ones(len(bits[0]), dtype=torch.float64))
-    assert_close(reference.flatten(network.layers, gradients=True), gradient, case.tolerance)
-
-
 def assert_consistent(machine: HelmholtzMachine, trace: Trace, bound: float) -> None:
     """States encode values; logits, means, errors and log-probabilities are the reference's."""
     bits = reference.bits_of(trace)
