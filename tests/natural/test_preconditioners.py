@@ -4,31 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from cases import EXACT, REALISTIC, SolverCase, assert_close, row_weights
+from cases import EXACT, REALISTIC, SolverCase, assert_close
 from solving import apply, basis_matrix, covariance_of, error, mean_row, pcg, shared_inverses
 
 from nws.errors import UserError
-from nws.natural.operators import Rows, SharedCurvature, UnitFisher
+from nws.natural.operators import SharedCurvature, UnitFisher
 from nws.natural.preconditioners import SharedPreconditioner
 from nws.natural.shared import KEEP, find_basis
-
-
-def test_what_units_share_is_scale_mean_and_covariance() -> None:
-    """Of an operator by its own weights; of rows by theirs, all alike unless given."""
-    fisher, weights = REALISTIC.fisher(), row_weights(320)
-    own = fisher.curvature.sum(1) / fisher.curvature.sum()
-    given = Rows(fisher.inputs, fisher.curvature, weights=weights).shared
-    alike = Rows(fisher.inputs, fisher.curvature).shared
-    expected = {"own": own, "given": weights, "alike": torch.full_like(own, 1 / 320)}
-    for shared, each in zip((fisher.shared, given, alike), expected.values(), strict=True):
-        assert shared.inputs is fisher.inputs
-        assert_close(shared.scale, fisher.curvature.sum(0))
-        assert_close(shared.weights, each)
-        assert_close(shared.mean, each @ fisher.inputs)
-        about_mean = shared.centred()
-        expected_covariance = covariance_of(fisher.inputs, each, shared.mean)
-        assert_close(about_mean.T @ about_mean, expected_covariance)
-    assert float((alike.mean - given.mean).norm()) > 1e-2
 
 
 @pytest.mark.parametrize("kind", ["plain", "degenerate", "saturated"])
