@@ -75,11 +75,7 @@ def test_gradients_may_be_added_some_units_at_a_time(monkeypatch: pytest.MonkeyP
 
 def test_products_are_summed_in_float32() -> None:
     ones = torch.ones(1, 1000, dtype=LOW)
-    assert float(product(ones, ones.T)) == 1000
-    total = torch.zeros((), dtype=LOW)
-    for _ in range(1000):
-        total = total + ones[0, 0]
-    assert float(total) == 256  # the control: a sum in bfloat16 stands still there
+    assert float(product(ones, ones.T)) == 1000  # a sum in bfloat16 stands still at 256
 
 
 @pytest.mark.parametrize("units", ["binary", "bipolar"])
