@@ -62,6 +62,7 @@ BAD: list[tuple[Callable[..., Any], str, tuple[Any, ...], str]] = [
     (optimizer, "kl", (-1,), "kl must be a number above 0, got -1"),
     (optimizer, "metric", ("exact",),
      "metric must be one of fisher, .*, covariance, sampled, got 'exact'"),
+    (optimizer, "solver", (Cholesky, "pcg"), r"solver must be an object such as .*, got"),
     (GaussianMean, "variance", (0,), "variance must be a number above 0, got 0"),
     (rule, "samples", (0, 2.5, "3", None, True, 10**18),
      f"{RULE}a whole number of at least 1 and at"),

@@ -50,10 +50,8 @@ class Linearized:
     def push(self, vector: Tensor) -> Tensor:
         """J v: the shape of the outputs, from v (d,)."""
         weights, pulled = self._pulled
-        parts = vector.split([each.numel() for each in self.parameters])
-        pairs = zip(parts, self.parameters, pulled, strict=True)
-        chosen = [(each, part.view_as(p)) for part, p, each in pairs if each is not None]
-        values, directions = zip(*chosen, strict=True)
+        pairs = zip(pulled, self.parts(vector), strict=True)
+        values, directions = zip(*(pair for pair in pairs if pair[0] is not None), strict=True)
         return torch.autograd.grad(values, weights, directions, retain_graph=True)[0]
 
     @cached_property
@@ -70,6 +68,11 @@ class Linearized:
         """One vector (d,) of the parts of all parameters; None stands for zeros."""
         pairs = zip(parts, self.parameters, strict=True)
         return torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for g, p in pairs])
+
+    def parts(self, vector: Tensor) -> list[Tensor]:
+        """The parts of a vector (d,), in the shapes of the parameters."""
+        parts = vector.split([each.numel() for each in self.parameters])
+        return [part.view_as(p) for part, p in zip(parts, self.parameters, strict=True)]
 
     def release(self) -> None:
         """Free the graph: no products after it."""

@@ -80,9 +80,11 @@ class NaturalGradient(torch.optim.Optimizer):
         if not own or not {id(each) for each in own} <= {id(each) for each in model.parameters()}:
             raise UserError("params must be parameters of the model that require a gradient")
         self.damping = (damping if isinstance(damping, Damping) else Damping(damping)).to(own[0])
-        self.solver = solver or ConjugateGradient(
-            LIMIT, tolerance=RESIDUAL, preconditioner=Unpreconditioned()
-        )
+        plain = Unpreconditioned()
+        solver = solver or ConjugateGradient(LIMIT, tolerance=RESIDUAL, preconditioner=plain)
+        if not isinstance(solver, Solver):
+            raise UserError(f"solver must be an object such as Woodbury(), got {solver!r}")
+        self.solver = solver
         self._step = 0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -136,7 +138,7 @@ class NaturalGradient(torch.optim.Optimizer):
         linear.release()
         if not delta.isfinite().all():
             raise Diverged("the step is not finite: look at inputs, targets and lr")
-        self._move(delta)
+        torch._foreach_add_(own.parameters, own.parts(delta[0]))
         torch.clear_autocast_cache()  # of the weights before the step
         if measures and loss is not None and targets is not None:
             outputs = self.model(*own.inputs).to(own.parameters[0])
@@ -172,12 +174,6 @@ class NaturalGradient(torch.optim.Optimizer):
         sizes = [sum(p.numel() for p in each["params"] if p.requires_grad) for each in groups]
         parts = zip(direction.split(sizes, dim=1), groups, strict=True)
         return torch.cat([part * -group["lr"] for part, group in parts], dim=1)
-
-    def _move(self, delta: Tensor) -> None:
-        parameters = self._parameters()
-        parts = delta[0].split([each.numel() for each in parameters])
-        for each, part in zip(parameters, parts, strict=True):
-            each.add_(part.view_as(each))
 
     def report(self) -> dict[str, float]:
         """Damping, and the iterations of the last solve where there were some (synchronises)."""
@@ -215,7 +211,8 @@ def _check_modes(model: nn.Module) -> None:
     for name, module in model.named_modules():
         mixes = isinstance(module, _BatchNorm) and (module.training or module.running_mean is None)
         share = module.p if isinstance(module, _DropoutNd) else getattr(module, "dropout", 0.0)
-        random = module.training and isinstance(share, float) and share > 0
+        draws = isinstance(module, nn.RReLU) or (isinstance(share, float) and share > 0)
+        random = module.training and draws
         if mixes or random:
             what = "mixes the examples of a batch" if mixes else "is random"
             why = f"{what}, so that the model has no Fisher matrix of its own"

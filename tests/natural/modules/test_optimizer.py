@@ -297,6 +297,7 @@ def test_training_mode_is_refused_where_it_matters() -> None:
     refused = {
         r"0 \(BatchNorm1d\) mixes the examples": nn.BatchNorm1d(4),
         r"0 \(Dropout\) is random": nn.Dropout(0.1),
+        r"0 \(RReLU\) is random": nn.RReLU(),
         "mixes the examples": nn.BatchNorm1d(4, track_running_stats=False).eval(),
     }
     batch = torch.randn(5, 4), torch.zeros(5, dtype=torch.long)
