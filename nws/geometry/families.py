@@ -216,7 +216,8 @@ class Interactions(ExponentialFamily):
     """
 
     def __init__(self, size: int, groups: Sequence[Sequence[int]], sweeps: int = 100) -> None:
-        self.size, self.sweeps = positive_int("size", size), positive_int("sweeps", sweeps)
+        self.size = size = positive_int("size", size)
+        self.sweeps = positive_int("sweeps", sweeps)
         self.dimension, width = len(groups), max(map(len, groups), default=0)
         sets = {frozenset(g) for g in groups if 0 < len(g) == len({*g} & {*range(size)})}
         if len(sets) < len(groups) or not groups:

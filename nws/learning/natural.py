@@ -47,9 +47,9 @@ class RowOptions:
     def __post_init__(self) -> None:
         one_of("metric.generator_rows", self.generator_rows, ("model", "posterior"))
         one_of("metric.batch", self.batch, ("same", "other", "unlabeled"))
-        positive_int("metric.refresh_every", self.refresh_every)
-        if self.max_rows is not None:
-            positive_int("metric.max_rows", self.max_rows)
+        for name in ("refresh_every", "max_rows"):
+            if (count := getattr(self, name)) is not None or name == "refresh_every":
+                object.__setattr__(self, name, positive_int(f"metric.{name}", count))
         if self.max_kl is not None:
             nats = number("metric.max_kl", self.max_kl, above=0, more=" nats, or null")
             object.__setattr__(self, "max_kl", nats)
@@ -83,7 +83,7 @@ class NaturalMetric:
         self._layers: list[Layer] = list(network.layers)  # type: ignore[arg-type]
         self._alpha = self.damping.alpha.clone()  # of the last update
         self._now = self._alpha.clone()  # of this step, always in the same place
-        self._step = 0
+        self._step = self._loads = 0  # steps and states so far: no graph outlives a state
         # A step whose gain is to be measured: its terms, gradients (of minus the objective) and the
         # parameters before it, (m, d) a layer.
         self._measured: tuple[Sequence[Term], list[Tensor], list[Tensor]] | None = None
@@ -115,7 +115,7 @@ class NaturalMetric:
         if seldom or self.damping.measures(self._step) or not says_itself(self.metric):
             return None
         key = self.metric.graph_key(every == 1)
-        return (key, every > 1 and self._step // every) if key else None
+        return (key, every > 1 and self._step // every, self._loads) if key else None
 
     def start(self) -> None:
         """Bring the damping to this step."""
@@ -260,7 +260,7 @@ class NaturalMetric:
             fresh_damping: Whether to keep the damping as it is here.
             fresh_metric: Whether to keep the metric, its solvers and rows as they are here.
         """
-        self._step = state["step"]
+        self._step, self._loads = state["step"], self._loads + 1
         if not fresh_damping:
             self.damping.load_state_dict(state["damping"])
         if fresh_metric:

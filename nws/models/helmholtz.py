@@ -138,10 +138,10 @@ class HelmholtzMachine(nn.Module):
         if x.ndim != 2 or x.shape[1] != self.sizes[0] or empty:
             expected = f"(B, {self.sizes[0]}), one row a data point and at least one"
             raise UserError(f"x must be {expected}, got {tuple(x.shape)}")
-        rows = len(x) * positive_int("samples", samples)
+        samples = positive_int("samples", samples)
         if isinstance(rng, Share):
             rng = rng.times(samples)
-        trace = self._allocate(rows, samples, rng)
+        trace = self._allocate(len(x) * samples, samples, rng)
         visible = self.units[0]
         values = visible.from_data(x.to(trace.values))[:, None]
         trace.value_blocks[0].unflatten(0, (-1, samples)).copy_(values)

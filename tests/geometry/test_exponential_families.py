@@ -164,7 +164,7 @@ def test_gibbs_sampling_has_the_exact_expectations(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(families_module, "ENUMERATED", 0)  # no sum over states
     gaps = []
     for sweeps in (30, 1):
-        family = Interactions(3, [(0,), (2,), (0, 1), (2, 1, 0)], sweeps)
+        family = Interactions(3.0, [(0,), (2,), (0, 1), (2, 1, 0)], sweeps)
         t = case.statistics(family.sample(case.theta, DRAWS, seeded(2)))
         gaps.append(((t.mean(0) - exact) / (error / DRAWS).sqrt()).abs().max())
     assert gaps[0] < STANDARD_ERRORS < gaps[1]  # negative control: too few sweeps

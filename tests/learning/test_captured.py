@@ -89,6 +89,17 @@ def test_a_smaller_batch_now_and_then(tmp_path: Path, monkeypatch: pytest.Monkey
     assert same(*runs) and vars(runs[0])["reports"] == vars(runs[1])["reports"]
 
 
+def test_a_graph_ends_where_a_state_is_loaded(tmp_path: Path) -> None:
+    options = "algorithm=nrws", "metric=diagonal"
+    other = trained(tmp_path, False, *options, "seed=1").learner.metrics
+    runs = [trained(tmp_path, graph, *options) for graph in (False, True)]
+    for made in runs:
+        for metric, its in zip(made.learner.metrics, other, strict=True):
+            metric.load_state_dict(its.state_dict())
+        made._step()
+    assert same(*runs)
+
+
 def reading(log_p: torch.Tensor, log_q: torch.Tensor) -> Weights:
     assert float(log_p.sum()) < 1e9  # a look
     return tempered(log_p, log_q)

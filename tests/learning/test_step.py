@@ -232,7 +232,7 @@ def test_dreams_are_drawn_where_a_gradient_or_a_metric_takes_them_in(
 def test_a_length_for_a_later_step_is_measured_on_dreams(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of step 15 serve step 18, which measures; the metric takes in those of 0, 5 and 10."""
     calls, machine = recorded(monkeypatch, HelmholtzMachine, "dream"), SMALL.machine()
-    metrics = natural_metrics(machine, kind="adaptive", refresh_every=5)
+    metrics = natural_metrics(machine, kind="adaptive", refresh_every=5.0)
     for metric in metrics:
         metric.damping = LevenbergMarquardt(0.1, every=3).to(metric.damping.alpha)
     learner = WakeSleep(machine, make_rule("bihm", SMALL.samples), SMALL.rng(), metrics)

@@ -69,7 +69,7 @@ def test_a_trace_says_what_units_say_one_by_one(graph: dict[str, Any]) -> None:
     machine = made(graph)
     x = torch.rand(5, 4, generator=seeded(1), dtype=torch.float64)
     x = x if "visible" in graph and isinstance(graph["visible"], Gaussian) else x.round()
-    for trace in (machine.wake(x, 3, seeded(2)), machine.dream(7, seeded(3))):
+    for trace in (machine.wake(x, 3.0, seeded(2)), machine.dream(7, seeded(3))):
         again = machine.evaluate(trace.state_blocks, trace.samples)
         for network in machine.networks:
             slow = slow_log_prob(machine, network.upward, list(trace.state_blocks))
