@@ -118,25 +118,19 @@ class Binary(Units):
         """1 where the noise is below the mean, else 0."""
         return noise.lt_(mean)
 
-    def log_prob(self, values: Tensor, logits: Tensor, means: Tensor) -> Tensor:
-        """y a - max(a, 0) + log max(p, 1 - p), at half the cost of log(1 + e^a).
-
-        The logarithm is of a number between 1/2 and 1, so its error is some eps. Relative to a
-        log-probability near 0 that is more: 3 % in float32 where |a| = 11.
-        """
-        log_probs = (means - 0.5).abs_().add_(0.5).log_()  # max(p, 1 - p) = |p - 1/2| + 1/2
-        return log_probs.sub_(torch.relu(logits)).addcmul_(values, logits)
-
     def layer_log_probs(self, *parts: Tensor, widths: list[int]) -> Tensor:
-        """The sums of `log_prob`; on a CPU one logarithm is of the product of `AT_ONCE` units."""
+        """The sums of y a - max(a, 0) + log max(p, 1 - p).
+
+        On a CPU one logarithm is of the product of max(p, 1 - p) over `AT_ONCE` units.
+        """
         values, logits, means = parts
         # A class may have a log_prob of its own, float16 has no 2^-98, a GPU launches each product.
-        own = type(self).log_prob is not Binary.log_prob
+        own = type(self).log_prob is not Units.log_prob
         if own or means.dtype.itemsize < 4 or means.device.type != "cpu":
             return super().layer_log_probs(*parts, widths=widths)
         pieces = [(at, start) for at, m in enumerate(widths) for start in range(0, m, AT_ONCE)]
         sizes = [min(AT_ONCE, widths[at] - start) for at, start in pieces]
-        larger = (means - 0.5).abs_().add_(0.5).split(sizes, dim=1)
+        larger = (means - 0.5).abs_().add_(0.5).split(sizes, dim=1)  # max(p, 1 - p)
         logs = torch.stack([piece.prod(-1) for piece in larger]).log_()
         losses = torch.relu(logits).addcmul_(values, logits, value=-1).split(widths, dim=1)
         sums = torch.stack([each.sum(-1) for each in losses]).neg_()

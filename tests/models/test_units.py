@@ -126,24 +126,22 @@ def test_the_same_noise_gives_the_same_values_and_encodings_have_inverses(units:
 
 # --- Bernoulli units at any logit -----------------------------------------------------------------
 
-LOG_PROBS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "by means": lambda y, a: log_prob(Binary(), y, a),
-    "by formula": lambda y, a: y * a - Binary().log_partition(a),  # autograd goes through it
-    "base class": lambda y, a: Units.log_prob(Binary(), y, a, torch.sigmoid(a)),
-}
 
-
-@pytest.mark.parametrize("function", LOG_PROBS.values(), ids=LOG_PROBS)
+@pytest.mark.parametrize("method", [Units.layer_log_probs, Binary.layer_log_probs])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_log_prob_is_right_at_any_logit(dtype: torch.dtype, function: Any) -> None:
+def test_log_prob_is_right_at_any_logit(dtype: torch.dtype, method: Any) -> None:
     """Exact where log(1 + e^a) is 0 or a; else two roundings of up to 40, and the logarithm's."""
+
+    def log_probs(y: Tensor, a: Tensor) -> Tensor:
+        return method(Binary(), y[:, None], a[:, None], a[:, None].sigmoid(), widths=[1])[0]
+
     bits = torch.tensor([1, 0, 1, 0, 0.25, 0.25], dtype=dtype)
     logits = torch.tensor([1e4, -1e4, -1e4, 1e4, 1e4, -1e4], dtype=dtype)
-    assert function(bits, logits).tolist() == [0, 0, -1e4, -1e4, -7.5e3, -2.5e3]
+    assert log_probs(bits, logits).tolist() == [0, 0, -1e4, -1e4, -7.5e3, -2.5e3]
     logits = torch.linspace(-40, 40, 801, dtype=torch.float64).to(dtype)
     for bit in (0.0, 1.0):
         expected = -torch.log1p(torch.exp(logits.double() * (1 - 2 * bit)))
-        error = (function(torch.full_like(logits, bit), logits).double() - expected).abs().max()
+        error = (log_probs(torch.full_like(logits, bit), logits).double() - expected).abs().max()
         assert error <= 4 * 40 * torch.finfo(dtype).eps
 
 
