@@ -14,7 +14,6 @@ from torch import Tensor
 from nws.models import BeliefNetwork, Trace
 from nws.models.belief_network import product
 
-HELD = 2**20  # numbers of the buffer that rounded products are added up from
 Term = tuple[Trace, Tensor]  # rows of a phase and their weights (n,) in a network's objective
 
 
@@ -43,16 +42,9 @@ def write_gradients(network: BeliefNetwork, terms: Sequence[Term], add: bool = F
                 block = blocks[edge.position]
                 if len(inputs) < len(block):  # K rows share x: the sum over them comes first
                     block = block.unflatten(0, (-1, trace.samples)).sum(1)
-                _add_product(weight[:, columns], block.to(inputs), inputs)
+                if inputs.dtype == weight.dtype:
+                    weight[:, columns].addmm_(block.T, inputs)
+                else:
+                    weight[:, columns].add_(product(block.to(inputs).T, inputs))
             if mask is not None:
                 weight.mul_(mask)
-
-
-def _add_product(out: Tensor, errors: Tensor, inputs: Tensor) -> None:
-    """Add errors^T inputs to `out`."""
-    if inputs.dtype == out.dtype:
-        out.addmm_(errors.T, inputs)
-        return
-    units = max(1, HELD // out.shape[1])  # at a time: adding another precision takes a copy
-    for some, each in zip(out.split(units), errors.T.split(units), strict=True):
-        some.add_(product(each, inputs))

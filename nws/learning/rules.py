@@ -53,12 +53,9 @@ class Rule:
                 raise UserError(f"algorithm.{name} must be true or false, got {found!r}")
         weighs_by_0 = self.samples == 1 and self.baseline  # 1 - 1/K
         if not self.recognition_dream and (weighs_by_0 or not self.recognition_wake):
-            need = (
-                "recognition_wake, which with algorithm.baseline=true needs algorithm.samples > 1"
-            )
-            raise UserError(
-                f"nothing would train recognition; raise algorithm.recognition_dream or {need}"
-            )
+            need = "which with algorithm.baseline=true needs algorithm.samples > 1"
+            way = f"raise algorithm.recognition_dream or recognition_wake, {need}"
+            raise UserError(f"nothing would train recognition; {way}")
         self._try_weighting()
 
     def _try_weighting(self) -> None:

@@ -64,7 +64,6 @@ class HelmholtzMachine(nn.Module):
         super().__init__()
         keep_freed_memory()  # of traces
         self._dtype: torch.dtype | None = None  # of large products; None for the parameters'
-        self._rounded: set[int] = set()  # layers whose states enter these
         if len(sizes) < 2:
             raise UserError("a machine has hidden layers: set model.layers=[200,100], say")
         self.sizes = tuple(positive_int("model.layers", size) for size in sizes)
@@ -112,13 +111,12 @@ class HelmholtzMachine(nn.Module):
         edges = [edge for edge in large if all(self.units[at].support for at in edge.parents)]
         if edges and dtype not in (None, edges[0].layer.weight.dtype):
             self._dtype = dtype
-            self._rounded = {parent for edge in edges for parent in edge.parents} - {0}
             for edge in edges:
                 edge.layer.rounded = edge.layer.weight.detach().to(dtype)
         try:
             yield
         finally:
-            self._dtype, self._rounded = None, set()
+            self._dtype = None
             for edge in edges:
                 edge.layer.rounded = None
 
@@ -221,7 +219,7 @@ class HelmholtzMachine(nn.Module):
             draw_layer(edge, units, values, logits, mean)
             if trace.states is not trace.values:
                 trace.state_blocks[edge.child].copy_(units.encode(values))
-            if edge.child in self._rounded and trace.rounded is not None:
+            if edge.child and trace.rounded is not None:
                 rounded = trace.rounded.split((0, *self.sizes[1:]), dim=1)[edge.child]
                 rounded.copy_(trace.state_blocks[edge.child])
 

@@ -49,15 +49,14 @@ class MaskedInverse:
         inner.diagonal(dim1=1, dim2=2).add_(1)
         self._factors = torch.linalg.cholesky_ex(inner)[0]
 
-    def apply_(self, weights: Tensors, biases: Tensors, scale: Tensor | None = None) -> None:
+    def apply_(self, weights: Tensors, biases: Tensors, scale: Tensor | float = 1.0) -> None:
         """Multiply V, which is 0 where the mask is, by scale M_j^{-1} in place."""
         (weight,), (bias,) = weights, biases
         along = (weight @ self._span).mul_(self._identity)
         along[:, 0] += bias / self._damping
         inside = torch.cholesky_solve(along[:, :, None], self._factors)[:, :, 0].mul_(self._scale)
-        identity = self._identity if scale is None else self._identity * scale
-        bias.sub_(inside[:, 0]).mul_((1 if scale is None else scale) / self._damping)
-        weight.addmm_(inside, self._span.T, alpha=-1).mul_(identity).mul_(self._mask)
+        bias.sub_(inside[:, 0]).mul_(scale / self._damping)
+        weight.addmm_(inside, self._span.T, alpha=-1).mul_(self._identity * scale).mul_(self._mask)
 
 
 class LayerInverses:
@@ -100,7 +99,7 @@ class LayerInverses:
             scale = torch.cat([scales[i] for i in at])
             inverse.update([centres[i] for i in at], scale, damping)
 
-    def apply_(self, weights: Tensors, biases: Tensors, scale: Tensor | None = None) -> None:
+    def apply_(self, weights: Tensors, biases: Tensors, scale: Tensor | float = 1.0) -> None:
         """Multiply V by scale M_j^{-1} in place; the arguments are those of `Metric`."""
         for inverse, at in self.parts:
             inverse.apply_([weights[i] for i in at], [biases[i] for i in at], scale)

@@ -150,7 +150,7 @@ class SharedInverse:
         along = (self._mean * products).sum(1).add_(self._bias)  # c . P c
         self._factor = scale / along.mul_(scale).add_(1)  # k
 
-    def apply_(self, weights: Tensors, biases: Tensors, scale: Tensor | None = None) -> None:
+    def apply_(self, weights: Tensors, biases: Tensors, scale: Tensor | float = 1.0) -> None:
         """Multiply V by scale M_j^{-1} in place: two products of 2 (r + 1) d m flops a layer.
 
         The arguments are those of `Metric.precondition_`.
@@ -160,11 +160,8 @@ class SharedInverse:
             torch.mm(each, span.T, out=along[:, : len(span)])
         common = vecdot(self._along, self._mean).addcmul_(bias, self._bias).mul_(self._factor)
         inside = (self._along * self._inside).addcmul_(self._mean, common[:, None], value=-1)
-        changed, identity = (bias - common).mul_(self._bias), self._identity
-        if scale is not None:
-            inside.mul_(scale)
-            identity = identity * scale
-            changed.mul_(scale)
+        inside.mul_(scale)
+        changed, identity = (bias - common).mul_(self._bias).mul_(scale), self._identity * scale
         torch._foreach_copy_(list(biases), list(changed.split(self._widths)))
         parts = zip(weights, identity.split(self._widths), inside.split(self._widths), strict=True)
         for (each, own, along), span in zip(parts, self._spans, strict=True):
