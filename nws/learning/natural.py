@@ -83,7 +83,7 @@ class NaturalMetric:
         self._layers: list[Layer] = list(network.layers)  # type: ignore[arg-type]
         self._alpha = self.damping.alpha.clone()  # of the last update
         self._now = self._alpha.clone()  # of this step, always in the same place
-        self._step = self._loads = 0  # steps and states so far: no graph outlives a state
+        self._step = self._loads = 0  # of steps, and of loaded states, which end a graph
         # A step whose gain is to be measured: its terms, gradients (of minus the objective) and the
         # parameters before it, (m, d) a layer.
         self._measured: tuple[Sequence[Term], list[Tensor], list[Tensor]] | None = None
