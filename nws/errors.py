@@ -59,8 +59,16 @@ def number(
 ) -> float:  # fmt: skip
     """The value as a float, where it is a finite number (2 is, True is not) within bounds.
 
-    Raises `UserError` for any other value, with its name; `more` is what else that says of the
-    bounds.
+    Args:
+        name: Of the option, for the message.
+        value: What came.
+        above: The value must be above this,
+        least: of at least this,
+        below: below this,
+        most: and at most this.
+        more: What else the message says of the range.
+
+    Raises `UserError` for any other value, with its name.
 
     Examples:
         >>> number("damping.factor", 0.5, above=0, below=1)

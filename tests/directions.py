@@ -163,8 +163,9 @@ def blocks_of_some(
 
 def expected_directions(
     case: Case, machine: HelmholtzMachine, x: Tensor, other: Tensor | None = None,
-    rule_name: str = "rws", kind: str = "fisher", generator_rows: str = "model",
-    kept: Sequence[int] | None = None, images: Sequence[int] | None = None,
+    rule_name: str = "rws", alpha: float = ALPHA, kind: str = "fisher",
+    generator_rows: str = "model", kept: Sequence[int] | None = None,
+    images: Sequence[int] | None = None,
 ) -> list[Tensor]:  # fmt: skip
     """The dense directions of a step of `learner`, from the `kept` rows (None: all).
 
@@ -191,5 +192,5 @@ def expected_directions(
             for position in range(len(layers) - (which == 0)):
                 chosen = first if which == 1 and position == 0 else kept
                 layers[position] = kronecker_blocks(network, position, bits, weights, kept, chosen)
-        result.append(natural(network, layers, gradient))
+        result.append(natural(network, layers, gradient, alpha))
     return result

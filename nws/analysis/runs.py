@@ -81,8 +81,13 @@ def read_run(path: str | Path, argument: str | None = None) -> Run:
 
 
 def read_runs(folders: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
-    """Read the runs at or below folders, each once: those that can be read, and what is wrong with
-    the others. One at least can be read.
+    """Read the runs at or below folders, each once.
+
+    Returns:
+        Those that can be read, and what is wrong with each of the others.
+
+    Raises:
+        UserError: None can be read.
     """
     found: dict[Path, str] = {}
     for folder in folders:

@@ -47,9 +47,11 @@ class RowOptions:
     def __post_init__(self) -> None:
         one_of("metric.generator_rows", self.generator_rows, ("model", "posterior"))
         one_of("metric.batch", self.batch, ("same", "other", "unlabeled"))
-        for name in ("refresh_every", "max_rows"):
-            if (count := getattr(self, name)) is not None or name == "refresh_every":
-                object.__setattr__(self, name, positive_int(f"metric.{name}", count))
+        every = positive_int("metric.refresh_every", self.refresh_every)
+        object.__setattr__(self, "refresh_every", every)
+        if self.max_rows is not None:
+            most = positive_int("metric.max_rows", self.max_rows)
+            object.__setattr__(self, "max_rows", most)
         if self.max_kl is not None:
             nats = number("metric.max_kl", self.max_kl, above=0, more=" nats, or null")
             object.__setattr__(self, "max_kl", nats)

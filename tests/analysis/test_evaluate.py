@@ -215,5 +215,6 @@ def test_what_is_refused_before_work_is_spent(command: Command, trained: Path) -
         ("--seed", "99999999999999999999"): "--seed must be a whole number of at least 0",
         ("--device", "foo"): "device must be one of auto, cpu, cuda, got 'foo'",
         ("--plot", "a.pdf"): "a figure is written as .png and .svg, got a.pdf",
+        (str(trained / "nope"),): "does not exist",
     }.items():
         assert expected in command(EVALUATE, str(run), *arguments).message()

@@ -137,6 +137,7 @@ def test_what_is_no_report(command: Command, reported: Path, tmp_path: Path) -> 
         (str(reported), "--output", "report.txt"): "--output must name an .html file",
         (str(reported), "--output", "file/a.html"): "is a file, expected a folder there",
         (str(reported / "7"),): "there are no rows, as before",
+        (str(tmp_path / "none"),): "does not exist",
     }.items():
         assert expected in command(REPORT, *arguments).message()
     assert not list(tmp_path.glob("report*"))

@@ -183,6 +183,7 @@ def test_what_is_refused(command: Command, trained: Path, tmp_path: Path) -> Non
         "generate --count=0": "--count must be a whole number of at least 1, got 0",
         "generate --seed=-1": "--seed must be",
         "denoise --noise=1.5": "--noise must be a number of at least 0 and at most 1, got",
+        "generate --device=foo": "device must be one of auto, cpu, cuda, got 'foo'",
         "generate --output=/dev/null/a.png": "/dev/null is a file, expected a folder there",
         "chain --output=a.png": "must name a .gif file for chain",
         "inpaint --mask=text.png": "cannot be read as an image",

@@ -59,8 +59,10 @@ MISTAKES = {
     "checkpoint=newest": "checkpoint must be one of best, last, got 'newest'",
     "weights=mean": "weights must be one of plain, average, got 'mean'",
     "weights=average": "has no averaged weights; a run has them with average=exponential",
+    "device=gpu": "device must be one of auto, cpu, cuda",
     "path=nowhere": "nowhere does not exist",
     "path=pretrained/nowhere": "the machines that come with nws are pretrained/binarized_mnist",
+    "path=.": "is not a run directory",
 }
 
 

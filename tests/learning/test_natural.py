@@ -1,7 +1,8 @@
 """The natural direction of a whole step against dense blocks, unit by unit."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -119,6 +120,26 @@ def test_recognition_alone_takes_its_rows_from_the_unlabelled_images(rows: str) 
     learner(CASE, machine, batch="unlabeled", generator_rows=rows).step(x, 1 - OTHER)
     assert torch.equal(directions(machine)[0], generator)
     assert relative_error(directions(machine)[1], recognition) > 0.01
+
+
+WRONG: dict[str, Callable[..., list[Tensor]]] = {
+    "without 1 + alpha": lambda *a: [each / (1 + ALPHA) for each in expected_directions(*a)],
+    "another alpha": lambda *a: expected_directions(*a, alpha=0.07),
+    "the other rows": lambda *a: expected_directions(*a, generator_rows="posterior"),
+    "fewer rows": lambda *a: expected_directions(*a, kept=range(11)),
+    **{kind: partial(expected_directions, kind=kind) for kind in METRICS if kind != "fisher"},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_another_direction_fails_the_same_comparison(wrong: str) -> None:
+    machine, x = CASE.machine(), CASE.data()
+    learner(CASE, machine).step(x)
+    pairs = zip(directions(machine), WRONG[wrong](CASE, machine, x), strict=True)
+    difference = [relative_error(*pair) for pair in pairs]
+    assert difference[0] > 100 * SOLVED
+    # the rows of recognition are wake rows for all of them but the fewer ones
+    assert difference[1] > 100 * SOLVED or wrong == "the other rows"
 
 
 @pytest.mark.parametrize("kind", KINDS)

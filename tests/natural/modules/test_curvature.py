@@ -41,6 +41,13 @@ def test_products_rows_and_diagonal_are_those_of_the_dense_matrix(name: str, met
     assert operator.quadratic(vector) == pytest.approx(float(vector[0] @ expected @ vector[0]))
 
 
+def test_the_three_matrices_differ() -> None:
+    """The control: what is equal above is not equal by chance."""
+    fisher, empirical, covariance = (each(make_case("categorical")) for each in DENSE.values())
+    assert (fisher - empirical).norm() > 0.1 * fisher.norm()
+    assert (covariance - empirical).norm() > 0.1 * empirical.norm()
+
+
 def test_minres_comes_to_the_shortest_least_squares_solution_where_it_is_asked_to() -> None:
     """Blocks of rank 10: 11 iterations, but for the second unit, whose system has a solution."""
     blocks = SolverCase(10, 16, 3, 0.0).fisher().blocks()
