@@ -128,7 +128,7 @@ def check_trust(config: DictConfig, trusted: Sequence[str], where: object) -> No
     """
     if "${" in OmegaConf.to_yaml(config).replace(DATA_ROOT, ""):
         raise UserError(f"{where} has references (${{..}}) in its configuration, as no run does")
-    trusted = [trusted] if isinstance(trusted, str) else trusted
+    trusted = [trusted] if isinstance(trusted, str | float | int) else trusted
     prefixes = tuple(f"{each}." for each in trusted)
     for key, target in own_targets(config):
         module, trusts = target.partition(".")[0], f"{target}.".startswith(prefixes)

@@ -85,7 +85,9 @@ def test_what_is_trusted_is_called(finished: Path, command: Command, tmp_path: P
         load_run(finished)
     name_target(finished, "data", "evil.call")
     (finished / ".hydra" / "config.yaml").unlink()
-    assert command("train.py", "resume=run", "trainer.epochs=3", "trust=[evil]").code == 1
+    on = ("train.py", "resume=run", "trainer.epochs=3")
+    assert "wants to call evil.call" in command(*on, "trust=3").message()
+    assert command(*on, "trust=[evil]").code == 1
     assert Path("evil_was_here").exists()
     sys.modules.pop("evil", None)
 
