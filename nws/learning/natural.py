@@ -50,8 +50,7 @@ class RowOptions:
         every = positive_int("metric.refresh_every", self.refresh_every)
         object.__setattr__(self, "refresh_every", every)
         if self.max_rows is not None:
-            most = positive_int("metric.max_rows", self.max_rows)
-            object.__setattr__(self, "max_rows", most)
+            positive_int("metric.max_rows", self.max_rows)
         if self.max_kl is not None:
             nats = number("metric.max_kl", self.max_kl, above=0, more=" nats, or null")
             object.__setattr__(self, "max_kl", nats)
