@@ -5,7 +5,7 @@ from torch import Tensor
 
 from nws.models.units import Scaled
 
-LARGE = 1e4  # mean above which nothing is counted
+COUNTED = 1e4  # up to this mean units are counted
 
 
 class Poisson(Scaled):
@@ -36,14 +36,14 @@ class Poisson(Scaled):
         """The least count whose cumulative probability is above the noise, by counting up.
 
         The count starts 12 standard deviations below the mean: less than 1e-30 lies below that. One
-        number is read from the device for each count. Means above `LARGE` take the quantile of
+        number is read from the device for each count. Means above `COUNTED` take the quantile of
         Cornish & Fisher 1938, which is off by less than one count there.
         """
         rate = mean.double()
         noise_ = noise.double().clamp_max(1 - 1e-10)  # rounding ends the sums up to 2e-11 below 1
         z = torch.special.ndtri(noise_.clamp(1e-12, 1 - 1e-12))
         normal = (rate + rate.sqrt() * z + (z.square() - 1) / 6).round().clamp_min(0)
-        rate = torch.where(rate > LARGE, 0.0, rate)  # these have nothing to count
+        rate = torch.where(rate > COUNTED, 0.0, rate)  # these have nothing to count
         count = (rate - 12 * rate.sqrt()).clamp_min(0).floor()
         values = count.clone()
         probability = (torch.xlogy(count, rate) - rate - torch.lgamma(count + 1)).exp()
@@ -52,7 +52,7 @@ class Poisson(Scaled):
             values += above
             count += 1
             cumulative += probability.mul_(rate / count)
-        return noise.copy_(torch.where(mean > LARGE, normal, values))
+        return noise.copy_(torch.where(mean > COUNTED, normal, values))
 
     def log_base(self, values: Tensor) -> Tensor:
         return -torch.lgamma(values + 1)

@@ -22,7 +22,7 @@ from torch.func import grad
 from nws.errors import UserError, number
 from nws.models.noise import fill_uniform
 
-AT_ONCE = 98  # numbers of at least 1/2 whose product float32 has: no less than 2^-98
+FACTORS = 98  # numbers of at least 1/2 whose product float32 has: no less than 2^-98
 
 
 class Units(ABC):
@@ -121,15 +121,15 @@ class Binary(Units):
     def layer_log_probs(self, *parts: Tensor, widths: list[int]) -> Tensor:
         """The sums of y a - max(a, 0) + log max(p, 1 - p).
 
-        On a CPU one logarithm is of the product of max(p, 1 - p) over `AT_ONCE` units.
+        On a CPU one logarithm is of the product of max(p, 1 - p) over `FACTORS` units.
         """
         values, logits, means = parts
         # A class may have a log_prob of its own, float16 has no 2^-98, a GPU launches each product.
         own = type(self).log_prob is not Units.log_prob
         if own or means.dtype.itemsize < 4 or means.device.type != "cpu":
             return super().layer_log_probs(*parts, widths=widths)
-        pieces = [(at, start) for at, m in enumerate(widths) for start in range(0, m, AT_ONCE)]
-        sizes = [min(AT_ONCE, widths[at] - start) for at, start in pieces]
+        pieces = [(at, start) for at, m in enumerate(widths) for start in range(0, m, FACTORS)]
+        sizes = [min(FACTORS, widths[at] - start) for at, start in pieces]
         larger = (means - 0.5).abs_().add_(0.5).split(sizes, dim=1)  # max(p, 1 - p)
         logs = torch.stack([piece.prod(-1) for piece in larger]).log_()
         losses = torch.relu(logits).addcmul_(values, logits, value=-1).split(widths, dim=1)

@@ -14,7 +14,7 @@ from torch import Tensor
 from nws import HelmholtzMachine
 from nws.errors import UserError
 from nws.models import Bipolar, Gaussian, Poisson
-from nws.models.poisson import LARGE
+from nws.models.poisson import COUNTED
 from nws.models.units import Binary, Units
 
 FAMILIES = [Binary(), Bipolar(), Gaussian(), Poisson(), Gauss(), Pair(), Counts()]
@@ -157,7 +157,7 @@ def test_sums_over_layers_are_those_of_units(units: Units, monkeypatch: Any) -> 
         return float((sums / torch.stack([each.sum(-1) for each in blocks]) - 1).abs().max())
 
     assert error() < 1e-5  # some eps of float32, as each of up to 300 terms has
-    monkeypatch.setattr("nws.models.units.AT_ONCE", 300)
+    monkeypatch.setattr("nws.models.units.FACTORS", 300)
     assert error() == math.inf or not isinstance(units, Binary)  # the control: 2^-300 is 0
 
 
@@ -193,11 +193,11 @@ def test_log_probabilities_of_poisson_units_are_those_of_counts() -> None:
     assert_close(log_prob(units, units.from_data(counts / 255), logits), torch.from_numpy(expected))
 
 
-@pytest.mark.parametrize("rate", [1e-3, 0.7, 12.0, 300.0, LARGE, 10 * LARGE])
+@pytest.mark.parametrize("rate", [1e-3, 0.7, 12.0, 300.0, COUNTED, 10 * COUNTED])
 def test_counts_are_quantiles_of_their_noise(rate: float) -> None:
     """The cumulative sums lose some eps, so the noise is kept a little off the steps.
 
-    Above `LARGE` the quantile is off by one count at most.
+    Above `COUNTED` the quantile is off by one count at most.
     """
     noise = torch.rand(2000, generator=seeded(), dtype=torch.float64)
     steps = poisson.cdf(poisson.ppf(noise.numpy(), rate) - [[0], [1]], rate)
@@ -205,7 +205,7 @@ def test_counts_are_quantiles_of_their_noise(rate: float) -> None:
     expected = torch.from_numpy(poisson.ppf(noise.numpy(), rate))
     found = Poisson().sample_(noise.clone(), torch.full((2000,), rate, dtype=torch.float64))
     assert (found - expected).abs().max() <= 1
-    assert rate > LARGE or (clear.mean() > 0.99 and torch.equal(found[clear], expected[clear]))
+    assert rate > COUNTED or (clear.mean() > 0.99 and torch.equal(found[clear], expected[clear]))
 
 
 def test_counting_ends() -> None:
