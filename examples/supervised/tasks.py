@@ -139,7 +139,7 @@ def convolutional(root: Path) -> Task:
     train, valid, test = ((inputs[:count], labels[:count]) for (inputs, labels), count in parts)
     return replace(
         task, name="convolutional", train=train, valid=valid, test=test, sizes=(784, 50, 10),
-        batch=100, epochs=5, filters=(8, 16), schedule=falling,
+        batch=100, epochs=5, filters=(32, 64), schedule=falling,
     )  # fmt: skip
 
 
@@ -151,7 +151,7 @@ def faces(root: Path) -> Task:
     return Task(
         "faces", (images.train.float() / 255, labels["train"]), images.unlabeled.float() / 255,
         (images.valid.float() / 255, labels["valid"]), (images.test.float() / 255, labels["test"]),
-        (576, 50, 7), CategoricalLogits(), batch=100, epochs=9, filters=(8, 16), schedule=falling,
+        (576, 50, 7), CategoricalLogits(), batch=100, epochs=9, filters=(32, 64), schedule=falling,
     )  # fmt: skip
 
 
