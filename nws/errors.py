@@ -62,13 +62,14 @@ def number(
     Args:
         name: Of the option, for the message.
         value: What came.
-        above: The value must be above this,
-        least: of at least this,
-        below: below this,
-        most: and at most this.
+        above: What the value must be above.
+        least: What it must be at least.
+        below: What it must be below.
+        most: What it must be at most.
         more: What else the message says of the range.
 
-    Raises `UserError` for any other value, with its name.
+    Raises:
+        UserError: For any other value, with its name.
 
     Examples:
         >>> number("damping.factor", 0.5, above=0, below=1)

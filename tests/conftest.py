@@ -106,7 +106,7 @@ def command(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path.parent))  # for tracebacks
     monkeypatch.setenv("WANDB_MODE", "offline")  # never the network, whatever is asked for
     monkeypatch.delenv("NWS_DATA_ROOT", raising=False)  # a test names its own
-    monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda: True)  # alike everywhere
+    monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda: True)  # on every CPU
     before = logging.getLogger().handlers[:]
 
     def run(script: str, *arguments: str) -> Outcome:

@@ -52,7 +52,7 @@ CAPS: list[tuple[int, Sequence[int], Sequence[int]]] = [
 CHOSEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # options; what the reference is told
     "another batch": ({"batch": "other"}, {"other": OTHER}),
     **{f"{cap} rows": ({"max_rows": cap}, {"kept": k, "images": i}) for cap, k, i in CAPS},
-    **{f"3 rows, {kind}": ({"max_rows": 3.0, "kind": kind},
+    **{f"3 rows, {kind}": ({"max_rows": 3.0, "kind": kind},  # a whole float will do
                            {"kept": [0, 4, 8], "images": [0, 2], "kind": kind}) for kind in KINDS},
 }  # fmt: skip
 
