@@ -188,13 +188,16 @@ def summary(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(runs: pd.DataFrame) -> Figure:
-    """Evaluations by dimension, a panel for each function; the best and worst seed as a band."""
+    """Evaluations by dimension, a panel for each function; the best and worst seed as a band.
+
+    A run that misses the goal counts as one of infinitely many.
+    """
     figure = drawing.new_figure(6.8, 2.8)
     panels = figure.subplots(1, 3, sharey=True)
     for axes, name in zip(panels, FUNCTIONS, strict=True):
         for method, style in METHODS.items():
-            of = runs[(runs["function"] == name) & (runs["method"] == method)].dropna()
-            by = of.groupby("size")["evaluations"]
+            of = runs[(runs["function"] == name) & (runs["method"] == method)]
+            by = of.fillna({"evaluations": np.inf}).groupby("size")["evaluations"]
             axes.loglog(by.median(), marker="o", markersize=3, **style)
             axes.fill_between(by.min().index, by.min(), by.max(), color=style["color"], alpha=0.15)
         axes.set(title=name, xlabel="dimension", xticks=DIMENSIONS, xticklabels=DIMENSIONS)

@@ -19,6 +19,7 @@ WORLDS = {
     "divergences": "distances of functions, and Bregman divergences",
     "online": "online maximum likelihood, and mirror descent",
     "unit_balls": "steepest descent in Mahalanobis metrics",
+    "sampled": "the metric of a module from sampled outputs",
     "univariate_gaussian": "the geometry of the univariate Gaussian",
     "riemannian": "steps along geodesics and straight lines",
     "empirical_fisher": "true and empirical Fisher matrix",

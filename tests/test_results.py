@@ -79,3 +79,18 @@ def test_supervised_tasks() -> None:
             for text, value in zip(itertools.chain(*cells), values, strict=True):
                 half = ROUNDING * 10 ** (1 - len(text.partition(".")[2]))
                 assert abs(float(text) - value) < half, (task, method, text)
+
+
+def test_errors_of_convolutions_and_faces() -> None:
+    results = pd.read_csv(RESULTS / "natural_gradient.csv").set_index(["task", "method"])
+    (table,) = tables("natural_gradient.md", "errors, %")
+    names = {"SGD": "SGD, momentum 0.9"} | {
+        name: f"natural, {name} batch" for name in ("same", "other", "unlabelled")
+    }
+    assert [*table] == [*names]
+    columns = ["train_error", "test_error", "test_error_deviation"]
+    for name, cells in table.items():
+        for task, (train, test) in {"convolutional": cells[:2], "faces": cells[2:]}.items():
+            shown = [*train, *test]
+            values = results.loc[(task, names[name]), columns] if shown else []
+            assert all(abs(a - b) < ROUNDING for a, b in zip(shown, values, strict=True)), name

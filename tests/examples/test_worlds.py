@@ -166,7 +166,12 @@ def test_the_page_of_black_boxes_has_the_medians_of_its_runs() -> None:
             f"{m:,.0f}" + f" ({n})" * (n < 10) if n else "none"
             for m, n in zip(of["median"], of["reached"], strict=True)
         ]
-        assert f"| {' | '.join([str(name), *cells])} |" in (pages / "black_box.md").read_text()
+        page = (pages / "black_box.md").read_text()
+        assert f"| {' | '.join([str(name), *cells])} |" in page
+        cma, chain = (of.set_index("method")["median"][m] for m in ("CMA-ES", "ranks, chain"))
+        assert 2 < chain / cma < 8.5 and "the chain by a factor of 2 to 8" in page
+    glass = found[found["function"] == "spin glass"].set_index("method")
+    assert glass["reached"].tolist() == [0, 0, 0, 10] and glass["median"].iloc[-1] == 2300
 
 
 # --- Rosenbrock -----------------------------------------------------------------------------------

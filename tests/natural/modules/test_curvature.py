@@ -1,5 +1,6 @@
 """The curvature of modules against dense matrices, by autograd and the enumeration of targets."""
 
+import math
 from functools import partial
 
 import numpy as np
@@ -62,6 +63,23 @@ def test_minres_comes_to_the_shortest_least_squares_solution_where_it_is_asked_t
     for each in (found, plain):
         assert (right - matmul(each)).norm(dim=1).sub(least).abs().max() < 1e-8
     assert (plain.norm(dim=1) > 1.01 * best.norm(dim=1)).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize(("condition", "well"), [(1e4, True), (1e5, True), (1e7, False)])
+def test_how_ill_conditioned_a_system_minres_solves(condition: float, well: bool) -> None:
+    """Twenty eigenvalues down to 1 / condition, ten zeros; at 1e7 a residual is 18 times the least.
+
+    MINRES-QLP is made for such systems.
+    """
+    vectors = torch.linalg.qr(torch.randn(30, 30, generator=seeded(0), dtype=torch.float64))[0]
+    values = torch.logspace(0, -math.log10(condition), 20, dtype=torch.float64)
+    matrix = vectors[:, :20] * values @ vectors[:, :20].T
+    right = torch.randn(5, 30, generator=seeded(1), dtype=torch.float64)
+    least = (right @ vectors[:, 20:]).norm(dim=1)
+    best = right @ vectors[:, :20] / values @ vectors[:, :20].T
+    found, _ = minres(lambda v: v @ matrix, right, 2000, 1e-14, shortest=True)
+    assert ((right - found @ matrix).norm(dim=1) < 1.01 * least).all() == well
+    assert ((found - best).norm(dim=1) < 1e-3 * best.norm(dim=1)).all()
 
 
 # --- Gauss and Newton -----------------------------------------------------------------------------
