@@ -8,6 +8,7 @@ from cases import random_machine
 from torch import Tensor
 
 from nws.models import Gaussian, HelmholtzMachine, Poisson, Units
+from nws.models.units import Binary
 
 
 class Gauss(Gaussian):
@@ -57,6 +58,22 @@ class Pair(Units):
         return values / 2
 
 
+class Odds(Binary):
+    """A bit whose two values have other weights: base(1) = e, A(a) = log(1 + e^(a + 1))."""
+
+    def log_partition(self, logits: Tensor) -> Tensor:
+        return super().log_partition(logits + 1)
+
+    def mean(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
+        return torch.sigmoid(logits + 1, out=out)
+
+    def link(self, mean: Tensor) -> Tensor:
+        return torch.logit(mean) - 1
+
+    def log_base(self, values: Tensor) -> Tensor:
+        return values
+
+
 class Counts(Poisson):
     """Poisson counts whose `curvature` is `mean`, and gives the very tensor back."""
 
@@ -68,6 +85,7 @@ MIXED: dict[str, tuple[Any, Any]] = {  # hidden units, visible units
     "pairs": (Pair(), None), "counts": (Counts(), None), "gauss": (Gauss(), None),
     "binary under gauss": ("binary", Gauss()), "bipolar under counts": ("bipolar", Counts()),
     "pairs under gauss": (Pair(), Gauss()), "gauss under bipolar": (Gauss(), "bipolar"),
+    "odds": (Odds(), None),
 }  # fmt: skip
 
 

@@ -49,7 +49,7 @@ def test_where_the_rivals_end() -> None:
 def test_curves_at_published_settings() -> None:
     trials = pd.read_csv(RESULTS / "trials" / "published.csv").fillna({"refresh_every": 0})
     faces, others = tables("published.md", "method")
-    assert (len(faces), len(others)) == (7, 10)
+    assert (len(faces), len(others)) == (7, 12)
     for name, cells in [*faces.items(), *others.items()]:
         data = "tfd" if cells is faces.get(name) else "fashion_mnist"
         data = "binarized_mnist" if name.startswith("MNIST: ") else data

@@ -68,8 +68,7 @@ class NaturalMetric:
     Attributes:
         learning_rate: Of the optimizer that follows; the trust region reads it.
         rows: Of the last update, ordered as `network.layers`, while a later step may need them:
-            with `refresh_every` above 1. Else they go when the step is over, and the phase that
-            they were made from with them.
+            with `refresh_every` above 1. Else they and their phase go when the step is over.
     """
 
     def __init__(
@@ -85,6 +84,8 @@ class NaturalMetric:
         self._alpha = self.damping.alpha.clone()  # of the last update
         self._now = self._alpha.clone()  # of this step, always in the same place
         self._step = self._loads = 0  # of steps, and of loaded states, which end a graph
+        kinds = ({"direction", "precondition_"} & vars(each).keys() for each in type(metric).mro())
+        self._in_place = "precondition_" in next(filter(None, kinds))  # no older than `direction`
         # A step whose gain is to be measured: its terms, gradients (of minus the objective) and the
         # parameters before it, (m, d) a layer.
         self._measured: tuple[Sequence[Term], list[Tensor], list[Tensor]] | None = None
@@ -144,7 +145,7 @@ class NaturalMetric:
             self.rows = layer_rows(self.network, rows, self.options.max_rows)
             self.metric.update(self.rows, self._alpha)
         measures = self.damping.measures(self._step)
-        asks = measures or self.options.max_kl is not None
+        asks = measures or self.options.max_kl is not None or not self._in_place
         if asks or not self.metric.precondition_(*self._gradients(), 1 + self._alpha):
             self._write_directions(terms, measures)
         for layer in self._layers:
@@ -262,17 +263,21 @@ class NaturalMetric:
             fresh_metric: Whether to keep the metric, its solvers and rows as they are here.
         """
         self._step, self._loads = state["step"], self._loads + 1
-        if not fresh_damping:
+        if fresh_damping:
+            self.start()
+        else:
             self.damping.load_state_dict(state["damping"])
         if fresh_metric:
             return
         if "rows" in state and self.options.refresh_every > 1:
-            self._alpha.copy_(state["alpha"])
+            self._alpha.copy_(self._now if fresh_damping else state["alpha"])
             pairs = zip(move(state["rows"], self._alpha), self._layers, strict=False)
             self.rows = [_restore(saved, layer.mask_with_bias) for saved, layer in pairs]
             if self.rows:
                 self.metric.update(self.rows, self._alpha)
         self.metric.load_state_dict(move(state["metric"], self._alpha))
+        if fresh_damping:
+            self.metric.redamp(self._now)
 
 
 def _join(weight: Tensor, bias: Tensor) -> Tensor:

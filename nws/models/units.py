@@ -124,8 +124,8 @@ class Binary(Units):
         On a CPU one logarithm is of the product of max(p, 1 - p) over `FACTORS` units.
         """
         values, logits, means = parts
-        # A class may have a log_prob of its own, float16 has no 2^-98, a GPU launches each product.
-        own = type(self).log_prob is not Units.log_prob
+        # A class may have formulas of its own, float16 has no 2^-98, a GPU launches each product.
+        own = type(self) not in (Binary, Bipolar)
         if own or means.dtype.itemsize < 4 or means.device.type != "cpu":
             return super().layer_log_probs(*parts, widths=widths)
         pieces = [(at, start) for at, m in enumerate(widths) for start in range(0, m, FACTORS)]

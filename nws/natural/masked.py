@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from nws.natural.operators import Tensors
 from nws.natural.shared import Basis, SharedInverse, take_place
@@ -37,11 +38,10 @@ class MaskedInverse:
 
     def update(self, centres: Tensors, scale: Tensor, damping: Tensor) -> None:
         """Take in c (d,) of the one layer, s_j (m,) and alpha."""
-        c, rank = centres[0][:-1, None], len(self._pairs[0])
+        c = centres[0][:-1, None]
         self._span = torch.cat([c, self._columns], dim=1)  # (d - 1, r + 1)
-        sums = self._pairs.new_empty(len(scale), rank + 1, rank + 1)
+        sums = pad(self._pairs, (1, 0, 1, 0))
         sums[:, 0] = sums[:, :, 0] = self._mask @ (c * self._span)
-        sums[:, 1:, 1:] = self._pairs
         self._scale, self._damping = scale[:, None], damping
         self._identity = (self._scale * self._rest + damping).reciprocal_()  # (m, 1) 1 / b_j
         inner = sums.mul_((self._scale * self._identity)[:, :, None])

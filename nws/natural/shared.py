@@ -71,14 +71,13 @@ def _factors(factor: Callable[[Tensor], Sequence[Tensor]], matrix: Tensor) -> tu
 
 def _eigenpairs(matrix: Tensor, name: str) -> tuple[Tensor, Tensor]:
     try:
-        values, vectors = _factors(torch.linalg.eigh, matrix)
+        found = _factors(torch.linalg.eigh, matrix.double())  # denormals make float32's fail
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:  # LinAlgError, or on CUDA what cuSOLVER says
         what = f"the covariance of its rows has no eigenbasis ({str(error).splitlines()[0]})"
-        way = "lower optimizer.lr, or keep the machine in float32"
-        raise Diverged(f"{name}: {what}; {way}") from error
-    return values, vectors
+        raise Diverged(f"{name}: {what}; lower optimizer.lr") from error
+    return found[0].to(matrix), found[1].to(matrix)
 
 
 def take_place(new: Tensors, old: Tensors) -> bool:
@@ -93,9 +92,7 @@ def _main_directions(rows: Tensor, rank: int) -> Tensor:
     """Orthonormal columns (d, r) near the r largest eigenvectors of rows^T rows."""
     n, d = rows.shape
     if rank >= min(n, d):  # exact: the space of the rows, or everything
-        if n < d:
-            return _factors(torch.linalg.qr, rows.T)[0]
-        return torch.eye(d, dtype=rows.dtype, device=rows.device)
+        return _factors(torch.linalg.qr, rows.T)[0] if n < d else torch.eye(d).to(rows)
     vectors = _factors(torch.linalg.qr, rows.T[:, :: n // rank][:, :rank])[0]
     for _ in range(4):
         vectors = _factors(torch.linalg.qr, rows.T @ (rows @ vectors))[0]

@@ -28,8 +28,6 @@ inpaint      held-out images, what is left of them, the rest filled in by a Mark
 denoise      held-out images, the same with turned pixels, and the means of p given these
 chain        an animated GIF of a Markov chain from generated images, one step a frame
 walk         a walk in the deepest layer: from a draw, one unit after the other flips
-
-reconstruct, inpaint and denoise take images of your own: --image FILE...
 """
 
 
@@ -50,7 +48,7 @@ def read_arguments() -> argparse.Namespace:
     add("--mask", help=taken)
     turned = "share of the pixels that denoise turns (default 0.1; 0 for images of your own)"
     add("--noise", type=float, help=turned)
-    own = "images of your own, made grey and as large as the run's"
+    own = "for reconstruct, inpaint, denoise: images of your own, made grey and of the run's size"
     add("--image", type=Path, nargs="+", metavar="FILE", help=own)
     add("--split", choices=["test", "valid"], help="of the held-out images (default: test)")
     add("--seed", type=int, default=0, help="of the draws (default 0)")
@@ -90,8 +88,7 @@ def file_name(given: argparse.Namespace) -> str:
     usual = {"checkpoint": "best", "weights": "plain", "columns": None, **OPTIONS[given.what]}
     parts = [given.what]
     for name, default in usual.items():
-        value = getattr(given, name)
-        if value != default:
+        if (value := getattr(given, name)) != default:
             text = "_".join(map(str, value if isinstance(value, list) else [value]))
             parts += [name, text.replace("/", "_")[-100:]]
     return f"{'_'.join(parts)}_seed_{given.seed}{'.gif' if given.what == 'chain' else '.png'}"

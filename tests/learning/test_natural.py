@@ -16,9 +16,10 @@ from directions import (  # isort: skip
 )  # fmt: skip
 from torch import Tensor
 
-from nws.learning import Rule, WakeSleep
+from nws.learning import NaturalMetric, Rule, WakeSleep
 from nws.models import HelmholtzMachine
 from nws.natural import Damping, LevenbergMarquardt
+from nws.natural.metrics import Adaptive, Kronecker
 
 OTHER = Case(CASE.sizes, 1, 6, CASE.units).data(seed=5)  # of another size than the batch, too
 both_rows = pytest.mark.parametrize("rows", ["model", "posterior"])
@@ -238,4 +239,28 @@ def test_max_kl_of_a_step_that_goes_nowhere() -> None:
     rule = make_rule("recognition only", CASE.samples)  # the generator's gradient is 0
     WakeSleep(machine, rule, CASE.rng(), natural_metrics(machine, max_kl=0.1)).step(CASE.data())
     assert [bool(each.any()) for each in directions(machine)] == [False, True]
+    assert all(each.isfinite().all() for each in directions(machine))
+
+
+@pytest.mark.parametrize("kind", [Kronecker, Adaptive])
+def test_a_direction_of_ones_own_is_taken_with_and_without_a_trust_region(kind: Any) -> None:
+    """Not the inherited way to do it in place."""
+    half = type("Half", (kind,), {
+        "direction": lambda self, gradients: [d / 2 for d in kind.direction(self, gradients)]
+    })  # fmt: skip
+    machine, found = CASE.machine(), {}
+    for made, max_kl in itertools.product((kind, half), (None, 1e9)):
+        learner(CASE, machine, make=made, max_kl=max_kl).step(CASE.data())
+        found[made, max_kl] = torch.cat(directions(machine))
+    assert_close(found[half, None], found[kind, None] / 2)
+    assert_close(found[half, 1e9], found[kind, 1e9] / 2)
+
+
+def test_images_that_are_all_alike_leave_the_directions_finite() -> None:
+    """Their centred rows are rounding errors, whose squares float32 hardly has."""
+    rng = torch.Generator().manual_seed(0)
+    machine = HelmholtzMachine([12, 8], rng=rng)
+    metrics = [NaturalMetric(each, Kronecker(), Damping(0.2)) for each in machine.networks]
+    learning = WakeSleep(machine, make_rule("rws", 3), rng, metrics)
+    learning.step((torch.arange(96) % 3 == 0).float().view(8, 12))
     assert all(each.isfinite().all() for each in directions(machine))

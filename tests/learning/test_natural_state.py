@@ -110,6 +110,26 @@ def test_what_is_asked_for_afresh_stays_as_it_is(fresh: str) -> None:
     assert len(metric.rows) == (0 if fresh == "metric" else 4)
 
 
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("name", ["adaptive", "diagonal of 4", "fisher of 3", "kronecker"])
+def test_fresh_damping_is_at_work_in_the_next_step(name: str, every: int) -> None:
+    """Between two refreshes; 1 + alpha times a direction is shorter where alpha is larger."""
+
+    def learning(alpha: float) -> WakeSleep:
+        return learner(CASE, CASE.machine(), alpha=alpha, make=MAKE[name], refresh_every=every)
+
+    first, sizes = learning(0.2), []
+    run(first, range(4))
+    for alpha, flags in ((0.2, {}), (0.2, {"fresh_damping": True}), (5.0, {"fresh_damping": True})):
+        rest = learning(alpha)
+        rest.machine.load_state_dict(first.machine.state_dict())
+        rest.rng.set_state(first.rng.get_state())
+        for metric, old in zip(rest.metrics, first.metrics, strict=True):
+            metric.load_state_dict(saved(old), **flags)
+        sizes.append(float(run(rest, range(4, 5)).norm()))
+    assert sizes[0] == sizes[1] and sizes[2] < 0.8 * sizes[0]
+
+
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (3, 2)])
 def test_another_refresh_every_goes_on_from_the_state(before: int, after: int) -> None:
     learning = learner(CASE, CASE.machine(), refresh_every=before)

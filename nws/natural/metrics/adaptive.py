@@ -90,8 +90,7 @@ class Adaptive(Metric):
             newest rows are those of the steps 0, 1, 2, 4, 8, .., as a new network changes fast.
         memory: Of the parents' second moment, in steps; 1 for the newest rows alone.
         mean_memory: Of M, in steps; 1 for the newest gradient alone. 10 is a beta of 0.9 in Adam.
-        square_memory: Of V, in steps; 200 is a beta of 0.995. With a tenth of it weights run
-            away in long runs.
+        square_memory: Of V, in steps; 200 is a beta of 0.995. A tenth of it fails in long runs.
         measured: a, from 0 to 1; others than 0.5 and 1 take a tenth of a step at batch 32.
     """
 
@@ -205,4 +204,9 @@ class Adaptive(Metric):
             self._shares = self._make_shares(state["count"])
         self._curvatures = list(state["curvatures"])
         if self._curvatures:
+            self._find_model()
+
+    def redamp(self, alpha: Tensor) -> None:
+        if self._curvatures:
+            self._curvatures[0] = alpha.clone()
             self._find_model()

@@ -16,8 +16,7 @@ class Diagonal(Metric):
     """F_j ~ diag(F_j), a running mean over updates.
 
     Args:
-        memory: In updates of the metric, which are `metric.refresh_every` steps apart; 1 for the
-            newest rows alone.
+        memory: In updates, `metric.refresh_every` steps apart; 1 for the newest rows alone.
     """
 
     def __init__(self, memory: int = 50) -> None:

@@ -78,3 +78,6 @@ class Metric(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
+
+    def redamp(self, alpha: Tensor) -> None:
+        """Go on with another alpha than that of the loaded state."""
