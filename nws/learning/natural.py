@@ -86,8 +86,7 @@ class NaturalMetric:
         self._step = self._loads = 0  # of steps, and of loaded states, which end a graph
         kinds = ({"direction", "precondition_"} & vars(each).keys() for each in type(metric).mro())
         self._in_place = "precondition_" in next(filter(None, kinds))  # no older than `direction`
-        # A step whose gain is to be measured: its terms, gradients (of minus the objective) and the
-        # parameters before it, (m, d) a layer.
+        # Of a step to measure: its terms, gradients of minus the objective, parameters before it.
         self._measured: tuple[Sequence[Term], list[Tensor], list[Tensor]] | None = None
 
     @property
