@@ -84,13 +84,21 @@ def test_supervised_tasks() -> None:
 def test_errors_of_convolutions_and_faces() -> None:
     results = pd.read_csv(RESULTS / "natural_gradient.csv").set_index(["task", "method"])
     (table,) = tables("natural_gradient.md", "errors, %")
-    names = {"SGD": "SGD, momentum 0.9"} | {
-        name: f"natural, {name} batch" for name in ("same", "other", "unlabelled")
-    }
-    assert [*table] == [*names]
+    assert [*table] == ["SGD", "same", "other", "unlabelled"]
     columns = ["train_error", "test_error", "test_error_deviation"]
     for name, cells in table.items():
+        method = "SGD, momentum 0.9" if name == "SGD" else f"natural, {name} batch"
         for task, (train, test) in {"convolutional": cells[:2], "faces": cells[2:]}.items():
             shown = [*train, *test]
-            values = results.loc[(task, names[name]), columns] if shown else []
+            values = results.loc[(task, method), columns] if shown else []
             assert all(abs(a - b) < ROUNDING for a, b in zip(shown, values, strict=True)), name
+
+
+def test_the_order_of_the_data() -> None:
+    rows = pd.read_csv(RESULTS / "trials" / "data_order.csv")
+    found = rows.groupby(["method", "lr"])["variance"].mean()
+    page = (RESULTS / "natural_gradient.md").read_text()
+    (sgd, twice), (natural, natural_twice) = found["sgd"], found["same"]
+    assert f"the mean variance is {natural:.4f}, and {sgd:.4f} with SGD" in page
+    assert all(6.5 < each < 8 for each in (twice / sgd, natural_twice / natural))
+    assert "twice the rate has seven times the variance" in page

@@ -67,10 +67,7 @@ def test_minres_comes_to_the_shortest_least_squares_solution_where_it_is_asked_t
 
 @pytest.mark.parametrize(("condition", "well"), [(1e4, True), (1e5, True), (1e7, False)])
 def test_how_ill_conditioned_a_system_minres_solves(condition: float, well: bool) -> None:
-    """Twenty eigenvalues down to 1 / condition, ten zeros; at 1e7 a residual is 18 times the least.
-
-    MINRES-QLP is made for such systems.
-    """
+    """Twenty eigenvalues down to 1 / condition, and ten zeros; MINRES-QLP is made for 1e7."""
     vectors = torch.linalg.qr(torch.randn(30, 30, generator=seeded(0), dtype=torch.float64))[0]
     values = torch.logspace(0, -math.log10(condition), 20, dtype=torch.float64)
     matrix = vectors[:, :20] * values @ vectors[:, :20].T
