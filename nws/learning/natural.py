@@ -263,20 +263,20 @@ class NaturalMetric:
         """
         self._step, self._loads = state["step"], self._loads + 1
         if fresh_damping:
-            self.start()
+            self.damping.start_step(max(0, self._step - 1))  # a run that is over has no next one
         else:
             self.damping.load_state_dict(state["damping"])
         if fresh_metric:
             return
         if "rows" in state and self.options.refresh_every > 1:
-            self._alpha.copy_(self._now if fresh_damping else state["alpha"])
+            self._alpha.copy_(self.damping.alpha if fresh_damping else state["alpha"])
             pairs = zip(move(state["rows"], self._alpha), self._layers, strict=False)
             self.rows = [_restore(saved, layer.mask_with_bias) for saved, layer in pairs]
             if self.rows:
                 self.metric.update(self.rows, self._alpha)
         self.metric.load_state_dict(move(state["metric"], self._alpha))
         if fresh_damping:
-            self.metric.redamp(self._now)
+            self.metric.redamp(self.damping.alpha)
 
 
 def _join(weight: Tensor, bias: Tensor) -> Tensor:
