@@ -71,7 +71,8 @@ def ended(sweep: Path) -> bool:
     """Whether all runs of a sweep came to an end, if only as they diverged."""
     begun = any(sweep.glob("*/metrics.csv"))
     runs, wrong = read_runs([sweep]) if begun else ([], [])
-    return begun and not wrong and all(run.state in ("finished", "diverged") for run in runs)
+    ends = ("finished", "pruned", "diverged")
+    return begun and not wrong and all(run.state in ends for run in runs)
 
 
 def start(*words: str) -> int:

@@ -28,6 +28,7 @@ def write_run(
         "algorithm": {"_target_": "nws.learning.Rule", "name": algorithm},
         "optimizer": {"_target_": "torch.optim.SGD", "lr": lr},
         "trainer": {"batch_size": batch_size},
+        "tuned": {"adam": {"lr": 1.0}, "sgd": {"lr": 2.0}},  # as of a preset, in no table
     } | more
     (path / ".hydra" / "config.yaml").write_text(yaml.safe_dump(config))
     with open(path / "metrics.csv", "w", newline="") as file:

@@ -71,7 +71,8 @@ def _evaluations(run: Run) -> dict[str, str]:
     for row in read_rows(run.path):
         checkpoint, weights = row.get("checkpoint"), row.get("weights", "plain")
         last = run.provenance.get("steps", run.last.get("step"))  # it may be between two rows
-        if row.get("step") == (last if checkpoint == "last" else run.best.get("step")):
+        step = last if checkpoint == "last" else run.best.get("step")
+        if run.metrics.empty or row.get("step") == step:  # a copy has no rows
             asked = f"{row['data_points']:,} {row.get('split')} images, K = {row['samples']:,}"
             asked += f", seed {row.get('seed')}" * bool(row.get("seed"))
             asked += f", {checkpoint}" + f", {weights}" * (weights != "plain")

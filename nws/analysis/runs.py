@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from omegaconf import OmegaConf
 
 from nws.errors import UserError, explained
-from nws.experiment.config import flatten
+from nws.experiment.config import flatten, to_dict
 from nws.experiment.provenance import read_provenance
 from nws.experiment.run import find_runs, open_run
 from nws.files import read_text
@@ -37,8 +36,9 @@ class Run:
 
     @property
     def state(self) -> str:
-        """As in provenance.json, or `killed` where its process is gone; `unknown` of a copy."""
-        return str(self.provenance.get("state", "unknown"))
+        """As in provenance.json; or `pruned`; or `killed`, its process being gone; or `unknown`."""
+        pruned = "callbacks.pruning" in str(self.provenance.get("reason"))
+        return "pruned" if pruned else str(self.provenance.get("state", "unknown"))
 
     @property
     def end(self) -> dict[str, float]:
@@ -67,7 +67,7 @@ def read_run(path: str | Path, argument: str | None = None) -> Run:
     """Read a run's configuration, metrics and provenance; without metrics.csv it has no rows."""
     directory, config = open_run(path)
     with explained(f"{directory.config} cannot be read"):
-        flat = flatten(OmegaConf.to_container(config, resolve=True))
+        flat = flatten({key: each for key, each in to_dict(config).items() if key != "tuned"})
     metrics = pd.DataFrame(columns=POSITION, dtype=float)
     if os.path.lexists(directory.metrics):
         expected = "expected rows of numbers with columns epoch, step and seconds"
@@ -76,8 +76,8 @@ def read_run(path: str | Path, argument: str | None = None) -> Run:
             metrics = pd.read_csv(text, dtype=float, float_precision="round_trip")
             _ = metrics[POSITION]
         metrics = metrics.replace([math.inf, -math.inf], math.nan)
-    provenance = read_provenance(directory.path)
-    return Run(directory.path, argument or str(path), flat, metrics, provenance)
+    record = read_provenance(directory.path)
+    return Run(directory.path, argument or str(path), flat, metrics, record)
 
 
 def read_runs(folders: Iterable[str | Path]) -> tuple[list[Run], list[str]]:

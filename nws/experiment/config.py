@@ -230,7 +230,7 @@ def make(section: dict[str, Any], option: str, *arguments: Any, **extra: Any) ->
     """
     check_section(option, section, list(extra))
     options = {key: _made(each, f"{option}.{key}") for key, each in section.items()}
-    found, late = locate(options.pop("_target_"), option), options.pop("_partial_", False)
+    found, late = locate(options.pop("_target_", None), option), options.pop("_partial_", False)
     if late and not isinstance(found, type):
         return partial(found, *arguments, **options, **extra)
     maker = getattr(found, "__init__", None) if isinstance(found, type) else found

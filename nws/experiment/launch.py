@@ -255,8 +255,7 @@ class Job:
             if trainer.ends and distributed.size() > 1:
                 stop.caught = None  # it came too late for the others to know
         except (Exception, KeyboardInterrupt) as error:  # the latter is a second Ctrl-C
-            ends = {Diverged: "diverged", KeyboardInterrupt: "stopped"}
-            state = ends.get(type(error), "failed")
+            state = {Diverged: "diverged", KeyboardInterrupt: "stopped"}.get(type(error), "failed")
             reason = str(error) if isinstance(error, UserError) else describe(error)
             log.info("error: %s", reason, exc_info=not isinstance(error, UserError))
             raise

@@ -92,7 +92,7 @@ def _main_directions(rows: Tensor, rank: int) -> Tensor:
     """Orthonormal columns (d, r) near the r largest eigenvectors of rows^T rows."""
     n, d = rows.shape
     if rank >= min(n, d):  # exact: the space of the rows, or everything
-        return _factors(torch.linalg.qr, rows.T)[0] if n < d else torch.eye(d).to(rows)
+        return _factors(torch.linalg.qr, rows.T)[0] if n < d else rows.new_ones(d).diag()
     vectors = _factors(torch.linalg.qr, rows.T[:, :: n // rank][:, :rank])[0]
     for _ in range(4):
         vectors = _factors(torch.linalg.qr, rows.T @ (rows @ vectors))[0]

@@ -104,7 +104,7 @@ def test_means_are_over_the_runs_that_share_all_but_the_seed(make: Make) -> None
     assert means_table(runs[::3], [-1.0, -2.0], keys, "x") is None  # no seeds of one thing
     twice = means_table([*runs, runs[0]], [*values, -1.001], keys, "x")
     assert twice is not None and twice.values.tolist() == table.values.tolist()
-    runs[3].provenance["state"] = "diverged"
+    runs[3].provenance.update(state="finished", reason="see callbacks.pruning.evaluations")
     table = means_table(runs, [-1.0, -4.0, -2.0, -9.0, -2.0], keys, "x")
     assert table is not None and table.values.tolist()[1] == ["nrws", "2", "-2.000 ± 0.000"]
     assert list(table)[-1].endswith("over seeds (1 of 5 runs left out: not finished)")
