@@ -143,15 +143,19 @@ def draw_batch_sizes() -> None:
 
     found = pd.read_csv(TRIALS / "batch_sizes.csv")
     pictures = draw(found.assign(images=found.steps * found.batch))
-    picture = Image.open(io.BytesIO(pictures["png"])).convert("RGB").quantize(64)
-    picture.save(IMAGES / "batch_sizes.png", optimize=True)
+    save_small(pictures["png"], "batch_sizes.png")
 
 
-def save_small(figure: Figure, name: str) -> None:
-    """A figure of 64 colours, for many thin lines."""
-    picture = io.BytesIO()
-    figure.savefig(picture, dpi=110)
-    Image.open(picture).convert("RGB").quantize(64).save(IMAGES / name, optimize=True)
+def save_small(picture: bytes, name: str) -> None:
+    """A picture in 64 colours, for many thin lines."""
+    image = Image.open(io.BytesIO(picture)).convert("RGB").quantize(64)
+    image.save(IMAGES / name, optimize=True)
+
+
+def save_figure(figure: Figure, name: str) -> None:
+    """A figure in 64 colours."""
+    figure.savefig(drawn := io.BytesIO(), dpi=110)
+    save_small(drawn.getvalue(), name)
 
 
 def draw_published() -> None:
@@ -178,7 +182,7 @@ def draw_published() -> None:
         axes.set_ylabel("validation nats")
     handles, names = columns[0, 0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=4)
-    save_small(figure, "published.png")
+    save_figure(figure, "published.png")
 
 
 def draw_age_of_inverses() -> None:
@@ -195,7 +199,7 @@ def draw_age_of_inverses() -> None:
     panels[0].set_ylabel("validation nats")
     panels[1].set(xlabel="seconds")
     panels[0].legend(title="new inverses")
-    save_small(figure, "published_age.png")
+    save_figure(figure, "published_age.png")
 
 
 def draw_binarized() -> None:

@@ -24,6 +24,7 @@ from nws.experiment.config import (
     check_section,
     filled,
     locate,
+    made_of,
     make,
     override_key,
     parameters_of,
@@ -207,8 +208,7 @@ def build_machine(config: DictConfig, data: Dataset | Sequence[int]) -> Helmholt
         options["visible_bias"] = 0.0
         if isinstance(data, Dataset):
             own = "visible" if options.get("visible") else "units"
-            given = options.get(own, "binary")
-            made = make(given, f"model.{own}") if isinstance(given, dict) else given
+            made = made_of(options.get(own, "binary"), f"model.{own}")
             units = find_units(made, f"model.{own}")
             # The logits (D,) of the mean image, to which a white and a black one are added.
             white = data.train.total() / data.train.maximum

@@ -229,8 +229,8 @@ def make(section: dict[str, Any], option: str, *arguments: Any, **extra: Any) ->
     of their arguments, where they name no class. `arguments` and `extra` come beside these.
     """
     check_section(option, section, list(extra))
-    options = {key: _made(each, f"{option}.{key}") for key, each in section.items()}
-    found, late = locate(options.pop("_target_", None), option), options.pop("_partial_", False)
+    options = {key: made_of(each, f"{option}.{key}") for key, each in section.items()}
+    found, late = locate(options.pop("_target_"), option), options.pop("_partial_", False)
     if late and not isinstance(found, type):
         return partial(found, *arguments, **options, **extra)
     maker = getattr(found, "__init__", None) if isinstance(found, type) else found
@@ -251,13 +251,13 @@ def make(section: dict[str, Any], option: str, *arguments: Any, **extra: Any) ->
         raise UserError(f"{option}: {section['_target_']} {reason}") from error
 
 
-def _made(value: Any, option: str) -> Any:
+def made_of(value: Any, option: str) -> Any:
     """Return a value with the objects in place of its sections."""
     if isinstance(value, dict):
         if value.get("_target_") is not None:
             return make(value, option)
-        return {key: _made(each, f"{option}.{key}") for key, each in value.items()}
-    return [_made(each, option) for each in value] if isinstance(value, list) else value
+        return {key: made_of(each, f"{option}.{key}") for key, each in value.items()}
+    return [made_of(each, option) for each in value] if isinstance(value, list) else value
 
 
 def filled(value: Any, total_steps: int) -> Any:
