@@ -1,6 +1,5 @@
 """Binary data sets that papers compare on, N rows of D bits, in the parts of their makers."""
 
-import contextlib
 import hashlib
 import io
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import torch
 from nws.data.dataset import PARTS, RawImages
 from nws.data.reading import find_files, find_path, read_unpacked
 from nws.errors import UserError, explained, positive_int
-from nws.files import check_file, read_bytes, write_atomically
+from nws.files import check_file
 
 URL = "http://www.cs.toronto.edu/~larocheh/public/datasets/binarized_mnist/"
 MD5 = {  # of the texts, unpacked
@@ -30,23 +29,13 @@ def load_binarized_mnist(root: str | Path = "data") -> RawImages:
     """Return MNIST as it was made binary once for all papers, from `root`/BinarizedMNIST.
 
     It has 50,000, 10,000 and 10,000 images of 28x28. Their texts, `binarized_mnist_*.amat` or .gz,
-    are downloaded where they are missing. `packed.npz` keeps the bits where the folder allows it.
+    are downloaded where they are missing.
     Source: Salakhutdinov & Murray 2008, in the files of Larochelle & Murray 2011.
     Raises `UserError` where a text is not the published one, or cannot be downloaded.
     """
     folder = find_path("data.root", root) / "BinarizedMNIST"
-    packed = folder / "packed.npz"
-    with contextlib.suppress(Exception):  # whatever is wrong with it, the texts are read
-        with np.load(io.BytesIO(read_bytes(packed)), allow_pickle=False) as kept:
-            train, valid, test = (torch.from_numpy(np.unpackbits(kept[n], 1, PIXELS)) for n in kept)
-        return RawImages(train, valid, test, SHAPE, maximum=1)
     files = {part: _published(folder, part) for part in PARTS}
-    images = _load(files, lambda _, text: (_bits(text.splitlines(), PIXELS), None), SHAPE, True)
-    np.savez(content := io.BytesIO(), *(np.packbits(x, axis=1) for x in images.parts().values()))
-    if folder.stat().st_mode & 0o222:  # a folder for reading alone is left as it is, by root too
-        with contextlib.suppress(UserError):
-            write_atomically(packed, content.getvalue())
-    return images
+    return _load(files, lambda _, text: (_bits(text.splitlines(), PIXELS), None), SHAPE, True)
 
 
 def load_silhouettes(root: str | Path = "data") -> RawImages:

@@ -96,8 +96,7 @@ class LayerInverses:
                 self.parts.append((last[0] if stays else new, plain))
             self._stale = False
         for inverse, at in self.parts:
-            scale = torch.cat([scales[i] for i in at])
-            inverse.update([centres[i] for i in at], scale, damping)
+            inverse.update([centres[i] for i in at], torch.cat([scales[i] for i in at]), damping)
 
     def apply_(self, weights: Tensors, biases: Tensors, scale: Tensor | float = 1.0) -> None:
         """Multiply V by scale M_j^{-1} in place; the arguments are those of `Metric`."""

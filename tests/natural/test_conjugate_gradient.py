@@ -22,7 +22,7 @@ from torch import Tensor
 from nws.natural.operators import FEW
 from nws.natural.preconditioners import SharedPreconditioner
 from nws.natural.shared import find_basis
-from nws.natural.solvers.cg import Iterations, Progress, Rule, UntilAccurate, cg
+from nws.natural.solvers.cg import Progress, Rule, UntilAccurate, after, cg
 from nws.natural.solvers.minres import minres
 from nws.natural.solvers.solver import damped
 
@@ -92,12 +92,12 @@ def test_systems_do_not_meet_and_more_iterations_do_no_harm(dtype: Any, bound: f
     right[1] *= 1e-18
     right[2] = 0
     given = [each.to(dtype) for each in (matrices, inverses, right)]
-    solution, kept = solve(Iterations(300), *given), [0, 3, 4]
+    solution, kept = solve(after(300), *given), [0, 3, 4]
     assert (solution[kept] - exact[kept]).norm() < bound * exact[kept].norm()
     assert solution.isfinite().all() and solution[1].norm() <= 3 * right[1].norm()
     assert (solution[2] == 0).all()
-    early = solve(Iterations(4), *given)
-    alone = [solve(Iterations(4), *(each[j : j + 1] for each in given)) for j in range(5)]
+    early = solve(after(4), *given)
+    alone = [solve(after(4), *(each[j : j + 1] for each in given)) for j in range(5)]
     assert_close(early, torch.cat(alone), 100 * torch.finfo(dtype).eps)
 
 
@@ -122,7 +122,7 @@ def test_products_after_the_first_may_be_rounded() -> None:
     expected = solving.solve_dense(dense(fisher), float(damping), gradient := REALISTIC.gradient())
     (inverse := SharedPreconditioner()).update(fisher, damping)
     found = [
-        cg(*each[:1], gradient, inverse, Iterations(20), *each[1:])[0] - expected
+        cg(*each[:1], gradient, inverse, after(20), *each[1:])[0] - expected
         for each in ((exact,), (exact, rounded), (rounded,))
     ]
     full, mixed, low = (float(each.norm() / expected.norm()) for each in found)

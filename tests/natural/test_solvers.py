@@ -13,7 +13,7 @@ from solving import DIRECT, SOLVERS, dense, each_solver, error, factored, pcg, s
 
 from nws.errors import UserError
 from nws.natural import UnitFisher, natural_direction
-from nws.natural.solvers import MinRes, ShermanMorrison
+from nws.natural.solvers import MinRes, ShermanMorrison, Woodbury
 
 ITERATIVE = [name for name in SOLVERS if name.startswith(("pcg", "minres"))]
 
@@ -126,14 +126,24 @@ def test_chunks_within_max_bytes_change_nothing_and_factors_serve_where_they_fit
     """Less room than one unit needs is one unit at a time."""
     case, kind = SolverCase(30, 24, 40, 0.2), DIRECT[name]
     made = recorded(monkeypatch, kind, "_factor", lambda _, solver, units: units)
+    inverted = recorded(monkeypatch, torch, "cholesky_inverse", lambda _, factor: len(factor))
     solver, expected = factored(kind(room), case), dense(case.fisher())
-    solver.load_state_dict(saved(solver))  # there is none
-    for seed in (1, 2):
+    solver.load_state_dict(saved(solver))  # of no solve
+    for seed in (1, 2, 3):
         gradient = case.gradient(seed)
         assert error(solver.solve(gradient), solve_dense(expected, 0.2, gradient)) < EXACT
+        whole = seed > 1 and room == 2**30 and name != "sherman_morrison"  # whose factors are some
+        assert sum(inverted) == 40 * whole  # once, by the second solve
     chunks = len(range(0, 40, made[0].stop))
-    assert len(made) == chunks * (1 if room == 2**30 else 2)
+    assert len(made) == chunks * (1 if room == 2**30 else 3)
     assert (chunks == 40) == (room == 1) and (chunks == 1) == (room == 2**30)
+
+
+def test_woodbury_takes_the_smaller_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    sides = recorded(monkeypatch, Woodbury, "_cholesky", lambda factor, *_: factor.shape[1])
+    for shape in ((60, 9), (5, 33)):
+        factored(Woodbury(), SolverCase(*shape, 4, 0.2))
+    assert sides == [9, 5]
 
 
 @pytest.mark.parametrize("max_bytes", [10_000, 2**30])

@@ -51,7 +51,7 @@ def cg(
 
     Examples:
         >>> matrix = torch.tensor([[2.0, 0.0], [0.0, 4.0]])
-        >>> cg(lambda v: v @ matrix, torch.ones(1, 2), lambda v: v / 2, Iterations(2))
+        >>> cg(lambda v: v @ matrix, torch.ones(1, 2), lambda v: v / 2, after(2))
         (tensor([[0.5000, 0.2500]]), 2)
     """
     tiny = torch.finfo(right.dtype).tiny  # a unit that is solved has 0 / tiny = 0 as its step
@@ -77,14 +77,9 @@ def cg(
     return solution, iteration
 
 
-class Iterations:
+def after(number: int) -> Rule:
     """Stop after a fixed number of iterations. Reads nothing from the device."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __call__(self, progress: Progress) -> bool:
-        return progress.iteration >= self.number
+    return lambda progress: progress.iteration >= number
 
 
 class UntilAccurate:

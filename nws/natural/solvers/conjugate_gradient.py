@@ -10,7 +10,7 @@ from torch import Tensor
 from nws.errors import number, positive_int
 from nws.natural.operators import CurvatureOperator, RowSpace
 from nws.natural.preconditioners import Preconditioner, SharedPreconditioner
-from nws.natural.solvers.cg import Iterations, Map, Rule, UntilAccurate, UntilResidual, cg
+from nws.natural.solvers.cg import Map, Rule, UntilAccurate, UntilResidual, after, cg
 from nws.natural.solvers.solver import IterativeSolver, State, check_system, damped
 
 log = logging.getLogger(__name__)
@@ -99,10 +99,8 @@ class ConjugateGradient(IterativeSolver):
         limit = LIMIT if self.iterations is None else self.iterations * factor
         if self.tolerance:
             return UntilResidual(self.tolerance * gradient.norm(dim=1), length, limit)
-        if self.iterations is not None:
-            return Iterations(limit)
-        if self._count:
-            return Iterations(self._count)
+        if known := limit if self.iterations is not None else self._count:
+            return after(known)
         return UntilAccurate(self.accuracy, size, limit)
 
     def _learn(self, stop: Rule, used: int) -> None:

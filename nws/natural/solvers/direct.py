@@ -44,8 +44,8 @@ class DirectSolver(Solver):
             what = f"{type(self).__name__} has no form for units that see some parents alone"
             raise UserError(f"{operator.name}: {what}; take solver=pcg, minres or cholesky")
         check_system(self._fisher, damping)
-        self._held = []  # the memory of the last ones is free before new ones are made
-        self._served, self._inverted = False, type(self)._inverted
+        # The memory of the last ones is free before new ones are made.
+        self._held, self._served, self._inverted = [], False, type(self)._inverted
         (n, d), m = self._fisher.inputs.shape, self._fisher.shape[0]
         room, factor = self.max_bytes // self._fisher.inputs.element_size(), self.side(n, d) ** 2
         size = max(1, room // (n * d + 3 * factor))  # scaled rows, the matrix and its factor
