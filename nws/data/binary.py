@@ -29,8 +29,7 @@ def load_binarized_mnist(root: str | Path = "data") -> RawImages:
     """Return MNIST as it was made binary once for all papers, from `root`/BinarizedMNIST.
 
     It has 50,000, 10,000 and 10,000 images of 28x28. Their texts, `binarized_mnist_*.amat` or .gz,
-    are downloaded where they are missing.
-    Source: Salakhutdinov & Murray 2008, in the files of Larochelle & Murray 2011.
+    are downloaded where they are missing (Salakhutdinov & Murray 2008; Larochelle & Murray 2011).
     Raises `UserError` where a text is not the published one, or cannot be downloaded.
     """
     folder = find_path("data.root", root) / "BinarizedMNIST"

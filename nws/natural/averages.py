@@ -36,7 +36,8 @@ class Shares:
     """
 
     def __init__(self, memories: Sequence[float], like: Tensor, count: Tensor | int = 0) -> None:
-        self._rates = like.new_tensor([log1p(-1 / m) if m > 1 else -inf for m in memories])
+        rates = (log1p(-1 / memory) if memory > 1 else -inf for memory in memories)
+        self._rates = torch.stack([like.new_full((), rate) for rate in rates])
         self._newest = self._rates.expm1()
         self.count = like.new_zeros(()).add_(count)
 
