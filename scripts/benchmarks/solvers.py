@@ -43,9 +43,8 @@ def interleaved(
 
 def reference(fisher: UnitFisher, alpha: Tensor, gradient: Tensor) -> Tensor:
     """The exact solution in float64 on the same rows, by the smaller of both factorings."""
-    n, d = fisher.inputs.shape
     mask = None if fisher.mask is None else fisher.mask.double()
-    exact = (Cholesky if d <= n or mask is not None else Woodbury)(max_bytes=2**29)
+    exact = (Woodbury if mask is None else Cholesky)(max_bytes=2**29)
     double = UnitFisher(fisher.inputs.double(), fisher.curvature.double(), fisher.name, mask)
     return solve(exact, double, alpha.double(), gradient.double())
 

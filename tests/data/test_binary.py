@@ -36,7 +36,7 @@ def amat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_binarized_mnist(amat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_binarized_mnist(amat: Path) -> None:
     """Texts are read as they are or packed, and their folder is left as it is."""
     (amat / f"{TRAIN}.gz").write_bytes(gzip.compress((amat / TRAIN).read_bytes()))
     (amat / TRAIN).unlink()

@@ -132,7 +132,7 @@ def test_chunks_within_max_bytes_change_nothing_and_factors_serve_where_they_fit
     for seed in (1, 2, 3):
         gradient = case.gradient(seed)
         assert error(solver.solve(gradient), solve_dense(expected, 0.2, gradient)) < EXACT
-        whole = seed > 1 and room == 2**30 and name != "sherman_morrison"  # whose factors are some
+        whole = seed > 1 and room == 2**30 and name != "sherman_morrison"  # it has inverses
         assert sum(inverted) == 40 * whole  # once, by the second solve
     chunks = len(range(0, 40, made[0].stop))
     assert len(made) == chunks * (1 if room == 2**30 else 3)
