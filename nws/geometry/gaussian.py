@@ -88,7 +88,7 @@ class MultivariateGaussian(ExponentialFamily):
         return self._join(vector, _diagonal(precision) / 2 - precision)
 
     def expected_moments(self, eta: Tensor) -> Moments:
-        """mu and Sigma of expectation parameters."""
+        """mu and Sigma of expectation parameters; of Sigma the `pairs` that are kept."""
         mean, second = self._split(eta)
         return Moments(mean, second - mean[..., :, None] * mean[..., None, :])
 

@@ -109,11 +109,16 @@ class NaturalMetric:
         return any(map(self.damping.measures, served))
 
     @property
+    def measures(self) -> bool:
+        """Whether the damping asks what this step gains."""
+        return self.damping.measures(self._step)
+
+    @property
     def graph_key(self) -> Any:
         """As `Metric.graph_key`, of this step."""
         every = self.options.refresh_every
         seldom = every > 1 and self.refreshes
-        if seldom or self.damping.measures(self._step) or not says_itself(self.metric):
+        if seldom or self.measures or not says_itself(self.metric):
             return None
         key = self.metric.graph_key(every == 1)
         return (key, every > 1 and self._step // every, self._loads) if key else None
@@ -143,10 +148,9 @@ class NaturalMetric:
             self._alpha.copy_(self._now)
             self.rows = layer_rows(self.network, rows, self.options.max_rows)
             self.metric.update(self.rows, self._alpha)
-        measures = self.damping.measures(self._step)
-        asks = measures or self.options.max_kl is not None or not self._in_place
+        asks = self.measures or self.options.max_kl is not None or not self._in_place
         if asks or not self.metric.precondition_(*self._gradients(), 1 + self._alpha):
-            self._write_directions(terms, measures)
+            self._write_directions(terms)
         for layer in self._layers:
             if layer.mask is not None and layer.weight.grad is not None:
                 layer.weight.grad.mul_(layer.mask)  # a metric of one's own need not know of masks
@@ -164,7 +168,7 @@ class NaturalMetric:
         weights, biases = zip(*parts, strict=True)
         return list(weights), list(biases)
 
-    def _write_directions(self, terms: Sequence[Term], measures: bool) -> None:
+    def _write_directions(self, terms: Sequence[Term]) -> None:
         weights, biases = self._gradients()
         gradients = [_join(*parts) for parts in zip(weights, biases, strict=True)]
         directions = self.metric.direction(gradients)  # which may work in place, without own_length
@@ -173,7 +177,7 @@ class NaturalMetric:
             what = f"a tensor (m, d) for each layer of the {self.network.name}, {expected}"
             name = type(self.metric).__name__
             raise UserError(f"{name}.direction must return {what}; got {found}")
-        if measures:
+        if self.measures:
             again = [_join(*each) for each in zip(weights, biases, strict=True)]
             self._measured = terms, again, self._parameters()
         scale = 1 + self._alpha
@@ -204,8 +208,7 @@ class NaturalMetric:
     def _square_length(self, vectors: Tensors) -> Tensor:
         """The squared length of (m, d) a layer, by the exact Fisher matrix."""
         pairs = zip(self.rows, vectors, strict=True)
-        layers = ((UnitFisher(x.inputs, x.curvature, mask=x.mask), v) for x, v in pairs)
-        squares = [fisher.quadratic(v) for fisher, v in layers]
+        squares = [UnitFisher(x.inputs, x.curvature, mask=x.mask).quadratic(v) for x, v in pairs]
         return torch.stack(squares).sum()
 
     @torch.no_grad()

@@ -123,10 +123,9 @@ class Phase:
         def make(part: Piece) -> tuple[Tensor, Tensor, Tensor]:
             kept = self._kept(part, 1)
             weights, means = part.weights[kept], part.trace.means(self.network)[kept]
-            total, spans = _total(weights), self.network.spans
-            curvatures = [units.curvature(means[:, columns]) for units, columns, _ in spans]
-            scales = (weights / total) @ torch.cat(curvatures, dim=1) * total
-            return part.weights @ part.trace.states, scales, total
+            curvatures = [units.curvature(means[:, at]) for units, at, _ in self.network.spans]
+            scales = weights @ torch.cat(curvatures, dim=1)
+            return part.weights @ part.trace.states, scales, _total(weights)
 
         states, curvature, weight = self._sum(map(make, self.parts))
         one, edges = weight.new_ones(1), sorted(self.network.edges, key=lambda edge: edge.position)

@@ -133,7 +133,9 @@ class WakeSleep:
     @torch.no_grad()
     def compute(self, x: Tensor, other: Tensor | None = None) -> StepResult:
         """What of a step is done on the device, of numbers that are there."""
-        with self.machine.products_in(self.precision):
+        # What a gain is measured from is of the parameters' precision, as what it is measured by.
+        measures = any(each.measures for each in self.metrics)
+        with self.machine.products_in(None if measures else self.precision):
             return self._compute(x, other)
 
     def _compute(self, x: Tensor, other: Tensor | None) -> StepResult:

@@ -270,7 +270,7 @@ def _largest_table(machine: HelmholtzMachine, points: int) -> float:
     bits = math.log2(len(support))
     if not machine.generator.chain:
         return bits * sum(machine.sizes[1:]) + math.log2(sum(machine.sizes))
-    values = bits * max(machine.sizes[1:]) + math.log2(max(machine.sizes[1:]))
+    values = bits * max(machine.sizes[1:]) + math.log2(max(machine.sizes))
     return max(bits * max(pairs), bits * first + math.log2(max(points, 1)), values)
 
 

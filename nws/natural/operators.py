@@ -53,7 +53,7 @@ class Rows:
             With a cap on the rows c is of all rows, and s_j of the kept ones, so that neither need
             equal a sum over `inputs` and `curvature`.
         mask: (m, d), 0 where a unit does not see a parent, else 1; None where units see all.
-        low: A lower precision that holds H exactly, for products that need not be exact.
+        low: A lower precision, for products that need not be exact; it holds 0, 1 and -1 exactly.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class UnitFisher(CurvatureOperator):
         curvature: S (n, m), not negative.
         name: For messages.
         mask: M (m, d), 0 where a unit does not see a parent, else 1; None where units see all.
-        low: A lower precision that holds H exactly, for `rounded`.
+        low: A lower precision, for `rounded`.
 
     Examples:
         >>> fisher = UnitFisher(torch.ones(4, 3), torch.full((4, 2), 0.25))

@@ -1,7 +1,7 @@
 """Damped solves by a factor for each unit: Cholesky, Woodbury, Sherman-Morrison.
 
-Symbols: n rows, d parents with the bias, m units, alpha damping. Only these solvers look at a
-layer's rows. Sources: Woodbury 1950; Sherman & Morrison 1950.
+Symbols: n rows, d parents with the bias, m units, alpha damping. They take a
+layer's rows, where others take products. Sources: Woodbury 1950; Sherman & Morrison 1950.
 """
 
 import math
