@@ -71,7 +71,7 @@ def facts() -> dict[str, float]:
     for name, matrix in METRICS.items():
         found[f"condition number, {name}"] = condition(matrix)
         found[f"angle to the minimum in degrees, {name}"] = angle_to_minimum(matrix)
-        found[f"steps with exact line search until f falls by 1e-6, {name}"] = (
+        found[f"steps with exact line search until f falls a millionfold, {name}"] = (
             len(line_search_path(matrix)) - 1
         )
     return found

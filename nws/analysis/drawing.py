@@ -20,6 +20,7 @@ from nws.models.likelihood import TRUSTED_ESS
 
 View = tuple[list[Tensor], str]  # the frames of a picture, and what it shows
 NOISE = 0.1  # share of the pixels that `denoise` turns
+SAMPLES = 50  # of resampling and of `denoise`
 MISSING = 0.25  # grey level of pixels that were taken away
 GREY = "grey is the mean of a pixel"
 
@@ -36,6 +37,9 @@ class Drawing:
         self.rng = torch.Generator(self.loaded.device).manual_seed(self.given.seed)
         usual = "gibbs" if self.loaded.bidirectional else "resampling"
         self.gibbs = (self.given.chain or usual) == "gibbs"
+        if self.gibbs and self.given.samples and self.given.what != "denoise":
+            raise UserError("a Gibbs chain takes no --samples; give --chain resampling with it")
+        self.samples = self.given.samples or SAMPLES
 
     def draw(self) -> tuple[list[Tensor], str]:
         """The frames that are asked for, and their caption: what, which machine, and doubts."""
@@ -45,7 +49,7 @@ class Drawing:
         origin = f"{place.parent.name}/{place.name}, step {self.loaded.state['step']:,} ({kind})"
         caption = f"{given.what}, {origin}\n{shown}"
         if self.ess < TRUSTED_ESS:  # nan: no importance samples
-            size = f"effective sample size {self.ess:.1f} of {given.samples}"
+            size = f"effective sample size {self.ess:.1f} of {self.samples}"
             caption += f"\n{size}: too few to follow p; take more with --samples"
         return frames, caption
 
@@ -81,7 +85,7 @@ class Drawing:
         for one of its own.
         """
         parts, names = self.originals()
-        machine, noisy, samples = self.loaded.machine, parts[-1], self.given.samples
+        machine, noisy, samples = self.loaded.machine, parts[-1], self.samples
         if machine.generator.edges[-1].lateral:
             raise UserError("denoise needs pixels that do not see each other; take reconstruct")
         share = NOISE if self.given.noise is None and not self.given.image else self.given.noise
@@ -139,7 +143,7 @@ class Drawing:
 
     def run_chain(self, start: Tensor, observed: Tensor | None = None) -> list[Tensor]:
         """The pixels' probabilities after each step, (C, n_0)."""
-        samples = {} if self.gibbs else {"samples": self.given.samples}
+        samples = {} if self.gibbs else {"samples": self.samples}
         kind = GibbsChain if self.gibbs else sampling.ResamplingChain
         chain = kind(self.loaded.machine, start, self.rng, observed, **samples)
         frames, sizes = [], []

@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from rich.progress import track
 from torch import Tensor
@@ -32,7 +31,6 @@ from nws.models.helmholtz import HelmholtzMachine
 from nws.models.likelihood import log_sums, log_z_sums, rows_at_once
 
 EXPONENTS = (1, 2, 0.5)  # of w: log p, its effective sample size, log p~*
-RESAMPLES = 1000  # of the bootstrap
 FILE = "evaluation.json"
 NEEDED = {"data_points", "samples", "log_likelihood", "standard_error"}  # of a row
 
@@ -100,8 +98,6 @@ def figures(machine: HelmholtzMachine, images: Tensor, request: Request, dreams:
     found = likelihood.summarise(sums[:2], request.samples)._asdict()
     row: Figures = {"split": request.split, "log_likelihood": found.pop("mean"), **found}
     row["bits_per_dimension"] = -row["log_likelihood"] / (images.shape[1] * math.log(2))
-    values = (sums[0] - math.log(request.samples)).numpy()
-    row["interval_95"] = bootstrap_interval(values, request.seed)
     if dreams:
         z_sums = sums_of_dreams(machine, dreams, request.seed)
         star = likelihood.summarise_p_star(sums[2], request.samples, z_sums, dreams)._asdict()
@@ -109,18 +105,6 @@ def figures(machine: HelmholtzMachine, images: Tensor, request: Request, dreams:
         row |= {names.get(name, name): value for name, value in star.items()}
     errors = [name for name in row if name.endswith("standard_error") and math.isnan(row[name])]
     return row | dict.fromkeys(errors)
-
-
-def bootstrap_interval(values: "np.ndarray[Any, Any]", seed: int = 0) -> list[float] | None:
-    """The 95 % interval of the mean of values (N,), by resampling them; None of one value.
-
-    Unlike the standard error it does not take the mean for normal: few data points may be far off.
-    """
-    if len(values) < 2:
-        return None
-    rng = np.random.default_rng(seed)
-    means = [rng.choice(values, len(values)).mean() for _ in range(RESAMPLES)]
-    return [float(end) for end in np.percentile(means, (2.5, 97.5))]
 
 
 def sums_of_images(machine: HelmholtzMachine, images: Tensor, samples: int, seed: int) -> Tensor:

@@ -65,8 +65,8 @@ def report(runs: Sequence[Run], rows: pd.DataFrame, given: argparse.Namespace) -
         show(averages)
         print()
     print(
-        "nats per data point, mean ± standard error over the data points, and its 95 % interval "
-        f"by bootstrap\n{given.split}, {span(rows['samples'])} importance samples, "
+        "nats per data point, mean ± standard error over the data points\n"
+        f"{given.split}, {span(rows['samples'])} importance samples, "
         f"{span(rows['data_points'])} data points, seed {given.seed}, {given.checkpoint} "
         f"checkpoint{', averaged weights' * (given.weights == 'average')}"
     )
@@ -89,8 +89,6 @@ def table(runs: Sequence[Run], keys: Sequence[str], rows: pd.DataFrame) -> pd.Da
         if rows[name].nunique() > 1:
             shown[name.replace("_", " ")] = rows[name].map("{:,}".format)
     shown["log p, nats"] = list(map(with_error, rows["log_likelihood"], rows["standard_error"]))
-    ends = [each if isinstance(each, list) else () for each in rows["interval_95"]]
-    shown["95 %"] = [" to ".join(map("{:.3f}".format, each)) for each in ends]
     shown["bits/dim"] = rows["bits_per_dimension"].map("{:.4f}".format)
     shown["ess"] = [f"{ess:.1f}" + f" {LOW}" * (ess < TRUSTED_ESS) for ess in rows["ess"]]
     if "log_p_star" in rows:

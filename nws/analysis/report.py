@@ -22,6 +22,7 @@ from nws.analysis.curves import Band, curve, group_runs, scale, with_column
 from nws.analysis.evaluation import read_rows
 from nws.analysis.figures import LABELS
 from nws.analysis.keys import all_differences, differing_keys, value_text
+from nws.analysis.likelihoods import LOW
 from nws.analysis.runs import LOG_LIKELIHOOD, POSITION, Run, folder_names, frame
 from nws.analysis.summaries import means_table, runs_table
 from nws.analysis.tables import with_error
@@ -29,6 +30,7 @@ from nws.errors import UserError
 from nws.experiment.config import flatten
 from nws.experiment.run import RunDirectory
 from nws.files import read_bytes, read_text, write_atomically
+from nws.models.likelihood import TRUSTED_ESS
 from nws.style import COLOURS
 
 IMAGES = 6  # of each kind and run, at most
@@ -76,10 +78,12 @@ def _evaluations(run: Run) -> dict[str, str]:
             asked = f"{row['data_points']:,} {row.get('split')} images, K = {row['samples']:,}"
             asked += f", seed {row.get('seed')}" * bool(row.get("seed"))
             asked += f", {checkpoint}" + f", {weights}" * (weights != "plain")
-            found[f"log p ({asked})"] = with_error(row["log_likelihood"], row["standard_error"], 2)
+            value, ess = with_error(row["log_likelihood"], row["standard_error"], 2), row.get("ess")
+            found[f"log p ({asked})"] = value + f" {LOW}" * (ess is not None and ess < TRUSTED_ESS)
             if "log_p_star" in row:
                 pair = row["log_p_star"], row["log_p_star_standard_error"]
-                found[f"log p* ({asked})"] = with_error(*pair, digits=2)
+                dreams = f"{row['z_samples']:,} dreams"
+                found[f"log p* ({asked}, {dreams})"] = with_error(*pair, digits=2)
     return found
 
 

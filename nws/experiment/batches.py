@@ -41,7 +41,7 @@ class Batches:
         self._parts = {TRAIN: data.train, UNLABELED: data.unlabeled or data.train}
         if "unlabeled" in sources:
             if data.unlabeled is None:
-                way = "take data=tfd, or metric.batch=other for other training images"
+                way = "take data=tfd data.split=train, or metric.batch=other for training images"
                 raise UserError(f"metric.batch=unlabeled: {data.name} has no such images; {way}")
             steps_per_epoch(size, len(data.unlabeled), "unlabelled")
 

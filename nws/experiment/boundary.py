@@ -76,7 +76,7 @@ def explain(error: Exception) -> str:
         text = f"{error} {error.__cause__ or ''}"
         own = text.partition("UserError raised while resolving interpolation: ")[2].splitlines()
         return own[0] if own else in_hydras_words(" ".join(text.split()))
-    if out_of_memory(error):
+    if kinds & {"MemoryError", "OutOfMemoryError"} or "Allocator" in str(error):  # of CPU or GPU
         return MEMORY
     if isinstance(error, OSError):
         what = f"{error.filename}: " if error.filename is not None else ""
@@ -103,30 +103,29 @@ def in_hydras_words(text: str) -> str:
 
 def did_you_mean(key: str) -> str:
     """Return which option a key may stand for that is none, or how to find out."""
-    keys = sorted(all_keys() - {key})
+    keys = all_keys()
+    if there := sorted(filter(None, keys.pop(key, ()))):
+        return f"it is an option of {', '.join(there)}"
     near = [each for each in keys if each.endswith(f".{key}") and each[:6] != "hydra."]
     near += difflib.get_close_matches(key, keys, 1)
     return f"did you mean {near[0]}?" if near else "--help lists the options"
 
 
-def all_keys() -> set[str]:
-    """Return the keys of all files in conf/, those of sections too."""
+def all_keys() -> dict[str, list[str]]:
+    """Return the keys in conf/, those of sections too, and the choices of groups that have them."""
     import yaml
 
-    places: list[tuple[list[str], Any]] = []
+    places: list[tuple[list[str], Any, str]] = []
     for path in CONF.rglob("*.yaml"):
         text, group = path.read_text(), path.relative_to(CONF).parts[:-1]
-        places.append(([*group] * ("@package _global_" not in text), yaml.safe_load(text)))
-    for words, section in places:  # it grows
+        own = [*group] * ("@package _global_" not in text)
+        places.append((own, yaml.safe_load(text), f"{'/'.join(own)}={path.stem}" if own else ""))
+    found: dict[str, list[str]] = {}
+    for words, section, choice in places:  # it grows
+        found.setdefault(".".join(words), []).append(choice)
         if isinstance(section, dict):
-            places += [([*words, str(key)], each) for key, each in section.items()]
-    return {".".join(words) for words, _ in places}
-
-
-def out_of_memory(error: Exception) -> bool:
-    """Whether an error of Python or torch is for want of memory, on a CPU or a GPU."""
-    kinds = {kind.__name__ for kind in type(error).__mro__}
-    return bool(kinds & {"MemoryError", "OutOfMemoryError"}) or "Allocator" in str(error)
+            places += [([*words, str(key)], each, choice) for key, each in section.items()]
+    return found
 
 
 def describe(error: BaseException) -> str:

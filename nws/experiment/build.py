@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -191,8 +192,11 @@ def _build(section: dict[str, Any], option: str, *arguments: Any, **extra: Any) 
 
 def build_data(config: DictConfig, device: torch.device) -> Dataset:
     """Return the data set of the `data` group on the device."""
-    options = to_dict(config.data)
+    options, here = to_dict(config.data), os.environ.get("NWS_DATA_ROOT")
     check_section("data", options, SOURCE)
+    if here and (root := options.get("root")) and not os.path.isdir(root):  # of another machine
+        log.warning(f"data.root={root} is no folder, so NWS_DATA_ROOT={here} is taken")
+        options["root"] = here
     return load_dataset(locate(options.pop("_target_"), "data"), device=device, **options)
 
 

@@ -1,7 +1,6 @@
 """Checkpoints: one file with all that a run needs to go on, and what went before.
 
-A checkpoint is a dictionary of tensors and plain values. It is written atomically and read without
-running code. docs/runs.md has its keys in words.
+A checkpoint is a dictionary of plain values, written atomically and read without running code.
 """
 
 import io

@@ -236,8 +236,11 @@ def make(section: dict[str, Any], option: str, *arguments: Any, **extra: Any) ->
     maker = getattr(found, "__init__", None) if isinstance(found, type) else found
     kinds = getattr(maker, "__annotations__", {})
     for key, each in options.items():
-        if isinstance(each, str) and str(kinds.get(key)) in ("bool", "bool | None", str(bool)):
+        kind = getattr(kinds.get(key), "__name__", str(kinds.get(key)))  # some are texts
+        if isinstance(each, str) and kind in ("bool", "bool | None"):
             raise UserError(f"{option}.{key} must be true or false, got {each!r}")
+        if each is None and kind in ("bool", "int", "float"):
+            raise UserError(f"{option}.{key} must be of type {kind}, got null")
     try:
         return found(*arguments, **options, **extra)
     except (UserError, MemoryError, torch.OutOfMemoryError):

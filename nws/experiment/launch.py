@@ -158,6 +158,9 @@ class Job:
             path, config, state, changed = distributed.send(None)
             yield Start(RunDirectory(path), OmegaConf.create(config), state, changed)
             return
+        named = "hydra.run.dir" in map(override_key, typed(self.hydra.overrides.hydra))
+        if self.config.resume == "auto" and named and not RunDirectory(output).last.exists():
+            self.config.resume = None  # no run beside it is meant
         with starting_point(self.config, self.overrides, output) as start:
             distributed.send((start.run.path, to_dict(start.config), start.state, start.changed))
             yield start
@@ -214,8 +217,9 @@ class Job:
     def _warn_of_idle_options(self, trainer: Trainer) -> None:
         metrics = trainer.learner.metrics
         solves = metrics and "solver" in parameters_of(type(metrics[0].metric))[0]
-        used = {"natural_metric": metrics, "damping": metrics, "solver": solves}
-        groups = {text: override_key(text).partition(".")[0] for text in self.overrides}
+        used = {"natural_metric": metrics, "metric": metrics, "damping": metrics, "solver": solves}
+        keys = {text: override_key(text).removesuffix("._target_") for text in self.overrides}
+        groups = {text: key.partition(".")[0] for text, key in keys.items() if key != "metric"}
         if idle := [text for text, group in groups.items() if not used.get(group, True)]:
             log.warning(f"no part of this run takes {', '.join(idle)}")
         if hasattr(trainer.optimizer, "eval") and trainer.choices["scheduler"] != "constant":

@@ -54,11 +54,7 @@ class LoadedRun:
 
     @cached_property
     def data(self) -> Dataset:
-        """The data set of the run, on the machine's device. It is read when it is first asked for.
-
-        Raises:
-            UserError: Where its files are missing, or its images have another size by now.
-        """
+        """The data set of the run, on the machine's device; read when it is first asked for."""
         data = build_data(self.config, self.device)
         if data.shape != self.shape:
             trained = f"those of training were {self.shape}"

@@ -17,7 +17,7 @@ from nws.files import CONF
 #: What a resumed run keeps: its draws or its best value depend on it, or only a start takes it.
 FIXED = ["seed", "name", "trainer.batch_size", "algorithm", "model", "data"]
 FIXED += ["trainer.evaluation_samples", "trainer.evaluation_points"]
-#: Options of the data that may change: where the files are.
+#: Options of the data that may change: where files are, and how images are shown.
 FREE = ("data.root", "data.path", "data.shape", "data.where")
 #: What changes no number, or only chooses other options: two runs that differ in it are the same.
 ASIDE = (
@@ -102,8 +102,8 @@ def _start(run: RunDirectory, config: DictConfig, overrides: Sequence[str]) -> S
         return Start(run, config, state)
     check_trust(saved, config.trust or [], run.path)
     as_before = {f"{name}={choice}" for name, choice in state["choices"].items()}
-    overrides = [text for text in overrides if text not in as_before]
-    overrides = [text for text in overrides if override_key(text) not in ("resume", "trust")]
+    new = (text for text in overrides if text not in as_before)
+    overrides = [text for text in new if override_key(text) not in ("resume", "trust")]
     resumed = override(saved, config, overrides)
     changed = {override_key(text).split(".")[0] for text in overrides}
     return Start(run, resumed, state, changed)

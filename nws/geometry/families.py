@@ -48,8 +48,7 @@ def bregman(
 def newton(family: "ExponentialFamily", eta: Tensor, start: Tensor) -> Tensor:
     """theta of eta where there is no formula, (..., n); nan where it is not found.
 
-    Newton's steps, each shortened to a Fisher length below 1 / sqrt(2): so no precision matrix
-    loses its positive eigenvalues.
+    Newton's steps, each shortened to a Fisher length below 1 / sqrt(2): P stays positive definite.
     """
     theta = start
     for _ in range(STEPS):

@@ -133,8 +133,7 @@ class WakeSleep:
     @torch.no_grad()
     def compute(self, x: Tensor, other: Tensor | None = None) -> StepResult:
         """What of a step is done on the device, of numbers that are there."""
-        # What a gain is measured from is of the parameters' precision, as what it is measured by.
-        measures = any(each.measures for each in self.metrics)
+        measures = any(each.measures for each in self.metrics)  # a gain that rounding would hide
         with self.machine.products_in(None if measures else self.precision):
             return self._compute(x, other)
 

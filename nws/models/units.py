@@ -22,8 +22,6 @@ from torch.func import grad
 from nws.errors import UserError, number
 from nws.models.noise import fill_uniform
 
-FACTORS = 98  # numbers of at least 1/2 whose product float32 has: no less than 2^-98
-
 
 class Units(ABC):
     """A family of units; every method works elementwise on tensors of any shape.
@@ -119,22 +117,13 @@ class Binary(Units):
         return noise.lt_(mean)
 
     def layer_log_probs(self, *parts: Tensor, widths: list[int]) -> Tensor:
-        """The sums of y a - max(a, 0) + log max(p, 1 - p).
-
-        On a CPU one logarithm is of the product of max(p, 1 - p) over `FACTORS` units.
-        """
-        values, logits, means = parts
-        # A class may have formulas of its own, float16 has no 2^-98, a GPU launches each product.
-        own = type(self) not in (Binary, Bipolar)
-        if own or means.dtype.itemsize < 4 or means.device.type != "cpu":
+        """The sums of y a - max(a, 0) + log max(p, 1 - p)."""
+        if type(self) not in (Binary, Bipolar):  # a class may have formulas of its own
             return super().layer_log_probs(*parts, widths=widths)
-        pieces = [(at, start) for at, m in enumerate(widths) for start in range(0, m, FACTORS)]
-        sizes = [min(FACTORS, widths[at] - start) for at, start in pieces]
-        larger = (means - 0.5).abs_().add_(0.5).split(sizes, dim=1)  # max(p, 1 - p)
-        logs = torch.stack([piece.prod(-1) for piece in larger]).log_()
-        losses = torch.relu(logits).addcmul_(values, logits, value=-1).split(widths, dim=1)
-        sums = torch.stack([each.sum(-1) for each in losses]).neg_()
-        return sums.index_add_(0, torch.tensor([at for at, _ in pieces]), logs)
+        values, logits, means = parts
+        found = (means - 0.5).abs_().add_(0.5).log_()  # of max(p, 1 - p)
+        found.sub_(torch.relu(logits)).addcmul_(values, logits)
+        return torch.stack([each.sum(-1) for each in found.split(widths, dim=1)])
 
 
 class Bipolar(Binary):

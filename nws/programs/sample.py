@@ -9,13 +9,13 @@ from nws.files import check_writable
 from nws.programs.options import machine_options, open_machine
 
 IMAGES = {"split": "test", "image": None}
-CHAIN = {"chain": None, "samples": 50}
+CHAIN = {"chain": None, "samples": None}
 #: The options of each WHAT that not all of them take, and their defaults.
 OPTIONS: dict[str, dict[str, Any]] = {
     "generate": {"count": 64, "steps": 0, **CHAIN},
     "reconstruct": {"count": 32, **IMAGES},
     "inpaint": {"count": 24, **IMAGES, "mask": "bottom", "steps": 50, **CHAIN},
-    "denoise": {"count": 24, **IMAGES, "noise": None, "samples": 50},
+    "denoise": {"count": 24, **IMAGES, "noise": None, "samples": None},
     "chain": {"count": 16, "steps": 50, **CHAIN},
     "walk": {"count": 8, "steps": 16},
 }
@@ -65,8 +65,6 @@ def fill_in(given: argparse.Namespace) -> None:
     own = OPTIONS[given.what]
     if given.what == "generate" and not given.steps and (given.chain or given.samples):
         raise UserError("--chain and --samples are for steps of a chain: give --steps")
-    if given.chain == "gibbs" and given.samples:
-        raise UserError("--samples is for resampling and denoise; a Gibbs chain takes none")
     if given.image and (given.count or given.split):
         raise UserError("--count and --split are for held-out images, not for those of --image")
     for name in TAKEN_BY_SOME:

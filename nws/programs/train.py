@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from nws.errors import Stopped, UserError
-from nws.experiment.boundary import did_you_mean
+from nws.experiment.boundary import all_keys, did_you_mean
 from nws.experiment.invocation import command_line
 from nws.files import CONF
 
@@ -34,19 +34,24 @@ The groups and their choices; --help GROUP prints the options of one:
 def help_text(asked: list[str], folder: str | None) -> str:
     """Return what `--help` prints: usage and choices, or the files of the groups asked for."""
     roots = [CONF, *([] if folder is None else [Path(folder)])]
-    files = {p: p.parent.relative_to(root) for root in roots for p in sorted(root.rglob("*.yaml"))}
-    groups = {str(group): [p for p in files if files[p] == group] for group in files.values()}
-    del groups["."]
+    groups: dict[str, dict[str, Path]] = {}
+    for root in roots:
+        for path in sorted(root.rglob("*.yaml")):
+            group, _, choice = path.relative_to(root).with_suffix("").as_posix().rpartition("/")
+            if group.startswith("experiment/"):  # chosen as experiment=benchmark/sbn
+                group, choice = "experiment", f"{group[11:]}/{choice}"
+            groups.setdefault(group, {})[choice] = path
+    del groups[""]
     if not asked:
-        own = {group: paths for group, paths in groups.items() if not group.startswith("hydra")}
-        lines = [f"  {g + '=':28} {', '.join(path.stem for path in own[g])}" for g in own]
+        own = [group for group in groups if not group.startswith("hydra")]
+        lines = [f"  {group + '=':18} {', '.join(groups[group])}" for group in own]
         keys = (CONF / "config.yaml").read_text()
         return USAGE.format(train=command_line("train")) + "\n".join([*lines, "", keys.strip()])
     unknown = [word for word in asked if word not in groups]
     if unknown:
         raise UserError(f"--help takes the groups {', '.join(groups)}; got {shlex.join(unknown)}")
-    paths = [(group, path) for group in asked for path in groups[group]]
-    return "\n\n".join(f"{name}={path.stem}\n{path.read_text().strip()}" for name, path in paths)
+    files = [(f"{group}={name}", path) for group in asked for name, path in groups[group].items()]
+    return "\n\n".join(f"{choice}\n{path.read_text().strip()}" for choice, path in files)
 
 
 def check_words(given: list[str]) -> None:
@@ -57,7 +62,8 @@ def check_words(given: list[str]) -> None:
     for word in [*unknown, *flags.overrides]:
         key, sign, value = word.partition("=")
         if word[:1] == "-" or not (sign or word[:1] == "~"):
-            way = did_you_mean(key.strip("-"))
+            name = key.strip("-")
+            way = f"give {name}=VALUE" if name in all_keys() else did_you_mean(name)
             raise UserError(f"expected key=value, as in trainer.epochs=3, got {word}; {way}")
         choices = sorted(path.stem for path in (CONF / key).glob("*.yaml"))
         if choices and sign and value in ("", "null"):

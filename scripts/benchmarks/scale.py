@@ -23,7 +23,7 @@ import torch
 
 from benchmarks.solvers import Row, interleaved
 from benchmarks.steps import cases, make_learner
-from nws.experiment.boundary import out_of_memory
+from nws.experiment.boundary import MEMORY, explain
 from nws.learning.step import parts_of
 from nws.natural.operators import FEW
 
@@ -55,7 +55,7 @@ def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return pool.submit(function, *arguments).result()
         except Exception as error:
-            if isinstance(error, BrokenProcessPool) or out_of_memory(error):
+            if isinstance(error, BrokenProcessPool) or explain(error) == MEMORY:
                 return None
             raise
 

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import reference
 from cases import STANDARD_ERRORS, recorded
@@ -15,7 +14,7 @@ from conftest import Command, resaved
 from written import TEST
 
 from nws.analysis import evaluation, likelihoods
-from nws.analysis.evaluation import bootstrap_interval, read_rows
+from nws.analysis.evaluation import read_rows
 from nws.errors import UserError
 from nws.experiment.loading import load_run
 from nws.models import likelihood
@@ -70,18 +69,6 @@ def test_figures_are_those_of_enumeration(
     assert log_z < -apart and (log_p - tilde).mean() > apart
 
 
-def test_the_bootstrap_interval() -> None:
-    """Of normal values it is mean ± 1.96 standard errors."""
-    values = np.random.default_rng(0).normal(-90, 5, 400)
-    low, high = bootstrap_interval(values) or (0, 0)
-    error = values.std(ddof=1) / 20
-    # 1,000 resamples: an end of the interval errs by about 0.09 standard errors
-    ends = values.mean() + 1.96 * error * np.array([-1, 1])
-    assert [low, high] == pytest.approx(ends, abs=0.45 * error)
-    assert bootstrap_interval(values) == [low, high] != bootstrap_interval(values, 1)
-    assert bootstrap_interval(values[:1]) is None
-
-
 def test_figures_that_stand_there_are_not_computed_again(
     command: Command, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,7 +106,7 @@ def test_a_single_data_point_has_no_standard_error(command: Command, trained: Pa
     run, one = trained / "bihm", ("--samples=1", "--data-points=1", "--z-samples=1")
     assert command(EVALUATE, str(run), *one).code == 0
     (row,) = rows(run)
-    assert "NaN" not in (run / "evaluation.json").read_text() and row["interval_95"] is None
+    assert "NaN" not in (run / "evaluation.json").read_text()
     assert row["standard_error"] is row["log_p_star_standard_error"] is None
     assert row["log_z_standard_error"] is None and (row["data_points"], row["ess"]) == (1, 1)
 
@@ -136,19 +123,18 @@ def test_the_table_has_a_line_for_each_run(command: Command, trained: Path) -> N
     outcome = command(EVALUATE, str(trained), "--samples", "50")
     lines = outcome.out.splitlines()
     assert outcome.err == "" and re.split(r" {2,}", lines[0].strip()) == [
-        "run", "algorithm", "log p, nats", "95 %", "bits/dim", "ess", "log p*, nats", "log Z",
+        "run", "algorithm", "log p, nats", "bits/dim", "ess", "log p*, nats", "log Z",
     ]  # fmt: skip
     found = {name: rows(trained / name)[0] for name in ("bihm", "rws")}
     best = max(found, key=lambda name: found[name]["log_likelihood"])
     assert lines[-1] == str(trained / best)
     for line, (name, row) in zip(lines[1:3], found.items(), strict=True):
         cells = re.split(r" {2,}", line.strip())
-        assert cells[:6] == [
+        assert cells[:5] == [
             name, name, f"{row['log_likelihood']:.3f} ± {row['standard_error']:.3f}",
-            "{:.3f} to {:.3f}".format(*row["interval_95"]),
             f"{row['bits_per_dimension']:.4f}", f"{row['ess']:.1f}",
         ]  # fmt: skip
-        assert len(cells) == (8 if name == "bihm" else 6)  # log p* is for bidirectional rules
+        assert len(cells) == (7 if name == "bihm" else 5)  # log p* is for bidirectional rules
     assert found["rws"]["z_samples"] == 0 and found["bihm"]["z_samples"] == Z_SAMPLES
     assert "test, 50 importance samples, 12 data points, seed 0, best checkpoint" in lines
     assert "(low)" not in outcome.out and "log Z is too small" not in outcome.out

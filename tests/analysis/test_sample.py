@@ -188,7 +188,7 @@ def test_what_is_refused(command: Command, trained: Path, tmp_path: Path) -> Non
         "chain --output=a.png": "must name a .gif file for chain",
         "inpaint --mask=text.png": "cannot be read as an image",
         "inpaint --mask=middle": "left, right, top, bottom or a PNG file, got 'middle'",
-        "inpaint --chain=gibbs --samples=5": "--samples is for resampling and denoise",
+        "inpaint --chain=gibbs --samples=5": "a Gibbs chain takes no --samples",
         "denoise --image=pipe.png": "pipe.png is no regular file",
     }.items():
         assert expected in command(SAMPLE, str(run), *line.split()).message(), line

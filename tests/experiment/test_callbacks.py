@@ -118,8 +118,10 @@ def test_patience_ends_a_run_and_more_goes_on(train: Command, interrupt: Interru
 
 
 def test_a_job_far_below_the_others_of_its_sweep_is_pruned(train: Command) -> None:
-    Path("sweep/9").mkdir(parents=True)
-    Path("sweep/9/metrics.csv").write_text("damaged\n1\n")  # it counts for none
+    for job, text in ((8, f"epoch,{LL}\n9,0\n"), (9, "damaged\n1\n")):  # they count for none
+        Path(f"sweep/{job}/.hydra").mkdir(parents=True)
+        Path(f"sweep/{job}/metrics.csv").write_text(text)
+        Path(f"sweep/{job}/.hydra/config.yaml").write_text("data: {name: of other images}")
     sweep = ("-m", "optimizer.lr=0.1,0.2,1e-6", "callbacks.pruning.runs=2", "trainer.epochs=6")
     outcome = train(*sweep, "callbacks.pruning.evaluations=3", "hydra.sweep.dir=sweep")
     (line,) = [each for each in outcome.warnings if "below the median of 2 other runs" in each]

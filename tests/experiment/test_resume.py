@@ -71,13 +71,18 @@ def test_a_resumed_run_ends_as_one_never_stopped(
     assert_same_run(whole.run, resumed.run)
 
 
-def test_a_run_on_faces_goes_on(train: Command, interrupt: Interrupt, data_root: Path) -> None:
+def test_a_run_on_faces_goes_on(
+    train: Command, interrupt: Interrupt, data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rows of the metric come from the unlabelled images, by a shuffle of their own."""
-    faces = ("data=tfd", f"data.root={data_root}", "trainer.batch_size=1", "data.split=train")
+    Path("here").symlink_to(data_root)
+    faces = ("data=tfd", "data.root=here", "trainer.batch_size=1", "data.split=train")
     options = (*faces, NRWS, "metric.batch=unlabeled", "trainer.epochs=5")
     whole = train("hydra.run.dir=whole", *options).run
     interrupt(4, signal.SIGINT)
     assert train("hydra.run.dir=stopped", *options).code == 128 + signal.SIGINT
+    Path("here").unlink()  # as on another machine, which has the data elsewhere
+    monkeypatch.setenv("NWS_DATA_ROOT", str(data_root))
     assert train("resume=stopped").code == 0
     assert_same_run(whole, Path("stopped"))
     other = train("hydra.run.dir=other", *options, "metric.batch=same").run  # the control

@@ -74,9 +74,8 @@ class Adaptive(Metric):
 
     A layer's gradient G (m, d) has the coordinates G Q along the r largest eigenvectors, and a rest
     R = G - G Q Q^T with a coordinate for each parent. V is the running mean of a coordinate's
-    square, M that of the coordinate itself. By the model V is s_j Lambda_i / n, of a gradient that
-    is a mean over n rows. There s_j is E[A''(a)], and in the rest Lambda_i is rho, the mean of the
-    other eigenvalues. The direction is
+    square, M that of the coordinate itself. Of means over n rows V ~ s_j Lambda_i / n. There s_j
+    is E[A''(a)], and in the rest Lambda_i is rho, the mean of its eigenvalues. The direction is
 
         D_Q Q^T + D_R (I - Q Q^T),  D = M / (sqrt(V)^a (s_j Lambda_i + alpha)^(1 - a))
 
