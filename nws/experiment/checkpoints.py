@@ -1,6 +1,6 @@
 """Checkpoints: one file with all that a run needs to go on, and what went before.
 
-A checkpoint is a dictionary of plain values, written atomically and read without running code.
+A dictionary of tensors and plain values, written atomically and read without running code.
 """
 
 import io
