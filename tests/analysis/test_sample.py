@@ -192,6 +192,8 @@ def test_what_is_refused(command: Command, trained: Path, tmp_path: Path) -> Non
         "denoise --image=pipe.png": "pipe.png is no regular file",
     }.items():
         assert expected in command(SAMPLE, str(run), *line.split()).message(), line
+    usual = command(SAMPLE, str(trained / "bihm"), "chain", "--samples=5")  # without --chain
+    assert "a Gibbs chain takes no --samples" in usual.message()
     assert "is not a run directory" in command(SAMPLE, str(tmp_path)).message()
     assert command(SAMPLE).code == command(SAMPLE, str(run), "--nope").code == 2
     assert sorted((run / "images").iterdir()) == before

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from nws.errors import UserError, positive_int
 from nws.experiment.callbacks.callback import Callback, Row, Trainer
@@ -39,7 +39,8 @@ class Pruning(Callback):
         if waits or not trainer.group or not trainer.run.writes:
             return
         files = set(trainer.run.path.parent.glob("*/metrics.csv")) - {trainer.run.metrics}
-        found = [best_until(path, trainer) for path in files]
+        own = OmegaConf.create(trainer.config)
+        found = [best_until(path, trainer.epoch, own) for path in files]
         others = [best for best in found if best is not None]
         best = max(trainer.best, row["valid/log_likelihood"])
         if len(others) >= self.runs and best < median(others):
@@ -49,13 +50,12 @@ class Pruning(Callback):
             self.ends = f"{best:.3f} nats are below {middle}; {way}"
 
 
-def best_until(path: Path, trainer: Trainer) -> float | None:
-    """Return the best of another run up to this epoch; None before it, or of other images."""
+def best_until(path: Path, epoch: float, own: DictConfig) -> float | None:
+    """Return the best of another run up to an epoch; None before it, or of other images."""
     rows: list[tuple[float, float]] = []
     with suppress(UserError, KeyError, TypeError, ValueError):  # of a file that is damaged
-        own, there = OmegaConf.create(trainer.config), open_run(path.parent)[1]
-        check_same(own, there, path, "has another {key}", IMAGES)
+        check_same(own, open_run(path.parent)[1], path, "has another {key}", IMAGES)
         for row in csv.DictReader(read_text(path).splitlines()):
             rows.append((float(row["epoch"]), float(row["valid/log_likelihood"])))
-    seen = [value for place, value in rows if 0 < place <= trainer.epoch]
-    return max(seen) if seen and rows[-1][0] >= trainer.epoch else None
+    seen = [value for place, value in rows if 0 < place <= epoch]
+    return max(seen) if seen and rows[-1][0] >= epoch else None
