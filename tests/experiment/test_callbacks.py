@@ -118,7 +118,7 @@ def test_patience_ends_a_run_and_more_goes_on(train: Command, interrupt: Interru
 
 
 def test_a_job_far_below_the_others_of_its_sweep_is_pruned(train: Command) -> None:
-    for job, text in ((8, f"epoch,{LL}\n9,0\n"), (9, "damaged\n1\n")):  # they count for none
+    for job, text in ((8, f"epoch,{LL}\n1,0\n9,0\n"), (9, "damaged\n1\n")):  # they count for none
         Path(f"sweep/{job}/.hydra").mkdir(parents=True)
         Path(f"sweep/{job}/metrics.csv").write_text(text)
         Path(f"sweep/{job}/.hydra/config.yaml").write_text("data: {name: of other images}")
