@@ -159,9 +159,7 @@ class Job:
             yield Start(RunDirectory(path), OmegaConf.create(config), state, changed)
             return
         named = "hydra.run.dir" in map(override_key, typed(self.hydra.overrides.hydra))
-        if self.config.resume == "auto" and named and not RunDirectory(output).last.exists():
-            self.config.resume = None  # no run beside it is meant
-        with starting_point(self.config, self.overrides, output) as start:
+        with starting_point(self.config, self.overrides, output, named) as start:
             distributed.send((start.run.path, to_dict(start.config), start.state, start.changed))
             yield start
 

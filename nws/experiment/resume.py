@@ -68,8 +68,10 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def starting_point(config: DictConfig, overrides: Sequence[str], output: Path) -> Iterator[Start]:
-    """Give what the option `resume` of a configuration stands for, with its directory owned."""
+def starting_point(
+    config: DictConfig, overrides: Sequence[str], output: Path, named: bool
+) -> Iterator[Start]:
+    """Give what `resume` stands for, its directory owned; auto takes a directory that is `named`."""
     output = output.absolute()
     try:
         for key in ("root", "path"):  # so that a run works from any working directory
@@ -77,7 +79,7 @@ def starting_point(config: DictConfig, overrides: Sequence[str], output: Path) -
                 config.data[key] = os.path.abspath(os.path.expanduser(str(config.data[key])))
         path, patience = output, 0.0
         if config.resume == "auto":
-            path, patience = left_run(output, config), PATIENCE
+            path, patience = output if named else left_run(output, config), PATIENCE
         elif config.resume is not None:
             path = open_run(config.resume)[0].path
         if path != output:

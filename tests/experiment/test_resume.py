@@ -242,20 +242,20 @@ def test_auto_finds_the_run_that_was_left(
     auto = ("resume=auto", *FINISHED)
     interrupt(8, signal.SIGTERM)
     left = train(*auto).run
-    other = train(*auto, "seed=1").run  # the control: another run
-    assert conftest.complete(other) and checkpoint(left)["step"] == 8
+    more = ("seed=1", f"hydra.run.dir={left.parent / 'new'}")  # the controls
+    others = [train(*auto, option).run for option in more]
+    assert all(map(conftest.complete, others)) and checkpoint(left)["step"] == 8
     found = train("++resume=auto", *FINISHED)
     assert found.run == left and "resumed    from step 8 " in found.out
     assert_same_run(finished, left)
-    (tmp_path / "elsewhere").mkdir()
-    os.chdir(tmp_path / "elsewhere")
+    os.chdir(tmp_path / "run")
     again = train(*auto, f"hydra.run.dir={left}")
     assert again.run == left and "finished already" in again.out
     os.chdir(tmp_path)
-    assert train(*auto).run not in (left, other)  # all are finished: a new one
+    assert train(*auto).run not in (left, *others)  # all are finished: a new one
     refused = train(*auto, "hydra.run.dir=run", "seed=3").message()
     assert "holds a run of another configuration: seed is 0 there, and 3 is asked for" in refused
-    assert {path.name for path in tmp_path.iterdir()} == {"outputs", "run", "elsewhere"}
+    assert {path.name for path in tmp_path.iterdir()} == {"outputs", "run"}
 
 
 @pytest.mark.parametrize("option", ["resume=null", "progress=false"])  # of the run, and of none
