@@ -71,7 +71,7 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
 def starting_point(
     config: DictConfig, overrides: Sequence[str], output: Path, named: bool
 ) -> Iterator[Start]:
-    """Give what `resume` stands for, its directory owned; auto takes a directory that is `named`."""
+    """Give what `resume` stands for, its directory owned; auto keeps to a `named` directory."""
     output = output.absolute()
     try:
         for key in ("root", "path"):  # so that a run works from any working directory
