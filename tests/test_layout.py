@@ -173,8 +173,8 @@ OTHER = {
     "average/exponential": "memory", "average/tail": "start", "damping/exponential":
     "schedule.final", "damping/linear": "schedule.final", "logger/wandb": "mode",
     "metric/adaptive": "max_rows", "metric/kronecker": "max_rows",
-    "model/small": "weight_scale visible_bias",
-    "model/visible/gaussian": "scale", "model/visible/poisson": "scale",
+    "model/small": "weight_scale visible_bias", "model/visible/gaussian":
+    "model.visible.scale", "model/visible/poisson": "model.visible.scale",
     "scheduler/wsd": "lr_lambda.warmup_steps",
 }  # fmt: skip
 GROUPS = [

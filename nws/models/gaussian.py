@@ -11,7 +11,7 @@ from nws.models.units import Scaled
 class Gaussian(Scaled):
     """Unit variance after scaling: y = x / scale is normal, A(a) = a^2 / 2, mean a, curvature 1.
 
-    Meant for the visible layer (`model/visible=gaussian` with `data.binarize=none`).
+    Meant for the visible layer (`model/visible=gaussian`, of grey images as they are).
     Log-likelihoods are log-densities of x, in nats.
 
     Args:

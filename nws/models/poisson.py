@@ -11,8 +11,8 @@ COUNTED = 1e4  # up to this mean units are counted
 class Poisson(Scaled):
     """Counts y = x / scale: A(a) = e^a, mean and curvature e^a, base measure 1 / y!.
 
-    Meant for the visible layer (`model/visible=poisson` with `data.binarize=none`). Log-likelihoods
-    are those of the counts, in nats.
+    Meant for the visible layer (`model/visible=poisson`, of grey images as they are).
+    Log-likelihoods are those of the counts, in nats.
 
     Args:
         scale: Data of one count; 1/255 takes the bytes of an image as counts.

@@ -41,8 +41,8 @@ COUNTS = {
     f"algorithm=nrws metric=fisher solver._target_={__name__}.Own": (0, 0),
     "algorithm=rws model.generator.lateral=all": (0, 0),
     "algorithm=nrws model.mask={_target_:nws.models.masks.local,_partial_:true}": (0, 0),
-    "algorithm=rws model/visible=gaussian data.binarize=none": (43, 1),
-    "algorithm=rws model/visible=poisson data.binarize=none": (0, 0),
+    "algorithm=rws model/visible=gaussian": (43, 1),
+    "algorithm=rws model/visible=poisson": (0, 0),
 }
 
 
