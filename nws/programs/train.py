@@ -1,7 +1,6 @@
 """Train a Helmholtz machine.
 
-Use: `python train.py [-m] [resume=RUN|auto] [key=value ...]`; `python train.py --help [GROUP]`
-prints the options.
+Use: `python train.py [-m] [resume=RUN|auto] [key=value ...]`; `--help [GROUP]` prints options.
 """
 
 import argparse
@@ -10,6 +9,7 @@ import shlex
 import signal
 import sys
 from pathlib import Path
+from textwrap import fill
 
 from nws.errors import Stopped, UserError
 from nws.experiment.boundary import all_keys, did_you_mean
@@ -33,9 +33,8 @@ The groups and their choices; --help GROUP prints the options of one:
 
 def help_text(asked: list[str], folder: str | None) -> str:
     """Return what `--help` prints: usage and choices, or the files of the groups asked for."""
-    roots = [CONF, *([] if folder is None else [Path(folder)])]
     groups: dict[str, dict[str, Path]] = {}
-    for root in roots:
+    for root in [CONF, *([] if folder is None else [Path(folder)])]:
         for path in sorted(root.rglob("*.yaml")):
             group, _, choice = path.relative_to(root).with_suffix("").as_posix().rpartition("/")
             if group.startswith("experiment/"):  # chosen as experiment=benchmark/sbn
@@ -45,6 +44,7 @@ def help_text(asked: list[str], folder: str | None) -> str:
     if not asked:
         own = [group for group in groups if not group.startswith("hydra")]
         lines = [f"  {group + '=':18} {', '.join(groups[group])}" for group in own]
+        lines = [fill(line, 100, subsequent_indent=" " * 21) for line in lines]
         keys = (CONF / "config.yaml").read_text()
         return USAGE.format(train=command_line("train")) + "\n".join([*lines, "", keys.strip()])
     unknown = [word for word in asked if word not in groups]

@@ -82,8 +82,8 @@ def picture(uri: str) -> Image.Image:
 
 def test_all_is_in_the_page(command: Command, reported: Path) -> None:
     row = {"split": "test", "samples": 500, "data_points": 9, "checkpoint": "best", "step": 20,
-           "log_likelihood": -20.5, "standard_error": 0.25, "bits_per_dimension": 1,
-           "ess": 9}  # fmt: skip
+           "log_likelihood": -20.5, "standard_error": 0.25, "ess": 9, "z_samples": 4000,
+           "bits_per_dimension": 1, "log_p_star": -21, "log_p_star_standard_error": 1}  # fmt: skip
     rows = [row, row | {"step": 10, "samples": 7}]  # the second of an earlier checkpoint
     (reported / "4" / "evaluation.json").write_text(json.dumps(rows))
     page = page_of(command, str(reported), "--output", "page.html")
@@ -91,7 +91,7 @@ def test_all_is_in_the_page(command: Command, reported: Path) -> None:
     for text in (
         "sweep", "8 runs", "diverged", "running", "python train.py seed=2", "64-8", "abc, changed",
         "-22.800", "a changed line <b>", "nrws 0.1 3 -22.900 ± 0.100", "-20.50 ± 0.25 (low)",
-        "log p (9 test images, K = 500, best)",
+        "log p (9 test images, K = 500, best)", "K = 500, best, 4,000 dreams) -21.00 ± 1.00",
     ):  # fmt: skip
         assert text in shown, text
     assert "K = 7," not in shown

@@ -150,8 +150,8 @@ def test_every_choice_trains(command: Command, number: int) -> None:
 def test_help(command: Command) -> None:
     shown = command("train.py", "--help")
     assert shown.code == 0 and shown.out.startswith(f"usage: python {ROOT / 'train.py'} [-m]")
-    assert (CONF / "config.yaml").read_text().strip() in shown.out
-    assert "optimizer=" in shown.out and ", ".join(names("optimizer")) in shown.out
+    assert (CONF / "config.yaml").read_text().strip() in shown.out and "benchmark/sbn" in shown.out
+    assert f"\n  optimizer=         {', '.join(names('optimizer'))}\n" in shown.out
     metric = command("train.py", "--help", "metric").out
     for choice in names("metric"):
         assert (CONF / "metric" / f"{choice}.yaml").read_text().strip() in metric
