@@ -91,7 +91,7 @@ def test_all_is_in_the_page(command: Command, reported: Path) -> None:
     for text in (
         "sweep", "8 runs", "diverged", "running", "python train.py seed=2", "64-8", "abc, changed",
         "-22.800", "a changed line <b>", "nrws 0.1 3 -22.900 ± 0.100", "-20.50 ± 0.25 (low)",
-        "log p (9 test images, K = 500, best)", "K = 500, best, 4,000 dreams) -21.00 ± 1.00",
+        "log p (9 test images, K = 500, best)", "K = 500, best, 4,000 dreams)", "-21.00 ± 1.00",
     ):  # fmt: skip
         assert text in shown, text
     assert "K = 7," not in shown
