@@ -1,11 +1,11 @@
 """Black boxes: stochastic relaxation beside CMA-ES, by evaluations until a goal.
 
 A method sees the values of f alone. Of a Gaussian it lowers E[f] by natural steps in theta
-(nws.geometry.relax), or in (mu, Sigma) as CMA-ES does (`moments`); `chain` keeps the precisions
-of neighbours alone. CMA-ES is that of the package cma, with its own defaults; where it stops by
-itself, it starts again with twice the population (Auger & Hansen 2005). All start from N(m, I / 4),
-m uniform in [-1, 1]^d. The spin glass is an open lattice of 8 x 8 spins with normal couplings; its
-lowest energy is found exactly, row after row. It takes three minutes.
+(nws.geometry.relax), or in (mu, Sigma) as CMA-ES does (`moments`). `chain` keeps the precisions of
+neighbours alone. CMA-ES is that of the package cma, with its own defaults; where it stops by
+itself, it starts again with twice the population (Auger & Hansen 2005). On functions all start from
+N(m, I / 4), m uniform in [-1, 1]^d. The spin glass is an open lattice of 8 x 8 spins with normal
+couplings; its lowest energy is found exactly, row after row. It takes three minutes.
 """
 
 import argparse
@@ -15,7 +15,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-import cma
 import numpy as np
 import pandas as pd
 import torch
@@ -113,6 +112,8 @@ def by_cma(
     f: Objective, mean: Tensor, step: float, goal: float, most: int, seed: int
 ) -> int | None:
     """The same of CMA-ES, which starts again with twice the population where it stops by itself."""
+    import cma  # of the extra dev
+
     options = {"seed": seed + 1, "verbose": -9, "ftarget": goal}
     evaluations = 0
     while evaluations < most:

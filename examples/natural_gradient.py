@@ -54,16 +54,18 @@ def main() -> None:
         number(f"--start {name}", value, above=0)
     if arguments.start and all(METHODS[each].damping is None for each in methods):
         raise UserError("--start is for methods with a damping; none of --methods has one")
+    tries = positive_int("--search-seeds", arguments.search_seeds, maximum=len(SEARCH_SEEDS))
+    epochs = arguments.epochs
+    if epochs is not None:
+        positive_int("--epochs", epochs)
     check_folder(arguments.output)
     torch.set_num_threads(1)  # CPU seconds are those of one thread
     task = TASKS[arguments.task](arguments.root)
     if arguments.quick:
         task = task.quick()
-    if arguments.epochs is not None:
-        epochs = positive_int("--epochs", arguments.epochs)
+    if epochs is not None:
         task = replace(task, epochs=epochs, name=f"{task.name}_{epochs}_epochs")
     folder: Path = arguments.output / task.name
-    tries = positive_int("--search-seeds", arguments.search_seeds, maximum=len(SEARCH_SEEDS))
     look = partial(search, limit=limit, seeds=tries, start=arguments.start)
     results, searches = compare(task, folder / "runs", methods, seeds, look)
     found = table(task, results)

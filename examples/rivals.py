@@ -1,8 +1,8 @@
 """Natural metrics beside the optimizers of today: `python examples/rivals.py digits`.
 
-Every method has the same search with seed 0: seven rates, each 1.5 times the last, and more until
-both neighbours of the best are worse; then the same for one other choice of its options,
-from its best rate on. Three seeds of the better choice follow, and last of all the test images.
+Every method has the same search with seed 0. It tries seven rates, each 1.5 times the last, and
+more until both neighbours of the best are worse. One other choice of its options gets the same,
+from the best rate on. Three seeds of the better choice follow, and last of all the test images.
 It is a loop over the programs. Interrupted, the same command goes on.
 """
 
@@ -254,8 +254,9 @@ def main() -> None:
     positive_int("--workers", given.workers)
     name = re.sub(r"[^\w.]+", "_", "_".join([given.what, *given.overrides]))
     folder, setting = given.output / name, SETTINGS[given.what]
-    if any(each.startswith("trainer.epochs") for each in given.overrides):
-        raise UserError("the length of a run belongs to the setting; take away trainer.epochs=")
+    for each in given.overrides:
+        if each.lstrip("+").startswith(("trainer.epochs=", "optimizer.lr=", "seed=")):
+            raise UserError(f"length, rates and seeds belong to the comparison; take away {each}")
     check_folder(folder)
     parts = [
         Comparison(folder / place_of(name), setting, METHODS[name], given.overrides)

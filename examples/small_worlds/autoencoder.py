@@ -1,7 +1,7 @@
 r"""An autoencoder of one hidden unit, after Pascanu & Bengio 2014.
 
 One input x, one hidden unit, one output: z = w tanh(w x + b), the weight w in both layers. With a
-Gaussian output of unit variance the loss is the squared error, and the Fisher matrix is the
+Gaussian output of unit variance the loss is half the squared error. The Fisher matrix is the
 pullback J^T J of the outputs' Euclidean metric, averaged over the inputs.
 """
 
@@ -14,13 +14,14 @@ from torch import Tensor
 from torch.func import hessian, jacrev
 
 from nws.geometry import descend, euclidean, pullback
+from nws.geometry.descent import half_squared_distance
 from nws.geometry.metrics import Metric
 from small_worlds import drawing, first
 
 INPUTS = torch.tensor([-0.5, 0.25, 0.5, 1.0, 1.5], dtype=torch.float64)
 START = torch.tensor([-0.2, 2.4], dtype=torch.float64)  # (w, b)
 RATES = (0.1, 0.5, 1.0)
-DAMPING = 0.01  # of all metrics
+DAMPING = 0.01  # of all metrics but the plain one
 #: the four paths at each rate; later ones lie above
 PATHS = {
     "covariance": drawing.FOURTH,
@@ -38,12 +39,12 @@ def outputs(parameters: Tensor) -> Tensor:
 
 def error(parameters: Tensor) -> Tensor:
     """E[(z - x)^2] / 2 of parameters (..., 2)."""
-    return (outputs(parameters) - INPUTS / len(INPUTS) ** 0.5).square().sum(-1) / 2
+    return half_squared_distance(outputs(parameters), INPUTS / len(INPUTS) ** 0.5)
 
 
 def kl_from_start(parameters: Tensor) -> Tensor:
     """KL(start | parameters) of the Gaussian outputs, the mean over the inputs in nats: (...,)."""
-    return (outputs(parameters) - outputs(START)).square().sum(-1) / 2
+    return half_squared_distance(outputs(parameters), outputs(START))
 
 
 def covariance(parameters: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from torch import Tensor
 from nws.geometry import Moments, MultivariateGaussian, descend, euclidean, flow
 from nws.geometry.metrics import Metric
 from small_worlds import drawing, first
+from small_worlds.half_plane import from_moments, to_moments
 
 POLYNOMIALS = {"parabola": (0, 1, -3), "quartic": (0, 6, 8, -1, -2)}  # of x^0, x^1, ...
 LINE, PLANE = MultivariateGaussian(1), MultivariateGaussian(2)
@@ -30,11 +31,6 @@ KINDS = {
     "plain in theta": drawing.THIRD,
     "natural": drawing.NATURAL,
 }
-
-
-def moments(point: Tensor) -> Moments:
-    """Those of a point (mu, sigma)."""
-    return Moments(point[..., :1], point[..., 1:, None].square())
 
 
 def mean_of(name: str) -> Callable[[Moments], Tensor]:
@@ -53,7 +49,7 @@ def mean_of(name: str) -> Callable[[Moments], Tensor]:
 
 def loss(name: str, coordinates: str) -> Callable[[Tensor], Tensor]:
     """-E[f] as a function of (mu, sigma), or of theta."""
-    mean, read = mean_of(name), moments if coordinates == "(mu, sigma)" else LINE.moments
+    mean, read = mean_of(name), to_moments if coordinates == "(mu, sigma)" else LINE.moments
     return lambda point: -mean(read(point))
 
 
@@ -69,9 +65,8 @@ def paths(name: str, kind: str, starts: Tensor, times: Tensor) -> Tensor:
     if kind == "plain in (mu, sigma)":
         return flow(loss(name, "(mu, sigma)"), euclidean, starts, times)
     metric: Metric = LINE.fisher if kind == "natural" else euclidean
-    thetas = flow(loss(name, "theta"), metric, LINE.from_moments(moments(starts)), times)
-    mean, covariance = LINE.moments(thetas)
-    return torch.cat([mean, covariance[..., 0].sqrt()], dim=-1)
+    thetas = flow(loss(name, "theta"), metric, LINE.from_moments(to_moments(starts)), times)
+    return from_moments(LINE.moments(thetas))
 
 
 def variance_power(kind: str) -> float:

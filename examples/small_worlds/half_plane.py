@@ -10,6 +10,18 @@ import math
 import torch
 from torch import Tensor
 
+from nws.geometry import Moments
+
+
+def to_moments(point: Tensor) -> Moments:
+    """Those of points (mu, sigma), (..., 2)."""
+    return Moments(point[..., :1], point[..., 1:, None].square())
+
+
+def from_moments(moments: Moments) -> Tensor:
+    """The points (mu, sigma) of moments, (..., 2)."""
+    return torch.cat([moments.mean, moments.covariance[..., 0].sqrt()], dim=-1)
+
 
 def fisher_rao_distance(p: Tensor, q: Tensor) -> Tensor:
     """The length of the geodesic between univariate Gaussians (mu, sigma), (..., 2): (...).

@@ -18,6 +18,7 @@ from torch.func import grad
 
 from nws.geometry import IndependentUnits, Moments, MultivariateGaussian, descend, proximal_step
 from small_worlds import drawing
+from small_worlds.half_plane import from_moments
 
 BITS = IndependentUnits("binary", 2)
 TRUTH = torch.tensor([0.5, 0.05], dtype=torch.float64)  # eta: a common bit and a rare one
@@ -102,8 +103,7 @@ def natural_path(coordinates: str = "eta") -> Tensor:
 
 def in_plane(eta: Tensor) -> Tensor:
     """(mu, sigma) of eta, (..., 2)."""
-    moments = LINE.expected_moments(eta)
-    return torch.cat([moments.mean, moments.covariance[..., 0].sqrt()], dim=-1)
+    return from_moments(LINE.expected_moments(eta))
 
 
 @cache

@@ -53,7 +53,7 @@ def draw(axes: Axes) -> None:
     times = torch.cat([torch.zeros(1), torch.logspace(-5, 1.7, 201)]).double()
 
     def loss(parameters: Tensor) -> Tensor:
-        return (predict(parameters, TIMES) - GROWN).square().sum(-1) / 2
+        return half_squared_distance(predict(parameters, TIMES), GROWN)
 
     drawing.surface(axes, loss, (0.7, 2.9), (0.0, 3.4), np.array(LEVELS))
     minutes, seconds = (regression_flow("plain", unit, times) for unit in (1.0, 60.0))

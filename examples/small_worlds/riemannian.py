@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torch.func import jvp
 
-from nws.geometry import Moments, fisher, gradient_in
+from nws.geometry import fisher, gradient_in
 from small_worlds import drawing, first
-from small_worlds.half_plane import exponential, fisher_rao_distance
-from small_worlds.univariate_gaussian import FAMILY, kl
+from small_worlds.half_plane import exponential, fisher_rao_distance, from_moments
+from small_worlds.univariate_gaussian import FAMILY, kl, to_theta
 
 Step = Callable[[Tensor, Tensor], Tensor]  # from a point and a velocity to a point
 START = torch.tensor([-2.0, 0.5], dtype=torch.float64)  # (mu, sigma)
@@ -30,16 +30,6 @@ LINES = {
     "theta": drawing.THIRD,
 }
 RATES = (0.5, 1.0)
-
-
-def to_theta(point: Tensor) -> Tensor:
-    """Natural parameters of (mu, sigma)."""
-    return FAMILY.from_moments(Moments(point[:1], point[1:, None].square()))
-
-
-def from_theta(theta: Tensor) -> Tensor:
-    mean, covariance = FAMILY.moments(theta)
-    return torch.cat([mean, covariance[0].sqrt()])
 
 
 def velocity(point: Tensor) -> Tensor:
@@ -62,7 +52,7 @@ STEPS: dict[str, Step] = {
     "(mu, log sigma)": straight(
         lambda p: torch.stack([p[0], p[1].log()]), lambda p: torch.stack([p[0], p[1].exp()])
     ),
-    "theta": straight(to_theta, from_theta),
+    "theta": straight(to_theta, lambda theta: from_moments(FAMILY.moments(theta))),
 }
 
 

@@ -66,7 +66,7 @@ def distributions(kind: str, side: int = 5, end: float = 4.0, count: int = 401) 
     return BITS.expectation(flow(*space(kind), BITS.natural(starts), times))
 
 
-def projected(starts: Tensor, rate: float = 0.01, steps: int = 200) -> Tensor:
+def projected(starts: Tensor, rate: float = 0.05, steps: int = 200) -> Tensor:
     """Plain descent in eta, with each step projected on the square [0, 1]^2."""
     return descend(mean_in_eta, euclidean, starts, rate, steps, project=lambda x: x.clamp(0, 1))
 
@@ -74,7 +74,7 @@ def projected(starts: Tensor, rate: float = 0.01, steps: int = 200) -> Tensor:
 def share_at_optimum(kind: str, end: float = 1.0, side: int = 20) -> float:
     """The share of starts whose flow ends at the best spins, (+1, -1)."""
     if kind == "projected":
-        ends = projected(grid(side), 0.05)[-1]
+        ends = projected(grid(side))[-1]
     else:
         ends = distributions(kind, side, end, 2)[-1]
     return float((ends[:, 0] > ends[:, 1]).double().mean())

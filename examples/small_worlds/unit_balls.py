@@ -35,17 +35,17 @@ def unit_step(x: Tensor, matrix: Tensor) -> Tensor:
     return d / (d @ matrix @ d).sqrt()
 
 
-def ball(matrix: Tensor, count: int = 3600) -> Tensor:
+def ball(matrix: Tensor, count: int = 400) -> Tensor:
     """The steps of length 1 in the metric M, a closed curve: (count, 2)."""
     angles = torch.arange(count, dtype=torch.float64) * (2 * math.pi / count)
     circle = torch.stack([angles.cos(), angles.sin()], dim=-1)
     return circle / (circle @ matrix * circle).sum(-1).sqrt()[:, None]
 
 
-def line_search_path(matrix: Tensor, bound: float = 1e-6, limit: int = 500) -> Tensor:
+def line_search_path(matrix: Tensor, bound: float = 1e-6) -> Tensor:
     """Steps of steepest descent to the least f along the line, until f < bound f(START)."""
     path = [START]
-    while f(path[-1]) > bound * f(START) and len(path) <= limit:
+    while f(path[-1]) > bound * f(START):
         d = unit_step(path[-1], matrix)
         path.append(path[-1] - (d @ A @ path[-1]) / (d @ A @ d) * d)
     return torch.stack(path)
@@ -93,7 +93,7 @@ def draw() -> Figure:
     for axes, style, (name, matrix) in zip(panels, styles, METRICS.items(), strict=True):
         drawing.surface(axes, f, (-1.35, 2.05), (-2.75, 0.65), levels)
         radius = 0.45 * float(torch.linalg.det(matrix)) ** 0.25  # balls of the same area
-        curve = radius * ball(matrix, 400)
+        curve = radius * ball(matrix)
         axes.fill(*(START + curve).T.numpy(), color=drawing.BLACK, alpha=0.07, linewidth=0)
         drawing.line(axes, START + curve, BALL)
         drawing.line(axes, line_search_path(matrix), style, marker=".", markersize=4)

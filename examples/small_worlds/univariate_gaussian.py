@@ -13,7 +13,12 @@ from torch import Tensor
 from nws.geometry import Moments, MultivariateGaussian, fisher, gaussian_curvature
 from nws.geometry.metrics import Metric
 from small_worlds import drawing
-from small_worlds.half_plane import fisher_rao_distance, fisher_rao_geodesic
+from small_worlds.half_plane import (
+    fisher_rao_distance,
+    fisher_rao_geodesic,
+    from_moments,
+    to_moments,
+)
 
 FAMILY = MultivariateGaussian(1)
 CENTRES = torch.tensor([[-1.1, 0.35], [-0.3, 1.0], [0.7, 2.0]], dtype=torch.float64)  # (mu, sigma)
@@ -30,9 +35,14 @@ def theta(point: Tensor) -> Tensor:
 METRIC: Metric = fisher(FAMILY, theta)
 
 
+def to_theta(point: Tensor) -> Tensor:
+    """Natural parameters of points (mu, sigma), (..., 2)."""
+    return FAMILY.from_moments(to_moments(point))
+
+
 def kl(p: Tensor, q: Tensor) -> Tensor:
     """KL(p || q) of points (mu, sigma), (..., 2), in nats."""
-    return FAMILY.kl(*(theta(to_log(each)) for each in torch.broadcast_tensors(p, q)))
+    return FAMILY.kl(*map(to_theta, torch.broadcast_tensors(p, q)))
 
 
 def to_log(point: Tensor) -> Tensor:
@@ -43,13 +53,13 @@ def to_log(point: Tensor) -> Tensor:
 def between(kind: str, p: Tensor, q: Tensor, count: int = 101) -> Tensor:
     """The straight line from p to q in "theta" or "eta", as points (mu, sigma): (count, 2)."""
     share = torch.linspace(0, 1, count, dtype=torch.float64)[:, None]
-    ends = [theta(to_log(each)) for each in (p, q)]
+    ends = [to_theta(each) for each in (p, q)]
     if kind == "theta":
         moments = FAMILY.moments((1 - share) * ends[0] + share * ends[1])
     else:
         eta = [FAMILY.expectation(each) for each in ends]
         moments = FAMILY.expected_moments((1 - share) * eta[0] + share * eta[1])
-    return torch.cat([moments.mean, moments.covariance[..., 0].sqrt()], dim=-1)
+    return from_moments(moments)
 
 
 def length(path: Tensor) -> float:

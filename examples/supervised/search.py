@@ -72,7 +72,7 @@ def search(
     A neighbour has twice or half the rate, or three times or a third of the damping. At the end the
     rate is tried at factors of sqrt(2). So the best settings are at no edge of what was tried,
     unless `limit` ends the search, which is said. They are best in the mean of three seeds. A
-    neighbour that is worse with the first is left there. If the start diverges, the rate falls and
+    neighbour is left as soon as its mean is no better. If the start diverges, the rate falls and
     the damping rises until a run comes to its end.
 
     Args:

@@ -1,7 +1,7 @@
 """Steepest descent in a metric: one step, a path of steps, the exact flow, the proximal step.
 
 All points are float64 vectors (n,); objectives take one point and return one number. The direction
-of steepest descent of f at x in the metric G is -G(x)^{-1} df/dx: of all steps of the same small
+of steepest descent of f at x in the metric G is -G(x)^{-1} df/dx. Of all steps of the same small
 length it lowers f most (Amari 1998, theorem 1).
 """
 
@@ -119,8 +119,8 @@ def integrate(field: Callable[[Tensor], Tensor], starts: Tensor, times: Tensor) 
 
 
 def half_squared_distance(x: Tensor, y: Tensor) -> Tensor:
-    """|x - y|^2 / 2."""
-    return (x - y).square().sum() / 2
+    """|x - y|^2 / 2 of points (..., n): (...)."""
+    return (x - y).square().sum(-1) / 2
 
 
 def proximal_step(

@@ -28,13 +28,9 @@ MIB = 2**20
 
 
 def payload(
-    machine: HelmholtzMachine,
-    rule: Rule,
-    metric: str | None,
-    batch: int,
-    max_rows: int | None,
+    machine: HelmholtzMachine, rule: Rule, metric: str | None, batch: int, max_rows: int | None,
     processes: int,
-) -> tuple[float, float]:
+) -> tuple[float, float]:  # fmt: skip
     """Bytes that a step sums over processes, and bytes that it joins; `max_rows` of the metric."""
     kronecker, fisher = metric == "kronecker", metric == "fisher"
     summed, joined = 5.0, 0.0
@@ -43,12 +39,9 @@ def payload(
         summed += parameters + len(network.layers)
         # of Kronecker one row of sums from each process
         joined += processes * kronecker * (sum(machine.sizes) + sum(network.widths) + 2)
-        dreams = rule.samples if network.upward or rule.dreams is None else rule.dreams
         for edge in (edge for edge in network.edges if edge.parents):
-            rows, (units, parents) = (
-                batch * (1 if edge.parents == (0,) else dreams),
-                edge.layer.weight.shape,
-            )
+            units, parents = edge.layer.weight.shape
+            rows = batch * (1 if edge.parents == (0,) else rule.samples)
             if max_rows is not None:  # evenly spaced ones
                 rows = -(-rows // -(-rows // max_rows))
             joined += rows * (kronecker * (parents + 1) / REFRESH + fisher * (parents + units))

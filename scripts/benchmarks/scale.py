@@ -106,8 +106,8 @@ def model_bytes(
       work. A metric needs the wake and the dream phase, 2 T. On a CPU rows come in parts: those of
       one part are at work, and of the plain rule no others are kept.
     - A metric takes in n 2 N: parents and curvature.
-    - The exact one has those of the last step too. It has 2 P, gradients with their biases and
-      directions, and 5 m d at work in its largest layer, or 3 m d where that is solved in the
+    - The exact one, by pcg, has those of the last step too. It has 2 P, gradients with their biases
+      and directions. At work are 5 m d in its largest layer, or 3 m d where that is solved in the
       space of its rows.
     """
     total, visible = sum(sizes), sizes[0]
@@ -119,6 +119,7 @@ def model_bytes(
         part = samples * math.ceil(arguments.batch / parts_of(rows * total, parameters))
     phase = (rows if metric else part) * (5 * total - 2 * visible)
     count = 2 * parameters + (2 if metric else 1) * phase + 3 * part * total
+    rows = min(rows, arguments.max_rows or rows)  # of the metric
     if metric is not None:
         count += 2 * rows * total
     if metric == "fisher":

@@ -1,4 +1,4 @@
-"""`benchmark.py solvers`: one fresh solve of a layer by each solver, and the timing of tasks."""
+"""`benchmark.py solvers`: fresh solves of a layer by four solvers, and the timing of tasks."""
 
 import argparse
 import statistics
@@ -42,7 +42,7 @@ def interleaved(
 
 
 def reference(fisher: UnitFisher, alpha: Tensor, gradient: Tensor) -> Tensor:
-    """The exact solution in float64 on the same rows, by the smaller of both factorings."""
+    """The exact solution in float64 on the same rows, by Woodbury or, with a mask, Cholesky."""
     mask = None if fisher.mask is None else fisher.mask.double()
     exact = (Woodbury if mask is None else Cholesky)(max_bytes=2**29)
     double = UnitFisher(fisher.inputs.double(), fisher.curvature.double(), fisher.name, mask)
@@ -72,7 +72,7 @@ def make_system(
 
 
 def benchmark_solvers(arguments: argparse.Namespace) -> list[Row]:
-    """Times and errors of each solver, on layers of the sizes of a real machine."""
+    """Times and errors of pcg and the direct solvers, on layers of a real machine's sizes."""
     device, dtype = torch.device(arguments.device), getattr(torch, arguments.dtype)
     rank = arguments.rank
     options: list[tuple[str, dict[str, Any]]] = [

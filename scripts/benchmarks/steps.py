@@ -143,7 +143,7 @@ def products(learner: WakeSleep, batch: int) -> Callable[[], None]:
 
 
 def direction_error(learner: WakeSleep, x: Tensor) -> float:
-    """Relative error of a whole natural direction against float64 Cholesky on the same rows."""
+    """Relative error of a whole natural direction against float64's exact one on these rows."""
     squares = {"wrong": 0.0, "right": 0.0}
     for natural in learner.metrics:
         _compare(natural.metric, squares)
