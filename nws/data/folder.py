@@ -81,7 +81,7 @@ def _official(dataset: str, root: Path, options: dict[str, Any]) -> list[Any]:
     make = getattr(torchvision.datasets, dataset)
     taken = inspect.signature(make).parameters
     places = {"root": str(root), "download": True}
-    given = {key: places[key] for key in places if key in taken} | options
+    given = {key: places[key] for key in places if {key, "kwargs"} & {*taken}} | options
     if "train" in taken or "kwargs" in taken:  # which EMNIST hands on
         return [make(**given, train=train) for train in (True, False)]
     if "split" in taken and "split" not in given:
@@ -96,7 +96,7 @@ def _images(parts: Iterable[Iterable[Tensor]], size: Any, where: object) -> RawI
     found = [[i if size is None else resize(i[None], size)[0] for i in part] for part in parts]
     sizes = {tuple(image.shape) for part in found for image in part}
     if len(sizes) > 1:
-        got = ", ".join(f"{height}x{width}" for height, width in sorted(sizes))
+        got = ", ".join(f"{height}x{width}" for height, width in sorted(sizes)[:6])
         advice = "data.size=[H,W] brings all of them to one size"
         raise UserError(f"{where}: expected images of one size, got {got}; {advice}")
     return in_parts([torch.stack(part) for part in found], sizes.pop(), where)

@@ -53,6 +53,7 @@ class Trainer:
         self._take = CapturedStep(self.learner) if parts.settings.cuda_graph else self.learner.step
         self.total_steps, callbacks = parts.total_steps, parts.callbacks.items()
         self.callbacks = {name: each for name, each in callbacks if run.writes or not each.shows}
+        self.every = [each.every for _, each in callbacks if each.every]  # in all processes
         self.config, self.run = to_dict(config), run
         self.name, self.group, self.choices = name, group, choices or {}
         self.machine, self.device = self.learner.machine, self.data.train.device
@@ -143,11 +144,10 @@ class Trainer:
     def _train_until_due(self, stop: StopSignals) -> None:
         """Take steps up to the next evaluation or other event, the end, or a signal."""
         started, due = time.perf_counter(), None  # None: no step was taken, and `fit` has asked
-        others = [each.every for each in self.callbacks.values() if each.every]
         try:
             while due is None or not (due or self.ends or stop.asked(self.step)):
                 self._step()
-                due = any(map(self._is_due, [self.settings.evaluate_every, *others]))
+                due = any(map(self._is_due, [self.settings.evaluate_every, *self.every]))
             for metric in self.learner.metrics:
                 metric.metric.check()
             if self.device.type == "cuda":

@@ -90,8 +90,8 @@ def test_figures_that_stand_there_are_not_computed_again(
     assert computed(*NO_STAR, "--checkpoint", "last") == [6, 0]
     assert computed(*NO_STAR, "--split", "valid", "--data-points", "3") == [2, 0]
     loaded = load_run(run, device="cpu")
-    images = evaluation.fingerprint(loaded.machine, loaded.data.valid.first(3))
-    assert rows(run)[3]["fingerprint"] == images
+    images = [evaluation.fingerprint(loaded.machine, loaded.data.valid.first(n)) for n in (3, 2)]
+    assert rows(run)[3]["fingerprint"] == images[0] != images[1]
     requests = [(row["seed"], row["checkpoint"], row["data_points"]) for row in rows(run)]
     assert requests == [(0, "best", 12), (1, "best", 12), (0, "last", 12), (0, "best", 3)]
     # another checkpoint of the same name: computed again, in place of the old figure

@@ -20,7 +20,7 @@ from nws.experiment.provenance import read_provenance
 
 CLOSE = 1e-5  # relative, of parameters and figures in float32 after 12 steps
 # 201 does not divide by 2, and neither do the layers of 5 and 3 units.
-OPTIONS = (*SMALL, "trainer.batch_size=201", "algorithm=nrws")
+OPTIONS = (*SMALL, "trainer.batch_size=201", "algorithm=nrws", "callbacks.images.every=0.5")
 
 
 def start(program: str, arguments: tuple[str, ...]) -> tuple[Any, list[str]]:

@@ -7,11 +7,12 @@ import hydra
 import numpy as np
 import pytest
 import torch
-from conftest import Command, checkpoint, metrics, names
+from conftest import Command, checkpoint, composed, metrics, names
 from hydra.core.global_hydra import GlobalHydra
 
 import nws
 from nws.errors import UserError
+from nws.experiment.build import build_machine
 from nws.learning import NaturalMetric
 from nws.models import HelmholtzMachine, kl_divergence
 from nws.natural import Damping
@@ -31,11 +32,9 @@ def test_a_run_is_loaded_and_its_data_when_asked_for(train: Command, tmp_path: P
     x = run.data.valid.batch()
     features = run.features(x, samples=50)
     assert [tuple(each.shape) for each in features] == [(8, 5), (8, 3)]
-    again = run.features(x, samples=50)
-    assert all(map(torch.equal, features, again))
+    assert all(map(torch.equal, features, run.features(x, samples=50)))
     first = run.machine.recognition.layers[0]
-    # The mean of the first hidden layer given x has no sampling in it.
-    mean = run.machine.units[1].mean(x @ first.weight.T[: x.shape[1]] + first.bias)
+    mean = run.machine.units[1].mean(x @ first.weight.T[: x.shape[1]] + first.bias)  # no draw
     torch.testing.assert_close(features[0], mean, rtol=1e-5, atol=1e-5)
     Path("mine.npz").unlink()
     with pytest.raises(UserError, match="mine.npz"):
@@ -102,9 +101,12 @@ def test_digits_are_as_good_as_they_are_said_to_be(command: Command) -> None:
 def test_data_and_rules_by_name(command: Command) -> None:
     data = nws.load_data("digits", device="cpu", binarize="threshold")
     assert data.name == "digits" and set(data.train.batch().unique().tolist()) == {0.0, 1.0}
+    grey = nws.load_data("digits", device="cpu", binarize="none")
+    layer = build_machine(composed(), grey).generator.layers[0]  # with model.visible_bias=data
+    mean = (grey.train.batch().sum(0) + 1) / (len(grey.train) + 2)
+    torch.testing.assert_close(layer.bias.sigmoid(), mean)
     for name in names("algorithm"):
-        rule = nws.named_rule(name)
-        assert rule.samples == (1 if name in ("ws", "nws") else 10), name
+        assert nws.named_rule(name).samples == (1 if name in ("ws", "nws") else 10), name
     with hydra.initialize(None, version_base="1.3"):  # in a program that Hydra started
         assert nws.named_rule("rws", samples=5, recognition_dream=0).samples == 5
         assert GlobalHydra.instance().is_initialized()

@@ -228,6 +228,8 @@ WRONG: dict[str, Units] = {
     "curvature must be the second deriv": spoiled(Gauss, curvature=lambda *given: torch.ones(())),
     "link must be the inverse of mean": spoiled(Binary, link=lambda self, mean: mean),
     "decode must be the inverse of encode": spoiled(Binary, encode=lambda self, values: 3 * values),
+    "sample_ must change the noise": spoiled(Gauss, sample_=lambda self, noise, mean: noise + mean),
+    "log_prob must be y a - A": spoiled(Binary, log_prob=lambda self, y, a, p: y * a),
 }  # fmt: skip
 
 
