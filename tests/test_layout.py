@@ -21,7 +21,7 @@ IMPORTS: dict[str, tuple[set[str], set[str] | None]] = {
     "natural": (set(), {"torch"}),
     "learning": ({"models", "natural", "distributed"}, {"torch"}),
     "geometry": ({"models", "natural"}, {"torch", "numpy", "scipy"}),
-    "data": ({"distributed"}, {"torch", "numpy", "PIL", "scipy", "sklearn", "torchvision"}),
+    "data": ({"distributed"}, {*"torch numpy PIL scipy sklearn torchvision filelock".split()}),
     "distributed": (set(), {"torch"}),
     "experiment": ({"models", "natural", "learning", "data", "distributed"}, None),
     "analysis": ({"models", "learning", "data", "experiment", "distributed"}, None),

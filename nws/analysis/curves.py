@@ -75,9 +75,9 @@ def with_column(runs: Sequence[Run], column: str) -> list[Run]:
 def curve(runs: Sequence[Run], axis: str, column: str) -> Band:
     """Mean and deviation of a column over runs, by `epoch` or by `seconds`.
 
-    By epochs the points are those that all runs have. Where these are under half of each run's, and
-    by seconds, they are those of any run within the span that all share; each run is interpolated
-    linearly. Where no span is shared, there are no points.
+    By epochs the points are those that all runs have. By seconds, or where these are under half of
+    each run's, they are those of any run within the span that all share. There each run is
+    interpolated linearly. Where no span is shared, there are no points.
     """
     # The last number where those of the axis repeat.
     tables = (run.metrics.groupby(run.metrics[axis].round(9)) for run in runs)
@@ -93,8 +93,8 @@ def scale(bands: Mapping[str, Band], column: str) -> Scale:
     """Which part of the y axis the curves need, where a few must not flatten the others.
 
     The distance of a curve is that of its worst point from the best point of all. A curve more than
-    `GAP` times as far as the middle one is cut, as that of a run that diverged is. Rows at step 0,
-    before any training, set no limit.
+    `GAP` times as far as the middle one (at least half the best value) is cut, as that of a run
+    that diverged is. Rows at step 0, before any training, set no limit.
     """
     higher = next((up for word, up in GRADED.items() if word in column), None)
     parts = {name: band[band.index > 0] if band.index.max() > 0 else band

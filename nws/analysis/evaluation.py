@@ -1,8 +1,8 @@
 """Evaluation of runs: importance-sampled log-likelihoods, kept in evaluation.json of each.
 
-Every draw is a function of the seed: chunk c of the data points takes its random numbers from a
-generator with seed derive_seed(seed, 0, c), chunk c of the dreams from derive_seed(seed, 1, c).
-Several processes compute a chunk each at a time, and all of them find the same figures.
+Every draw is a function of the seed. Chunk c of the data points has a generator with the seed
+derive_seed(seed, 0, c); that of chunk c of the dreams is derive_seed(seed, 1, c). Several processes
+compute a chunk each at a time, and all of them find the same figures.
 
 Symbols: N data points, K samples of each, w = p(x, h) / q(h | x), M dreams for log Z.
 """

@@ -21,9 +21,9 @@ CHOSEN_BY_ALGORITHM = ("algorithm", "metric", "solver", "damping", "optimizer", 
 def differing_keys(runs: Sequence[Run]) -> list[str]:
     """Return the keys of the configuration that tell runs apart: algorithm first, seed last.
 
-    Left out are the keys of `INCIDENTAL`, and those that follow from another key: the weights of
-    a rule from `algorithm.name`, the options of an optimizer from `optimizer._target_`, the metric
-    from the algorithm that chose it. A key that was given on a command line follows from none.
+    Left out are the keys of `INCIDENTAL`, and those that follow from another key: a rule's weights
+    from `algorithm.name`, an optimizer's options from `optimizer._target_`, the metric from the
+    algorithm that chose it. A key that was given on a command line follows from none.
     """
     given = {override_key(str(o)) for run in runs for o in run.provenance.get("overrides", ())}
     kept: list[str] = []

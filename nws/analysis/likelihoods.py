@@ -101,14 +101,12 @@ def print_doubts(runs: Sequence[Run], rows: pd.DataFrame) -> None:
     """Print which figures cannot be trusted, and why."""
     low = rows["ess"][rows["ess"] < TRUSTED_ESS]
     if len(low):
-        print(
-            f"{LOW}: the effective sample size is below {TRUSTED_ESS:g} in {len(low)} of "
-            f"{len(rows)} rows, so their log p is likely too low, beyond the errors shown; take "
-            "more with --samples"
-        )
-    for run, row in zip(runs, rows.to_dict("records"), strict=True):
+        few = f"the effective sample size is below {TRUSTED_ESS:g} in {len(low)} of {len(rows)}"
+        what = "so their log p is likely too low, beyond the errors shown; take more with --samples"
+        print(f"{LOW}: {few} rows, {what}")
+    records = zip(runs, rows.to_dict("records"), strict=True)
+    for path, row in {run.path: row for run, row in records}.items():  # log Z is that of any K
         if row["z_samples"] and not resolves(row["log_z"], row["z_samples"]):
-            print(
-                f"{run.path}: log Z is too small for {row['z_samples']} dreams, so it is likely too"
-                " low and log p* too high, beyond the errors shown; take more with --z-samples"
-            )
+            what = f"log Z is too small for {row['z_samples']} dreams, so it is likely too low and"
+            way = "log p* too high, beyond the errors shown; take more with --z-samples"
+            print(f"{path}: {what} {way}")

@@ -52,7 +52,7 @@ def load_arrays(
 ) -> RawImages:  # fmt: skip
     """Return images from arrays, tensors or data frames in memory.
 
-    All of them hold 0 and 1, grey bytes 0 to 255, or intensities: floats in [0, 1], which are kept
+    All of them hold 0 and 1, grey bytes 0 to 255, or intensities. These are floats in [0, 1], kept
     to the nearest of 255 steps.
 
     Args:

@@ -29,8 +29,8 @@ def load_dataset(
         name: What to call the data set; None for the name of the function.
         binarize: How grey images become binary, one of `BINARIZATIONS`. Binary images stay.
         where: Where bytes are held: on the `device`; in memory of the `host`, or in the file that a
-            source maps; `auto` is the device, unless they would fill half its memory. The images of
-            all batches are the same.
+            source maps; `auto` is the device, unless they would fill half its free memory. The
+            images of all batches are the same.
         device: Where images are used.
         options: The source's own options. `root` is left out where the source does not take it.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from filelock import FileLock
 from torch import Tensor
 
 from nws.data.dataset import PARTS, RawImages
@@ -43,7 +44,8 @@ def _load(root: object, kind: str) -> RawImages:
 
         problem = f"{kind}: expected {FILES[0]} and {FILES[1]} (or both as .gz) in {folder}"
         advice = f"put them there, or point data.root or NWS_DATA_ROOT at a folder with {kind}/raw"
-        with explained(f"{problem}, and the download failed", advice):
+        lock = FileLock(folder.parent.parent / ".lock")  # for one process at a time
+        with explained(f"{problem}, and the download failed", advice), lock:
             getattr(torchvision.datasets, kind)(str(folder.parent.parent), download=True)
         files = find_files(folder, FILES)
     official, test = map(_read, files)

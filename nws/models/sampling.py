@@ -124,7 +124,7 @@ class ResamplingChain(Chain):
 def walk(
     machine: HelmholtzMachine, walks: int, steps: int, rng: torch.Generator | None = None
 ) -> Tensor:
-    """Walks in the deepest layer: h^L ~ p, then one unit after the other flips.
+    """Walks in the deepest layer: h^L ~ p, then a unit flips for each image, at random.
 
     The layers below have the same noise along a walk: the image changes by the flip alone.
 

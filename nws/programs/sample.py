@@ -27,7 +27,7 @@ reconstruct  held-out images above their reconstructions, from q to the states a
 inpaint      held-out images, what is left of them, the rest filled in by a Markov chain
 denoise      held-out images, the same with turned pixels, and the means of p given these
 chain        an animated GIF of a Markov chain from generated images, one step a frame
-walk         a walk in the deepest layer: from a draw, one unit after the other flips
+walk         a walk in the deepest layer: from a draw, a random unit flips in each step
 """
 
 

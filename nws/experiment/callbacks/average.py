@@ -19,7 +19,7 @@ class Average(Callback):
     """The mean of the weights after each step, over the last part of a run or over all of it.
 
     With d = 1 - 1 / memory, the weights of k steps ago count d^k, over sum_k d^k. Without memory
-    all count the same. The sum makes the average unbiased from its first step on: it is the mean of
+    all count the same. The sum makes the average unbiased from its first step on. It is the mean of
     the weights that it has seen, and never of the starting point.
 
     Args:

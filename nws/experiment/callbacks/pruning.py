@@ -20,8 +20,8 @@ IMAGES = ("data", "trainer.evaluation_points", "trainer.evaluation_samples")
 class Pruning(Callback):
     """Ends a job of a sweep whose best valid/log_likelihood is below the median of the others'.
 
-    Each of the others counts with its best up to the same epoch, once it has come so far. This is
-    the median rule of Golovin et al. 2017 (Google Vizier, section 3.2.2).
+    Each of the others counts with its best up to the same epoch, once it has come so far. The
+    median rule of Golovin et al. 2017 (Google Vizier, section 3.2.2) takes running means.
 
     Args:
         evaluations: Those of a run before it may end; null for no such end.
