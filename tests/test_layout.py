@@ -16,12 +16,13 @@ from nws.learning import RowOptions
 
 #: What each package may import: packages of nws, and libraries outside the standard one, where
 #: these are few. All may import the base; `distributed` stands beside it for those named here.
+OF_DATA = {"torch", "numpy", "PIL", "scipy", "sklearn", "torchvision", "filelock"}
 IMPORTS: dict[str, tuple[set[str], set[str] | None]] = {
     "models": (set(), {"torch"}),
     "natural": (set(), {"torch"}),
     "learning": ({"models", "natural", "distributed"}, {"torch"}),
     "geometry": ({"models", "natural"}, {"torch", "numpy", "scipy"}),
-    "data": ({"distributed"}, {*"torch numpy PIL scipy sklearn torchvision filelock".split()}),
+    "data": ({"distributed"}, OF_DATA),
     "distributed": (set(), {"torch"}),
     "experiment": ({"models", "natural", "learning", "data", "distributed"}, None),
     "analysis": ({"models", "learning", "data", "experiment", "distributed"}, None),
