@@ -14,9 +14,9 @@ from nws.experiment.build import MORE, Settings
 from nws.experiment.config import HYDRAS, locate
 from nws.learning import RowOptions
 
+OF_DATA = {"torch", "numpy", "PIL", "scipy", "sklearn", "torchvision", "filelock"}
 #: What each package may import: packages of nws, and libraries outside the standard one, where
 #: these are few. All may import the base; `distributed` stands beside it for those named here.
-OF_DATA = {"torch", "numpy", "PIL", "scipy", "sklearn", "torchvision", "filelock"}
 IMPORTS: dict[str, tuple[set[str], set[str] | None]] = {
     "models": (set(), {"torch"}),
     "natural": (set(), {"torch"}),

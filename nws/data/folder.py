@@ -96,7 +96,7 @@ def _images(parts: Iterable[Iterable[Tensor]], size: Any, where: object) -> RawI
     found = [[i if size is None else resize(i[None], size)[0] for i in part] for part in parts]
     sizes = {tuple(image.shape) for part in found for image in part}
     if len(sizes) > 1:
-        got = ", ".join(f"{height}x{width}" for height, width in sorted(sizes)[:6])
+        got = ", ".join(f"{height}x{width}" for height, width in sorted(sizes))
         advice = "data.size=[H,W] brings all of them to one size"
         raise UserError(f"{where}: expected images of one size, got {got}; {advice}")
     return in_parts([torch.stack(part) for part in found], sizes.pop(), where)

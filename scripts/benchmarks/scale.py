@@ -123,7 +123,9 @@ def model_bytes(
     if metric is not None:
         count += 2 * rows * total
     if metric == "fisher":
-        count += 2 * rows * total + 2 * parameters + _at_work(arguments.batch, rows, sizes)
+        count += (
+            2 * rows * total + 2 * parameters + _at_work(min(arguments.batch, rows), rows, sizes)
+        )
     return count * (8 if arguments.dtype == "float64" else 4)
 
 

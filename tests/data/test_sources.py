@@ -83,7 +83,7 @@ def test_mnist_without_writing(tmp_path: Path, packed: bool) -> None:
 
 def test_first_use_downloads_into_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fetch(_self: object, root: str, download: bool) -> None:
-        assert download
+        assert download and (Path(root) / ".lock").exists()  # for one process at a time
         write_mnist(Path(root), packed=True, kind="FashionMNIST")
 
     monkeypatch.setattr("torchvision.datasets.FashionMNIST.__init__", fetch)

@@ -242,8 +242,7 @@ def test_auto_finds_the_run_that_was_left(
     auto = ("resume=auto", *FINISHED)
     interrupt(8, signal.SIGTERM)
     left = train(*auto).run
-    more = ("seed=1", f"hydra.run.dir={left.parent / 'new'}")  # the controls
-    others = [train(*auto, option).run for option in more]
+    others = [train(*auto, more).run for more in ("seed=1", f"hydra.run.dir={left.parent}/new")]
     assert all(map(conftest.complete, others)) and checkpoint(left)["step"] == 8
     found = train("++resume=auto", *FINISHED)
     assert found.run == left and "resumed    from step 8 " in found.out
