@@ -39,6 +39,8 @@ LEAST = {
     "repeats": 2, "batch": 1, "threads": 1, "max_rows": 1, "rank": 0, "steps_before": 0,
     "iterations": 1, "layers": 1, "visible": 1, "hidden": 1, "dreams": 1,
 }  # fmt: skip
+PCG = ("rank", "iterations", "accuracy")
+PCG_OPTIONS = {"rank": 15, "accuracy": 1e-2}  # when none is given
 
 
 def words(text: str) -> list[str]:
@@ -71,8 +73,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "damping": {"type": float, "default": 0.2, "help": "of the natural rules (default 0.2)"},
     "solver": {"default": "pcg", "choices": list(SOLVERS), "help": "of natural rules (pcg)"},
     "iterations": {"type": int, "help": "of pcg (default: its own)"},
-    "accuracy": {"type": float, "default": 1e-2, "help": "of pcg, without iterations (0.01)"},
-    "rank": {"type": int, "default": 15, "help": "of pcg's preconditioner (default 15)"},
+    "accuracy": {"type": float, "help": "of pcg, without iterations (0.01)"},
+    "rank": {"type": int, "help": "of pcg's preconditioner (default 15)"},
     "visible": {"type": numbers, "default": [784, 2304, 4096, 9216], "help": "sizes"},
     "hidden": {"type": numbers, "default": [300], "help": "sizes (default 300)"},
     "most-bytes": {"type": float, "help": "leaves out what should take more"},
@@ -115,11 +117,11 @@ def read_arguments() -> argparse.Namespace:
     arguments.algorithms = arguments.algorithms or words("nrws" if scale else "ws,rws,nws,nrws")
     check(arguments)
     check_device(arguments.device)
-    arguments.options = {}
-    if arguments.solver == "pcg":
-        arguments.options = {"rank": arguments.rank, "accuracy": arguments.accuracy}
-    if arguments.iterations and arguments.solver == "pcg":
-        arguments.options["iterations"] = arguments.iterations
+    given = {name: value for name in PCG if (value := getattr(arguments, name)) is not None}
+    if given and arguments.solver != "pcg":
+        options = ", ".join(f"--{name}" for name in given)
+        raise UserError(f"{options}: of pcg alone, got --solver {arguments.solver}")
+    arguments.options = PCG_OPTIONS | given if arguments.solver == "pcg" else {}
     return arguments
 
 
@@ -131,9 +133,9 @@ def check(arguments: argparse.Namespace) -> None:
             positive_int(f"--{name.replace('_', '-')}", each, least)
     if len(arguments.layers) < 2:
         raise UserError(f"--layers needs two sizes or more, got {arguments.layers}")
-    damping, accuracy = arguments.damping, arguments.accuracy
-    number("--damping", damping, above=0, most=1e7)
-    number("--accuracy", accuracy, above=0, most=1)
+    number("--damping", arguments.damping, above=0, most=1e7)
+    if arguments.accuracy is not None:
+        number("--accuracy", arguments.accuracy, above=0, most=1)
     known = {"algorithms": [*RULES, *(f"n{name}" for name in RULES)], "metrics": [*METRICS]}
     known["precisions"] = ["float32", "bfloat16"]
     known["optimizers"] = sorted(path.stem for path in (CONF / "optimizer").glob("*.yaml"))

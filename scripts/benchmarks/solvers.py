@@ -74,7 +74,7 @@ def make_system(
 def benchmark_solvers(arguments: argparse.Namespace) -> list[Row]:
     """Times and errors of pcg and the direct solvers, on layers of a real machine's sizes."""
     device, dtype = torch.device(arguments.device), getattr(torch, arguments.dtype)
-    rank = arguments.rank
+    rank = arguments.options["rank"]
     options: list[tuple[str, dict[str, Any]]] = [
         *(("pcg", {"iterations": k, "rank": rank}) for k in (1, 2, 3, 4, 5, 6, 8)),
         *(("pcg", {"accuracy": error, "rank": rank}) for error in (1e-2, 1e-3)),
