@@ -1,5 +1,7 @@
-# `make` lists the targets. PYTHON=python3.12 make train picks another Python (3.11 or later).
+# `make` lists the targets. PYTHON=python3.12 make train picks another Python (3.11 or
+# later), WORKERS=8 make test as many processes.
 PYTHON ?= python3
+WORKERS ?= 2
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
@@ -20,7 +22,7 @@ train: .venv/installed  ## train on the embedded default (handwritten digits, un
 	$(BIN)/python train.py
 
 test: .venv/installed lint  ## lint, type-check and test, on a simulated GPU too
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist worksteal
 
 slow: .venv/installed  ## kills, launchers, several processes, the site and the wheel
 	$(BIN)/python -m pytest -m slow

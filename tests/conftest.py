@@ -14,6 +14,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,7 @@ def command(
     yield run
     GlobalHydra.instance().clear()
     left = [each for each in logging.getLogger().handlers if each not in before]
-    assert not [each for each in left if isinstance(each, logging.FileHandler)], "a run's log"
+    assert not [each for each in left if isinstance(each, MemoryHandler)], "a run's log"
 
 
 @pytest.fixture

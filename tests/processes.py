@@ -55,15 +55,13 @@ def together(
     return results
 
 
-def _run(
-    values: dict[str, str], pipe: Connection, function: Callable[..., Any], arguments: Any
-) -> None:
+def _run(values: dict[str, str], pipe: Connection, call: Callable[..., Any], given: Any) -> None:
     torch.set_num_threads(1)
     os.environ.update(values)
     torch.cuda.is_available = lambda: False  # CUDA is of the process that forked
     try:
         distributed.start(timeout=60)
-        answer = pickle.dumps((True, function(*arguments)))  # copies of tensors
+        answer = pickle.dumps((True, call(*given)))  # copies of tensors
     except BaseException:
         answer = pickle.dumps((False, traceback.format_exc()))
     pipe.send_bytes(answer)

@@ -322,9 +322,7 @@ SURFACE: dict[Any, Callable[[Any, Any, dict[str, Any]], Any]] = {
     Tensor.cpu: _move,
     Tensor.pin_memory: lambda func, args, kwargs: _pin(args[0].clone()),
     # `inner` does not come along
-    torch._has_compatible_shallow_copy_type: lambda func, args, kwargs: (
-        not _on_device(args) and func(*args)
-    ),
+    torch._has_compatible_shallow_copy_type: lambda f, args, _: not _on_device(args) and f(*args),
 }
 
 

@@ -22,9 +22,7 @@ JOB = "JOB_ID=7 PROCID=0 LOCALID=0 NODEID=0 JOB_NUM_NODES=1 JOB_NODELIST=localho
 
 
 def put_commands(monkeypatch: pytest.MonkeyPatch, folder: Path, tasks: int) -> Path:
-    """Put the commands on PATH, and let a job's result be that of its script, run here with so many
-    tasks. Return where the script is kept.
-    """
+    """Put the commands on PATH; a job's script runs here, in so many tasks. Return its place."""
     folder.mkdir()
     for name, text in {"sbatch": SBATCH, "srun": SRUN}.items():
         (folder / name).write_text(text)

@@ -1,7 +1,4 @@
-"""scripts/benchmark.py reports what it says it reports, on sizes that take no time.
-
-No test checks the times themselves.
-"""
+"""scripts/benchmark.py reports what it says, on sizes that take no time; no test checks times."""
 
 import json
 import sys
@@ -181,9 +178,7 @@ def rows_in_process() -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_several_processes(bench: Bench) -> None:
-    """The model's bytes are those that two processes send, but for the solver's few, and for what
-    fills up the shorter share of rows.
-    """
+    """The model's bytes are those that two send, but the solver's few and what fills up rows."""
     with pytest.raises(UserError, match="torchrun"):
         bench("processes")
     rows = together(2, rows_in_process)[0]

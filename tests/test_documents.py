@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,16 +57,14 @@ def parse_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let programs end once their command line is read."""
     monkeypatch.syspath_prepend(ROOT / "scripts")
 
-    def end_after(parse: Callable[..., Any]) -> Callable[..., Any]:
-        def parse_args(*arguments: Any, **options: Any) -> Any:
-            parse(*arguments, **options)  # ends with status 2 where it does not fit
+    for name in ("parse_args", "parse_intermixed_args"):
+        original = getattr(argparse.ArgumentParser, name)
+
+        def parse(*arguments: Any, original: Any = original, **options: Any) -> None:
+            original(*arguments, **options)  # ends with status 2 where it does not fit
             raise SystemExit(PARSED)
 
-        return parse_args
-
-    for name in ("parse_args", "parse_intermixed_args"):
-        method = getattr(argparse.ArgumentParser, name)
-        monkeypatch.setattr(argparse.ArgumentParser, name, end_after(method))
+        monkeypatch.setattr(argparse.ArgumentParser, name, parse)
 
 
 def compose_overrides(words: list[str]) -> None:
@@ -133,13 +130,11 @@ def test_python_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "text", [each for each in COMMANDS if "my_ideas." in each and each.startswith("python train")]
 )
-def test_a_readers_own_idea_trains(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
+def test_readers_ideas_train(command: Command, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     page = PAGES["docs/extending.md"]
-    (tmp_path / "my_ideas.py").write_text("\n".join(blocks("python", page)))
+    Path("my_ideas.py").write_text("\n".join(blocks("python", page)))
     monkeypatch.delitem(sys.modules, "my_ideas", raising=False)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(Path.cwd())
     quiet = [each for each in TWO_STEPS if not ("logger" in text and "logger" in each)]
     outcome = command("train.py", *shlex.split(text)[2:], *quiet, "trainer.evaluate_every=1")
     assert outcome.code == 0 and (outcome.run / "checkpoints" / "last.pt").is_file(), outcome.err

@@ -1,15 +1,17 @@
-"""Options that are refused: by their name on the command line."""
+"""Options: those that are refused, by their name on the command line, and numbers that pass."""
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from nws.errors import UserError
+from nws.errors import UserError, number, positive_int
 from nws.learning import RowOptions, Rule
 from nws.models import Gaussian, HelmholtzMachine, Poisson, log_likelihood
 from nws.natural import CategoricalLogits, Damping, LevenbergMarquardt, NaturalGradient
@@ -107,3 +109,13 @@ BAD: list[tuple[Callable[..., Any], str, tuple[Any, ...], str]] = [
 def test_a_bad_option_is_refused_by_name(make: Any, option: str, value: Any, message: str) -> None:
     with pytest.raises(UserError, match=message.format(option=option, value=value)):
         make(**{option: value})
+
+
+def test_good_numbers_pass() -> None:
+    assert [positive_int("n", value) for value in (3, 3.0, np.int64(3))] == [3, 3, 3]
+    assert positive_int("n", 10**400) == 10**400  # no float is as large
+    assert type(positive_int("n", 3.0)) is int and positive_int("n", 0, minimum=0) == 0
+    for value in (0, -2.5, 1e300, np.int64(3), np.float32(0.5), Fraction(1, 4)):
+        assert type(number("n", value)) is float and number("n", value) == value
+    with pytest.raises(UserError, match="n must be a number, got 1000"):
+        number("n", 10**400)  # nor is there a float as large

@@ -26,10 +26,7 @@ def call(*command: object, folder: Path) -> str:
 
 @pytest.mark.slow
 def test_the_wheel_needs_nothing_of_the_repository(tmp_path: Path) -> None:
-    """Built without a network, by the hatchling that is here, into a fresh environment.
-
-    Torch and the others are those of this environment, which a .pth file adds behind the fresh one.
-    """
+    """Built without a network by hatchling; a .pth file adds torch and others behind it."""
     pip, bin = [sys.executable, "-m", "pip"], tmp_path / "environment" / "bin"
     build = ["wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path]
     call(*pip, *build, ROOT, folder=tmp_path)
@@ -62,6 +59,8 @@ def test_the_command_s_own_words(command: Command) -> None:
     wrong = command("nws", "trian")
     assert wrong.code == 2 and "invalid choice: 'trian' (choose from" in wrong.err
     assert command("nws", "sample", "--help").out.startswith("usage: nws sample ")
+    for program in PROGRAMS:
+        assert f'launch("nws.programs.{program}")' in (ROOT / SCRIPTS[program]).read_text()
 
 
 @pytest.mark.parametrize(("started", "train", "plot"), [
@@ -76,10 +75,3 @@ def test_a_command_is_named_as_the_user_started(
     monkeypatch.setattr(sys, "argv", [started])
     names = [command_line(program, "a b") for program in ("train", "plot")]
     assert names == [f"{train} 'a b'", f"{plot} 'a b'"]
-
-
-def test_every_program_exists() -> None:
-    for program in PROGRAMS:
-        module = f"nws.programs.{program}"
-        assert callable(__import__(module, fromlist=["run"]).run)
-        assert f'launch("{module}")' in (ROOT / SCRIPTS[program]).read_text()

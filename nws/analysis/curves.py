@@ -30,10 +30,8 @@ class Scale(NamedTuple):
 def group_runs(runs: Sequence[Run], by: str = "auto") -> dict[str, list[Run]]:
     """Group runs, and name the groups.
 
-    Args:
-        runs: The runs.
-        by: Keys such as optimizer.lr or lr, with commas between them; `argument`: the path given;
-            `run`: each run by itself; `auto`: all keys in which the runs differ but for the seed.
+    They are grouped `by` keys such as optimizer.lr or lr, with commas between them; `argument`: the
+    path given; `run`: each by itself; `auto`: all keys in which they differ but for the seed.
     """
     if by == "run":
         keys, places = differing_keys(runs), folder_names(runs)

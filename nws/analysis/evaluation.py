@@ -59,15 +59,8 @@ class Request:
 def evaluate(run: LoadedRun, request: Request) -> tuple[Figures, bool]:
     """Compute the figures of one run, unless its evaluation.json has them, and add them to it.
 
-    Args:
-        run: From `load_run`, with the checkpoint and the weights of the request.
-        request: What to compute.
-
-    Returns:
-        The row of evaluation.json, and whether it was there already.
-
-    Raises:
-        UserError: evaluation.json is damaged or cannot be written, or the figures are not finite.
+    The run was loaded with the checkpoint and the weights of the request. Returns the row, and
+    whether it was there already. `UserError` where the figures are not finite.
     """
     images = getattr(run.data, request.split).first(request.data_points)
     asked = asdict(request) | {"data_points": len(images), "device": run.device.type}

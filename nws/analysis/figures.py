@@ -47,15 +47,8 @@ def draw(
 ) -> dict[str, bytes]:  # fmt: skip
     """Draw a column by epochs and by seconds, with a line and a band for each group.
 
-    Args:
-        groups: The runs of each group, from `with_column`.
-        column: A column of metrics.csv.
-        log: Whether the y axis is logarithmic, for values above 0.
-        ymin: The lower end of the y axis; by default as the curves need.
-        ymax: The upper one.
-
-    Returns:
-        The content of the files: {"png": ..., "svg": ...}, the same bytes each time.
+    The runs of each group are from `with_column`. The ends of the y axis, which may be logarithmic,
+    are by default as the curves need. It returns what `render` does.
     """
     runs = [run for group in groups.values() for run in group]
     if log and (low := min(run.metrics[column].min() for run in runs)) <= 0:
@@ -85,7 +78,7 @@ def draw(
 def draw_bound(names: Sequence[str], rows: pd.DataFrame) -> dict[str, bytes]:
     """Draw log-likelihoods against importance samples, with bars of one standard error.
 
-    `rows` are those of evaluation.json, and `names` their runs. It returns what `draw` does.
+    `rows` are those of evaluation.json, and `names` their runs. It returns what `render` does.
     """
     with matplotlib.rc_context(STYLE | {"axes.prop_cycle": LINES}):  # type: ignore[arg-type]
         figure = Figure(figsize=(0.6 * WIDTH, HEIGHT), layout="constrained")

@@ -16,18 +16,19 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
+from PIL import Image
 from plotly.offline import get_plotlyjs
 
 from nws.analysis.curves import Band, curve, group_runs, scale, with_column
-from nws.analysis.evaluation import read_rows
+from nws.analysis.evaluation import FILE, read_rows
 from nws.analysis.figures import LABELS
 from nws.analysis.keys import all_differences, differing_keys, value_text
 from nws.analysis.likelihoods import LOW
 from nws.analysis.runs import LOG_LIKELIHOOD, POSITION, Run, folder_names, frame
 from nws.analysis.summaries import means_table, runs_table
 from nws.analysis.tables import with_error
-from nws.errors import UserError
-from nws.experiment.config import flatten
+from nws.errors import UserError, explained
+from nws.experiment.config import Mistakes, flatten
 from nws.experiment.run import RunDirectory
 from nws.files import read_bytes, read_text, write_atomically
 from nws.models.likelihood import TRUSTED_ESS
@@ -39,10 +40,10 @@ HIDDEN = ("command", "overrides", "pid", "best", "last", "git")  # of provenance
 STEP = re.compile(r"_step_\d+$")
 
 
-def write_report(runs: Sequence[Run], path: Path, *, title: str, command: str) -> str:
+def write_report(runs: Sequence[Run], path: Path, *, title: str, command: str) -> list[str]:
     """Write an .html page on runs: tables, curves, images, provenance, the command that makes it.
 
-    Returns how many runs it shows, and the size of the file, for people.
+    Returns what is damaged, and left out.
     """
     folder = Path(__file__).parent
     environment = Environment(
@@ -50,7 +51,7 @@ def write_report(runs: Sequence[Run], path: Path, *, title: str, command: str) -
     )
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
     keys, found = differing_keys(runs), entries(runs)
-    table, evaluated = runs_table(runs, keys), pd.DataFrame([_evaluations(run) for run in runs])
+    table, evaluated = runs_table(runs, keys), pd.DataFrame([e["evaluations"] for e in found])
     links = enumerate(table["run"], 1)
     table["run"] = [Markup(f'<a href="#run-{n}">{escape(name)}</a>') for n, name in links]
     kinds = dict.fromkeys(kind for entry in found for kind in entry["images"])
@@ -64,17 +65,19 @@ def write_report(runs: Sequence[Run], path: Path, *, title: str, command: str) -
         style=Markup((folder / "page.css").read_text()), plotly=Markup(get_plotlyjs()),
     ).encode()  # fmt: skip
     write_atomically(path, content)
-    return f"{len(runs)} run{'s' * (len(runs) > 1)}, {len(content) / 1e6:.1f} MB"
+    return [text for entry in found for text in entry["damaged"]]
 
 
 def _evaluations(run: Run) -> dict[str, str]:
     """The figures of a run's evaluation.json by what was asked for, of the present checkpoints."""
-    found = {}
-    for row in read_rows(run.path):
-        checkpoint, weights = row.get("checkpoint"), row.get("weights", "plain")
-        last = run.provenance.get("steps", run.last.get("step"))  # it may be between two rows
-        step = last if checkpoint == "last" else run.best.get("step")
-        if run.metrics.empty or row.get("step") == step:  # a copy has no rows
+    rows, found = read_rows(run.path), {}
+    with explained(f"{run.path / FILE} has rows of another kind"):
+        for row in rows:
+            checkpoint, weights = row.get("checkpoint"), row.get("weights", "plain")
+            last = run.provenance.get("steps", run.last.get("step"))  # it may be between two rows
+            step = last if checkpoint == "last" else run.best.get("step")
+            if len(run.metrics) and row.get("step") != step:  # a copy has no rows
+                continue
             asked = f"{row['data_points']:,} {row.get('split')} images, K = {row['samples']:,}"
             asked += f", seed {row.get('seed')}" * bool(row.get("seed"))
             asked += f", {checkpoint}" + f", {weights}" * (weights != "plain")
@@ -89,19 +92,21 @@ def _evaluations(run: Run) -> dict[str, str]:
 
 def entries(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """What the page says of each run beside the tables and the curves."""
-    names, unlike = group_runs(runs, "run"), set(all_differences(runs))
-    return [
-        {
+    names, unlike, found = group_runs(runs, "run"), set(all_differences(runs)), []
+    for run, name, place in zip(runs, names, folder_names(runs), strict=True):
+        mistakes = Mistakes()
+        found.append({
             "name": name,
             "place": place,
             "command": shlex.join(map(str, run.provenance.get("command") or ())),
             "facts": _facts(run),
             "diff": _diff(run),
             "config": [(key, value_text(key, v), key in unlike) for key, v in run.config.items()],
-            "images": _images(run),
-        }
-        for run, name, place in zip(runs, names, folder_names(runs), strict=True)
-    ]
+            "evaluations": mistakes.attempt(_evaluations, run) or {},
+            "images": _images(run, mistakes),
+            "damaged": mistakes.texts,
+        })  # fmt: skip
+    return found
 
 
 def _facts(run: Run) -> list[tuple[str, str]]:
@@ -123,7 +128,7 @@ def _diff(run: Run) -> str:
     return ""
 
 
-def _images(run: Run) -> dict[str, list[tuple[str, str]]]:
+def _images(run: Run, mistakes: Mistakes) -> dict[str, list[tuple[str, str]]]:
     """The PNGs of a run, some of each kind, the first, the last, and between: address and name."""
     kinds: dict[str, list[Path]] = {}
     for path in filter(Path.is_file, sorted(RunDirectory(run.path).images.glob("*.png"))):
@@ -131,10 +136,18 @@ def _images(run: Run) -> dict[str, list[tuple[str, str]]]:
     found = {}
     for kind, files in kinds.items():
         places = np.linspace(0, len(files) - 1, min(IMAGES, len(files))).round().astype(int)
-        contents = {files[n].stem: base64.b64encode(read_bytes(files[n])) for n in places}
-        pngs = ((f"data:image/png;base64,{c.decode()}", name) for name, c in contents.items())
-        found[kind] = list(pngs)
+        pairs = [(mistakes.attempt(_address, files[n]), files[n].stem) for n in places]
+        if shown := [(address, name) for address, name in pairs if address]:
+            found[kind] = shown
     return found
+
+
+def _address(path: Path) -> str:
+    """A PNG as the address of an image."""
+    content = read_bytes(path)
+    with explained(f"{path} is damaged"), Image.open(path) as picture:
+        picture.verify()
+    return f"data:image/png;base64,{base64.b64encode(content).decode()}"
 
 
 def figures(every: Sequence[Run]) -> dict[str, Any]:

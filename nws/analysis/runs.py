@@ -81,13 +81,9 @@ def read_run(path: str | Path, argument: str | None = None) -> Run:
 
 
 def read_runs(folders: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
-    """Read the runs at or below folders, each once.
+    """Read the runs at or below folders, each once; say what is wrong with those left out.
 
-    Returns:
-        Those that can be read, and what is wrong with each of the others.
-
-    Raises:
-        UserError: None can be read.
+    `UserError` where none can be read.
     """
     found: dict[Path, str] = {}
     for folder in folders:
@@ -105,11 +101,7 @@ def read_runs(folders: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
 
 
 def frame(runs: Sequence[Run]) -> pd.DataFrame:
-    """One line a run: what became of it, then its configuration by keys such as optimizer.lr.
-
-    The columns `run`, `state`, `best`, `error`, `last` (nats), `epochs`, `steps`, `ms` (a step),
-    `seconds`, `started` and `host` say what became of it.
-    """
+    """One line a run: what became of it (`ms` is of a step), then its configuration by its keys."""
     table = pd.DataFrame({"run": [str(run.path) for run in runs]})
     table["state"] = [run.state for run in runs]
     for name, column in (("best", LOG_LIKELIHOOD), ("error", ERROR)):

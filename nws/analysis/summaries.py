@@ -69,8 +69,11 @@ def means_table(
     return shown.assign(**{f"{name}: mean ± deviation over seeds{without}": texts})
 
 
-def print_sweep(directory: Path) -> None:
-    """Print the end of a sweep: its runs, the means over seeds, and the best run's directory."""
+def print_sweep(directory: Path, choices: str | None = None) -> None:
+    """Print the end of a sweep: its runs, the means over seeds, and the best run's directory.
+
+    `choices` is a folder of the user's own, from --config-dir.
+    """
     try:
         runs, wrong = read_runs([directory])
     except UserError:  # no job came to a run that can be read
@@ -90,7 +93,8 @@ def print_sweep(directory: Path) -> None:
     value = with_error(numbers["best"][place], numbers["error"][place])
     print(f"\nbest of {len(runs)} run{'s' * (len(runs) > 1)}:{name} {value} nats")
     if (overrides := runs[place].provenance.get("overrides")) is not None:
-        kept = [text for text in overrides if override_key(text) not in ("resume", "hydra")]
+        kept = [] if choices is None else ["--config-dir", choices]
+        kept += [text for text in overrides if override_key(text) not in ("resume", "hydra")]
         print(f"repeat it with\n  {command_line('train', *kept)}")
     print(runs[place].path)
 

@@ -27,13 +27,8 @@ def check_seed(name: str, seed: object) -> int:
 class Batches:
     """The batches of a run, a function of seed and step: there is no state to save.
 
-    Each epoch is shuffled anew and drops its incomplete last batch.
-
-    Args:
-        data: The data set.
-        size: Images in a batch, B.
-        sources: Where metrics take their rows from: `same`, `other` or `unlabeled`.
-        seed: The run's seed.
+    Each epoch is shuffled anew and drops its incomplete last batch of `size` images. `sources` say
+    where metrics take their rows from: `same`, `other` or `unlabeled`.
     """
 
     def __init__(self, data: Dataset, size: int, sources: Collection[str], seed: int) -> None:

@@ -123,16 +123,19 @@ def build_parts(config: DictConfig, device: torch.device) -> Parts:
     seed = attempt(check_seed, "seed", config.seed)
     if settings is not None and data is not None:
         total = attempt(settings.total_steps, len(data.train)) or 1
-    rule = attempt(_build, filled(to_dict(config.algorithm), total), "algorithm")
-    callbacks = attempt(build_callbacks, config, total)
+    config = OmegaConf.create(filled(to_dict(config), total))
+    rule = attempt(_build, to_dict(config.algorithm), "algorithm")
+    callbacks = attempt(build_callbacks, config)
     machine = attempt(build_machine, config, data or (1, 1))
     if machine is not None:
         metrics = attempt(build_metrics, config, total, machine.to(device))
         optimizer = attempt(build_optimizer, config, machine)
         if optimizer is not None:
-            schedule = filled(to_dict(config.scheduler), total)
-            scheduler = attempt(_build, schedule, "scheduler", optimizer)
+            scheduler = attempt(_build, to_dict(config.scheduler), "scheduler", optimizer)
     mistakes.say()
+    if machine.units[0].support is None and (data.train.redraw or data.train.maximum == 1):
+        what = f"the images are 0 and 1, and model.visible, {machine.units[0]}, has other values"
+        log.warning(f"{what}; data.binarize=none keeps grey images grey")
     rng = torch.Generator(device).manual_seed(derive_seed(seed, 1))
     learner = WakeSleep(machine, rule, rng, metrics, product_type(settings.precision, device))
     if data.distribution is not None and not can_enumerate(machine, len(data.distribution[0])):
@@ -203,9 +206,7 @@ def build_data(config: DictConfig, device: torch.device) -> Dataset:
 def build_machine(config: DictConfig, data: Dataset | Sequence[int]) -> HelmholtzMachine:
     """Return an untrained machine of the `model` group, on the CPU, drawn from the run's seed.
 
-    Args:
-        config: The run's configuration.
-        data: The data set; or the shape of an image, where parameters are loaded afterwards.
+    `data` may be the shape of an image, where parameters are loaded afterwards.
     """
     options, shape = to_dict(config.model), data.shape if isinstance(data, Dataset) else data
     if options.get("visible_bias") == "data":
@@ -245,7 +246,7 @@ def build_metrics(config: DictConfig, steps: int, machine: HelmholtzMachine) -> 
     metrics = []
     for network in machine.networks:
         metric = _build(options, "metric", **extra)
-        damping: Damping = _build(filled(to_dict(config.damping), steps), "damping")
+        damping: Damping = _build(to_dict(config.damping), "damping")
         for step in (steps - 1, 0):  # a schedule that falls to 0 is found here
             damping.start_step(step)
         metrics.append(NaturalMetric(network, metric, damping, rows))
@@ -290,7 +291,7 @@ def build_together(options: dict[str, Any], biases: Any, groups: list[dict[str, 
     return Together(parts)
 
 
-def build_callbacks(config: DictConfig, total_steps: int) -> dict[str, Callback]:
+def build_callbacks(config: DictConfig) -> dict[str, Callback]:
     """Return the callbacks of `callbacks`, `average` and `logger`, by their names."""
     sections = {f"callbacks.{name}": each for name, each in to_dict(config.callbacks).items()}
     sections |= {name: to_dict(config[name]) for name in ("average", "logger") if config.get(name)}
@@ -304,5 +305,5 @@ def build_callbacks(config: DictConfig, total_steps: int) -> dict[str, Callback]
             raise UserError(f"{option} {what}; got {section!r}")
         if option[10:] in ("average", "logger", "provenance", "terminal"):  # callbacks.NAME
             raise UserError(f"{option}: a part of nws has this name; call it +callbacks.my_... say")
-        made[option.rpartition(".")[2]] = _build(filled(section, total_steps), option)
+        made[option.rpartition(".")[2]] = _build(section, option)
     return made

@@ -30,7 +30,7 @@ from nws.experiment.hardware import pick_device, surroundings
 from nws.experiment.invocation import command_line
 from nws.experiment.optimizers import title
 from nws.experiment.provenance import Provenance, read_provenance
-from nws.experiment.resume import Start, starting_point
+from nws.experiment.resume import Start, is_in, starting_point
 from nws.experiment.run import SWEEP, RunDirectory, Taken, read_sweep, remove_empty
 from nws.experiment.signals import StopSignals, end_with
 from nws.experiment.terminal import Terminal, short_path, write_line
@@ -183,6 +183,8 @@ class Job:
             start.run.write_views(state)
             return float(state["best"])
         trainer = self._trainer(start)
+        if start.run.writes:
+            start.run.log.capacity = 0  # lines that waited are written with the next one
         if state is None:
             self._warn_of_idle_options(trainer)
         else:  # from here on files change
@@ -213,12 +215,14 @@ class Job:
         return trainer.best
 
     def _warn_of_idle_options(self, trainer: Trainer) -> None:
-        metrics = trainer.learner.metrics
+        metrics, rule = trainer.learner.metrics, trainer.learner.rule
         solves = metrics and "solver" in parameters_of(type(metrics[0].metric))[0]
-        used = {"natural_metric": metrics, "metric": metrics, "damping": metrics, "solver": solves}
+        takers: dict[str, Any] = dict.fromkeys(("natural_metric", "metric", "damping"), metrics)
+        dreams = metrics or rule.recognition_dream or rule.dreams is None
+        takers |= {"solver": solves, "algorithm.dreams": dreams}
+        unused = [name for name, taken in takers.items() if not taken]
         keys = {text: override_key(text).removesuffix("._target_") for text in self.overrides}
-        groups = {text: key.partition(".")[0] for text, key in keys.items() if key != "metric"}
-        if idle := [text for text, group in groups.items() if not used.get(group, True)]:
+        if idle := [text for text, key in keys.items() if key != "metric" and is_in(key, unused)]:
             log.warning(f"no part of this run takes {', '.join(idle)}")
         if hasattr(trainer.optimizer, "eval") and trainer.choices["scheduler"] != "constant":
             what = f"{title(trainer.optimizer)} stands for a falling rate"

@@ -99,9 +99,6 @@ def load_run(
         device: `auto` (CUDA where there is one), `cpu` or `cuda`.
         trust: Modules of yours that the run may call, for instance `["my_ideas"]`. What else it
             names besides nws is refused before it is imported.
-
-    Raises:
-        UserError: Where there is no run, a file is damaged, or an option is none of these.
     """
     one_of("checkpoint", checkpoint, ("best", "last"))
     one_of("weights", weights, ("plain", "average"))
@@ -137,9 +134,6 @@ def load_data(data: Any, device: str | torch.device = "auto", **options: Any) ->
         device: Where the images are held: `auto` (CUDA where there is one), `cpu` or `cuda`.
         **options: Those of the `data` group, for instance `binarize="threshold"` or `path=FILE`; of
             images in memory those of `nws.data.load_arrays`, such as `valid` and `test`.
-
-    Raises:
-        UserError: There is no such data set or option, or a file is missing or damaged.
 
     Examples:
         >>> data = load_data("digits", device="cpu")

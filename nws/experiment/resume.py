@@ -17,6 +17,7 @@ from nws.files import CONF
 #: What a resumed run keeps: its draws or its best value depend on it, or only a start takes it.
 FIXED = ["seed", "name", "trainer.batch_size", "algorithm", "model", "data"]
 FIXED += ["trainer.evaluation_samples", "trainer.evaluation_points"]
+FIXED += ["optimizer.amsgrad", "optimizer.centered"]  # gathered from the first step on
 #: Options of the data that may change: where files are, and how images are shown.
 FREE = ("data.root", "data.path", "data.shape", "data.where")
 #: What changes no number, or only chooses other options: two runs that differ in it are the same.

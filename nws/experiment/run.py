@@ -13,6 +13,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from logging.handlers import MemoryHandler
 from pathlib import Path
 
 import yaml
@@ -88,12 +89,14 @@ class RunDirectory:
     def owned(self, patience: float = 0.0) -> Iterator[None]:
         """Own the directory, and let all that is logged go to its train.log as well.
 
-        `Taken` where another process still owns it after `patience` seconds.
+        `Taken` where another process still owns it after `patience` seconds. Lines wait for the
+        `log`, until its capacity is 0: a start that is refused writes none.
         """
         self.check_links()
         logging.raiseExceptions = False  # a full disk costs lines of the log alone
-        log = logging.FileHandler(self.path / "train.log", delay=True)  # made by its first line
-        log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        file = logging.FileHandler(self.path / "train.log", delay=True)  # made by its first line
+        file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        self.log = MemoryHandler(10**6, target=file, flushOnClose=False)
         place = self.path / ".lock"
         lock = FileLock(place, fallback_to_soft=False)
         try:
@@ -105,11 +108,12 @@ class RunDirectory:
             what = f"{self.path} is being trained by {who}; nothing was changed"
             raise Taken(f"{what}; wait for its end, stop it, or give another directory") from None
         try:
-            logging.getLogger().addHandler(log)
+            logging.getLogger().addHandler(self.log)
             yield
         finally:
-            logging.getLogger().removeHandler(log)
-            log.close()
+            logging.getLogger().removeHandler(self.log)
+            self.log.close()
+            file.close()
             if os.listdir(self.path) == [place.name]:  # a start that came to nothing
                 place.unlink()
             lock.release()

@@ -16,14 +16,10 @@ PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
 class StopSignals:
-    """Notes the first stopping signal; the second one acts as before, which ends the program.
-
-    Attributes:
-        caught: The number of the signal, None where none came to any process of the run.
-    """
+    """Notes the first stopping signal; the second one acts as before, which ends the program."""
 
     def __init__(self) -> None:
-        self.caught: int | None = None
+        self.caught: int | None = None  # the number of the signal that came, to any process
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":

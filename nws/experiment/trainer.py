@@ -91,11 +91,7 @@ class Trainer:
         return f"step {self.step} of {self.total_steps}"
 
     def fit(self, stop: StopSignals) -> None:
-        """Train to the end, or until a signal came.
-
-        Raises:
-            Diverged: Numbers are not finite.
-        """
+        """Train to the end, or until a signal came; `Diverged` where numbers are not finite."""
         self.call("start", self)
         before = torch.get_float32_matmul_precision()
         tf32 = self.settings.precision == "tf32"

@@ -15,8 +15,7 @@ def read_arguments() -> argparse.Namespace:
     )
     add = parser.add_argument
     add("runs", metavar="RUN", nargs="+", help="a run directory, or a folder with runs below it")
-    usual = "valid/log_likelihood"
-    add("--column", default=usual, help=f"of metrics.csv (default {usual})")
+    add("--column", default="valid/log_likelihood", help="of metrics.csv (default %(default)s)")
     keys = "runs with the same values of these configuration keys, such as algorithm,lr, make one"
     keys += " line; auto (default): of all keys in which they differ, but for the seed; run: each"
     keys += " run by itself; argument: those of one RUN of this command line"

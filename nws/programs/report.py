@@ -37,5 +37,7 @@ def run() -> None:
     names = [Path(*Path(folder).resolve().parts[-2:]) for folder in given.runs]
     title = f"Report on {', '.join(map(str, names))}"
     command = command_line("report", *sys.argv[1:])
-    shown = write_report(runs, given.output, title=title, command=command)
-    print(f"{shown}; open it in a browser:\n{given.output.resolve()}")
+    damaged = write_report(runs, given.output, title=title, command=command)
+    warn(*(f"left out: {text}" for text in damaged))
+    size = f"{len(runs)} run{'s' * (len(runs) > 1)}, {given.output.stat().st_size / 1e6:.1f} MB"
+    print(f"{size}; open it in a browser:\n{given.output.resolve()}")

@@ -65,6 +65,9 @@ def check_words(given: list[str]) -> None:
             name = key.strip("-")
             way = f"give {name}=VALUE" if name in all_keys() else did_you_mean(name)
             raise UserError(f"expected key=value, as in trainer.epochs=3, got {word}; {way}")
+        if flags.cfg and key == "resume" and value not in ("", "null", "auto"):
+            what = "--cfg prints the configuration of a new run"
+            raise UserError(f"{what}; that of {value} is in its .hydra/config.yaml")
         choices = sorted(path.stem for path in (CONF / key).glob("*.yaml"))
         if choices and sign and value in ("", "null"):
             raise UserError(f"{word} is no choice; the choices are {', '.join(choices)}")
@@ -73,10 +76,10 @@ def check_words(given: list[str]) -> None:
 def run() -> None:
     """The program. Hydra reads the command line; of a run to go on with, the choices are added."""
     given = sys.argv[1:]
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--config-dir", "-cd")
+    own, rest = parser.parse_known_args(given)
     if {"-h", "--help"} & set(given):
-        parser = argparse.ArgumentParser(add_help=False)
-        parser.add_argument("--config-dir", "-cd")
-        own, rest = parser.parse_known_args(given)
         asked = [word for word in rest if "=" not in word and word[:1] != "-"]
         print(help_text(asked, own.config_dir))
         return
@@ -106,6 +109,6 @@ def run() -> None:
         if Sweep.directory is not None:
             from nws.analysis.summaries import print_sweep  # pandas takes its time
 
-            print_sweep(Sweep.directory)
+            print_sweep(Sweep.directory, own.config_dir)
             Sweep.forget(Sweep.directory)
         signal.signal(signal.SIGTERM, before)  # while the interpreter ends, a signal is quiet

@@ -26,14 +26,8 @@ FEW = ("--samples", "50", "--z-samples", "300")
 NO_STAR = ("--z-samples", "0")
 
 
-def rows(run: Path) -> list[dict[str, Any]]:
-    return json.loads((run / "evaluation.json").read_text())
-
-
-def test_figures_are_those_of_enumeration(
-    command: Command, trained: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All those of a run of bihm, within standard errors that are exact to first order."""
+def test_exact_figures(command: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of bihm by enumeration, within standard errors that are exact to first order."""
     run, samples, dreams = trained / "bihm", 4_000, 20_000
     monkeypatch.setattr(likelihood, "MAX_ELEMENTS", 9_000 * UNITS)  # several chunks
 
@@ -44,7 +38,7 @@ def test_figures_are_those_of_enumeration(
     resaved(spread)(run / "checkpoints" / "best.pt")
     outcome = command(EVALUATE, str(run), "--samples", str(samples), "--z-samples", str(dreams))
     assert outcome.code == 0 and outcome.err == "" and outcome.run == run
-    (row,) = rows(run)
+    (row,) = read_rows(run)
     expected = {"split": "test", "samples": samples, "data_points": TEST, "z_samples": dreams}
     assert row.items() >= (expected | {"checkpoint": "best", "seed": 0}).items()
     loaded = load_run(run, device="cpu")
@@ -69,9 +63,7 @@ def test_figures_are_those_of_enumeration(
     assert log_z < -apart and (log_p - tilde).mean() > apart
 
 
-def test_figures_that_stand_there_are_not_computed_again(
-    command: Command, trained: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_figure_twice(command: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = trained / "bihm"
     monkeypatch.setattr(likelihood, "MAX_ELEMENTS", 100 * UNITS)
     seen = [recorded(monkeypatch, evaluation, name) for name in ("log_sums", "log_z_sums")]
@@ -91,21 +83,21 @@ def test_figures_that_stand_there_are_not_computed_again(
     assert computed(*NO_STAR, "--split", "valid", "--data-points", "3") == [2, 0]
     loaded = load_run(run, device="cpu")
     images = [evaluation.fingerprint(loaded.machine, loaded.data.valid.first(n)) for n in (3, 2)]
-    assert rows(run)[3]["fingerprint"] == images[0] != images[1]
-    requests = [(row["seed"], row["checkpoint"], row["data_points"]) for row in rows(run)]
+    assert read_rows(run)[3]["fingerprint"] == images[0] != images[1]
+    requests = [(row["seed"], row["checkpoint"], row["data_points"]) for row in read_rows(run)]
     assert requests == [(0, "best", 12), (1, "best", 12), (0, "last", 12), (0, "best", 3)]
     # another checkpoint of the same name: computed again, in place of the old figure
     shift = resaved(lambda state: state["machine"]["generator.layers.0.bias"].add_(1))
     shift(run / "checkpoints" / "last.pt")
-    old = rows(run)[2]
-    assert computed(*NO_STAR, "--checkpoint", "last") == [6, 0] and len(rows(run)) == 4
-    assert rows(run)[3]["log_likelihood"] != old["log_likelihood"]
+    old = read_rows(run)[2]
+    assert computed(*NO_STAR, "--checkpoint", "last") == [6, 0] and len(read_rows(run)) == 4
+    assert read_rows(run)[3]["log_likelihood"] != old["log_likelihood"]
 
 
 def test_a_single_data_point_has_no_standard_error(command: Command, trained: Path) -> None:
     run, one = trained / "bihm", ("--samples=1", "--data-points=1", "--z-samples=1")
     assert command(EVALUATE, str(run), *one).code == 0
-    (row,) = rows(run)
+    (row,) = read_rows(run)
     assert "NaN" not in (run / "evaluation.json").read_text()
     assert row["standard_error"] is row["log_p_star_standard_error"] is None
     assert row["log_z_standard_error"] is None and (row["data_points"], row["ess"]) == (1, 1)
@@ -125,7 +117,7 @@ def test_the_table_has_a_line_for_each_run(command: Command, trained: Path) -> N
     assert outcome.err == "" and re.split(r" {2,}", lines[0].strip()) == [
         "run", "algorithm", "log p, nats", "bits/dim", "ess", "log p*, nats", "log Z",
     ]  # fmt: skip
-    found = {name: rows(trained / name)[0] for name in ("bihm", "rws")}
+    found = {name: read_rows(trained / name)[0] for name in ("bihm", "rws")}
     best = max(found, key=lambda name: found[name]["log_likelihood"])
     assert lines[-1] == str(trained / best)
     for line, (name, row) in zip(lines[1:3], found.items(), strict=True):
@@ -145,7 +137,7 @@ def test_the_table_has_a_line_for_each_run(command: Command, trained: Path) -> N
     assert f"{trained / 'bihm'}: log Z is too small for 100000 dreams" in out
     outcome = command(EVALUATE, str(trained), "--samples", "5", *NO_STAR, "--data-points", "13")
     assert "--data-points 13 is more than the 12 images there are" in outcome.out
-    low = [rows(trained / name)[-1]["ess"] for name in ("bihm", "rws")]
+    low = [read_rows(trained / name)[-1]["ess"] for name in ("bihm", "rws")]
     assert max(low) < TRUSTED_ESS and all(f"{ess:.1f} (low)" in outcome.out for ess in low)
     assert "the effective sample size is below 10 in 2 of 2 rows" in outcome.out
 
@@ -158,13 +150,13 @@ def test_several_numbers_of_samples(command: Command, trained: Path, tmp_path: P
     text = (tmp_path / "bound.svg").read_text()
     assert all(f">{word}<" in text for word in ("bihm", "rws", "importance samples"))
     for name in ("bihm", "rws"):
-        found = rows(trained / name)
+        found = read_rows(trained / name)
         assert [row["samples"] for row in found] == [2, 20, 400]
         values = [row["log_likelihood"] for row in found]
         # two samples are about (1 / ess - 1 / K) / 2 too low, whose noise is far below that
         assert values[0] < values[1] and values[0] < values[2]
     assert re.search(r"^ *rws +rws +20 +-", outcome.out, re.M)
-    best = max(("bihm", "rws"), key=lambda name: rows(trained / name)[2]["log_likelihood"])
+    best = max(("bihm", "rws"), key=lambda name: read_rows(trained / name)[2]["log_likelihood"])
     assert outcome.run == trained / best
 
 
@@ -176,7 +168,7 @@ def test_a_broken_run_does_not_stop_the_others(command: Command, trained: Path) 
     message = outcome.message()
     assert message.startswith("error: 1 of 3 could not be evaluated\n")
     assert str(trained / "broken") in message and "best.pt is damaged" in message
-    assert [len(rows(trained / name)) for name in ("bihm", "rws")] == [1, 1]
+    assert [len(read_rows(trained / name)) for name in ("bihm", "rws")] == [1, 1]
     assert not (trained / "broken" / "evaluation.json").exists()
 
 

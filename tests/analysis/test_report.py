@@ -187,3 +187,20 @@ def test_in_chromium(command: Command, reported: Path, tmp_path: Path) -> None:
     assert "data-error" not in shown
     assert 'data-drawn="valid/log_likelihood"' in shown, "the curves were not drawn"
     assert 'data-order="60123457"' in shown  # without a value last
+
+
+def test_damaged_files_are_left_out(command: Command, tmp_path: Path) -> None:
+    run = write_run(tmp_path, "run", [(1, 1.0, -3.0)])
+    image = write_image(run, "generated_step_0000010")
+    write_image(run, "generated_step_0000020")
+    image.write_bytes(image.read_bytes()[:200])
+    row = {"data_points": "nine", "samples": 3, "log_likelihood": -1, "standard_error": 1}
+    for text, why in {
+        '[{"data_points": 9,': "is not the list that evaluate.py writes",
+        json.dumps([row | {"step": 10}]): "has rows of another kind",
+    }.items():
+        (run / "evaluation.json").write_text(text)
+        outcome = command(REPORT, "run")
+        assert outcome.code == 0 and outcome.err.count("warning: left out: ") == 2, outcome.err
+        assert why in outcome.err and "generated_step_0000010.png is damaged" in outcome.err
+        assert outcome.run.read_text().count('<img src="data:') == 1

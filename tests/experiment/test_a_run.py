@@ -220,3 +220,19 @@ def test_a_killed_run_reads_as_killed_on_the_host_that_had_it_last(tmp_path: Pat
     ):
         (tmp_path / "provenance.json").write_text(json.dumps(record | gone))
         assert read_provenance(tmp_path)["state"] == state, record
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    ("model/visible=gaussian data.binarize=static", "the images are 0 and 1, and model.visible"),
+    ("model/visible=poisson data.binarize=resample", "the images are 0 and 1, and model.visible"),
+    ("model/visible=gaussian", ""),
+    ("data.binarize=none", ""),
+    ("algorithm=bihm algorithm.dreams=3", "no part of this run takes algorithm.dreams=3"),
+    ("algorithm=bihm algorithm.dreams=null", ""),
+    ("algorithm=rws algorithm.dreams=3", ""),
+    ("algorithm=nbihm algorithm.dreams=3", ""),
+])  # fmt: skip
+def test_what_fits_badly_is_said_once(command: Command, words: str, said: str) -> None:
+    outcome = command("train.py", *TWO_STEPS, *words.split())
+    assert outcome.code == 0 and len(outcome.warnings) == bool(said), outcome.err
+    assert said in "".join(outcome.warnings)

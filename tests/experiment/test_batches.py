@@ -1,6 +1,4 @@
-"""Which images a step gets: each image once an epoch, other orders in other epochs, all by the
-seed.
-"""
+"""Which images a step gets: each once an epoch, other orders in other epochs, all by the seed."""
 
 import torch
 

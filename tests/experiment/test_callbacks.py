@@ -16,6 +16,7 @@ import torch
 import wandb
 from cases import recorded
 from conftest import FINISHED, Command, Interrupt, assert_same_run, checkpoint, flatten, metrics
+from torch.nn.utils import parameters_to_vector
 
 from nws.analysis.evaluation import fingerprint, read_rows
 from nws.analysis.runs import read_run
@@ -134,10 +135,6 @@ def test_a_job_far_below_the_others_of_its_sweep_is_pruned(train: Command) -> No
     assert alone.code == 0 and alone.warnings == []  # the control: no sweep
 
 
-def vector(machine: HelmholtzMachine) -> torch.Tensor:
-    return torch.cat([each.detach().double().flatten() for each in machine.parameters()])
-
-
 @pytest.mark.parametrize("steps", [1, 7, 20])
 @pytest.mark.parametrize("options", [{"memory": 5}, {"memory": 1}, {"start": 0.5}, {"start": 0.74}])
 def test_an_average_is_a_weighted_mean_of_all_it_saw(steps: int, options: dict[str, Any]) -> None:
@@ -149,13 +146,14 @@ def test_an_average_is_a_weighted_mean_of_all_it_saw(steps: int, options: dict[s
         for each in machine.parameters():
             each.data.add_(torch.randn(each.shape, generator=rng))
         average.after_step(SimpleNamespace(machine=machine, step=step, total_steps=steps))
-        seen.append(vector(machine))
+        seen.append(parameters_to_vector(machine.parameters()).detach().double())
     first = math.floor(options.get("start", 0) * steps)
     assert average.count == steps - first
     decay = 1 - 1 / options["memory"] if "memory" in options else 1.0
     shares = decay ** torch.arange(steps - first - 1, -1, -1, dtype=torch.float64)
     expected = shares / shares.sum() @ torch.stack(seen[first:])
-    torch.testing.assert_close(vector(average.machine), expected, rtol=ROUNDING, atol=ROUNDING)
+    found = parameters_to_vector(average.machine.parameters()).double()
+    torch.testing.assert_close(found, expected, rtol=ROUNDING, atol=ROUNDING)
     if steps == 20 and options != {"memory": 1}:  # the control: the newest weights are others
         assert (seen[-1] - expected).abs().max() > 1e3 * ROUNDING
 
@@ -185,9 +183,7 @@ def test_an_average_leaves_training_alone(train: Command, command: Command, fini
     assert checkpoint(tail)["callbacks"]["average"]["count"] == 5
 
 
-def test_rows_have_the_means_of_the_steps_since_the_last(
-    train: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_means_since_the_last(train: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = lambda result, *_: result.statistics.tolist()  # noqa: E731
     seen = recorded(monkeypatch, WakeSleep, "step", numbers)
     clock = SimpleNamespace(perf_counter=lambda: len(seen))  # a step takes a second, the rest none
@@ -245,9 +241,7 @@ def test_wandb_offline(train: Command, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("fail", ["init", "log", "finish"])
-def test_a_logger_that_fails_warns_once_and_training_goes_on(
-    train: Command, monkeypatch: pytest.MonkeyPatch, fail: str
-) -> None:
+def test_a_broken_logger_warns(train: Command, monkeypatch: pytest.MonkeyPatch, fail: str) -> None:
     class Run(SimpleNamespace):
         id, define_metric, summary = "x", print, Counter()
         log = finish = print

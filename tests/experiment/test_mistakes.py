@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import ROOT, SMALL, TWO_STEPS, Command, Interrupt
 
@@ -159,3 +160,14 @@ def test_output_of_all_kinds(tmp_path: Path, line: str) -> None:
     done = subprocess.run(bash, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == SHELL[line] and "Traceback" not in done.stderr, done.stderr
     assert SHELL[line] or "--help" in line or (tmp_path / "run" / "metrics.csv").exists()
+
+
+def test_a_refused_start_leaves_no_log(command: Command, tmp_path: Path) -> None:
+    np.save("images.npy", np.arange(100 * 36, dtype=np.uint8).reshape(100, 6, 6))
+    own = "data=npz", "data.path=images.npy"
+    message = command("train.py", *TWO_STEPS, *own, "trainer.batch_size=5000").message()
+    assert "at most the 80 training images" in message
+    assert [each.name for each in tmp_path.iterdir()] == ["images.npy"]
+    run = command("train.py", *TWO_STEPS, *own).run
+    log = (run / "train.log").read_text()
+    assert log.index("split at random") < log.index("  algorithm ")

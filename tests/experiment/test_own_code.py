@@ -151,9 +151,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("options", OWN)
-def test_a_class_of_the_users_own_trains_and_goes_on(
-    train: Command, own: Path, interrupt: Interrupt, options: str
-) -> None:
+def test_own_classes_go_on(train: Command, own: Path, interrupt: Interrupt, options: str) -> None:
     words = shlex.split(options)
     whole = train("hydra.run.dir=whole", *words)
     assert whole.code == 0 and whole.err == "", whole.err

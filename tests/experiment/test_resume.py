@@ -52,9 +52,7 @@ RESUMABLE = [
 
 
 @pytest.mark.parametrize("options", RESUMABLE)
-def test_a_resumed_run_ends_as_one_never_stopped(
-    train: Command, interrupt: Interrupt, options: str
-) -> None:
+def test_resumed_as_if_never_stopped(train: Command, interrupt: Interrupt, options: str) -> None:
     words = options.split()
     whole = train("hydra.run.dir=whole", *words)
     assert whole.code == 0, whole.err
@@ -124,9 +122,7 @@ def test_a_signal_between_two_looks_makes_no_second_row(
     assert_same_run(finished, Path("parts"))
 
 
-def test_a_stop_before_the_first_step_and_two_signals(
-    train: Command, interrupt: Interrupt, finished: Path
-) -> None:
+def test_early_stop_and_two_signals(train: Command, interrupt: Interrupt, finished: Path) -> None:
     interrupt(1, signal.SIGTERM)
     assert train("hydra.run.dir=first", *FINISHED).code == 128 + signal.SIGTERM
     assert checkpoint(Path("first"))["step"] == 1
@@ -235,9 +231,7 @@ def test_of_two_starts_one_is_refused(train: Command, finished: Path, tmp_path: 
 # --- resume=auto ----------------------------------------------------------------------------------
 
 
-def test_auto_finds_the_run_that_was_left(
-    train: Command, interrupt: Interrupt, finished: Path, tmp_path: Path
-) -> None:
+def test_auto_finds_the_run_left(train: Command, interrupt: Interrupt, finished: Path) -> None:
     """By its options, wherever it is; what is finished is let be, and another start is new."""
     auto = ("resume=auto", *FINISHED)
     interrupt(8, signal.SIGTERM)
@@ -247,14 +241,14 @@ def test_auto_finds_the_run_that_was_left(
     found = train("++resume=auto", *FINISHED)
     assert found.run == left and "resumed    from step 8 " in found.out
     assert_same_run(finished, left)
-    os.chdir(tmp_path / "run")
+    os.chdir("run")
     again = train(*auto, f"hydra.run.dir={left}")
     assert again.run == left and "finished already" in again.out
-    os.chdir(tmp_path)
+    os.chdir("..")
     assert train(*auto).run not in (left, *others)  # all are finished: a new one
     refused = train(*auto, "hydra.run.dir=run", "seed=3").message()
     assert "holds a run of another configuration: seed is 0 there, and 3 is asked for" in refused
-    assert {path.name for path in tmp_path.iterdir()} == {"outputs", "run"}
+    assert {path.name for path in Path().iterdir()} == {"outputs", "run"}
 
 
 @pytest.mark.parametrize("option", ["resume=null", "progress=false"])  # of the run, and of none
@@ -264,3 +258,11 @@ def test_a_finished_run_has_its_views_again(option: str, command: Command, finis
     (finished / "metrics.csv").write_text(whole[:40])
     assert command("train.py", option, f"resume={finished}").code == 0
     assert (finished / "metrics.csv").read_text() == whole
+
+
+def test_amsgrad_and_cfg_of_a_saved_run(command: Command, finished: Path) -> None:
+    before = snapshot(finished)
+    message = command("train.py", "resume=run", "+optimizer.amsgrad=true").message()
+    assert "keeps its optimizer.amsgrad, which is none, got True" in message
+    message = command("train.py", "resume=run", "--cfg", "job").message()
+    assert "run is in its .hydra/config.yaml" in message and snapshot(finished) == before

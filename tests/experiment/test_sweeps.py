@@ -46,13 +46,11 @@ def test_a_sweep_is_one_folder_of_complete_runs(train: Command, tmp_path: Path) 
     assert_same_run(runs[1], train("seed=1", "trainer.epochs=1").run)
 
 
-def test_a_stopped_sweep_is_completed_by_the_same_command(
-    train: Command, interrupt: Interrupt, tmp_path: Path
-) -> None:
+def test_the_same_command_completes_a_stopped_sweep(train: Command, interrupt: Interrupt) -> None:
     interrupt(20, signal.SIGTERM)  # in the second job
     stopped = train("-m", "seed=0,1,2")
     assert stopped.code == 128 + signal.SIGTERM and "Traceback" not in stopped.err
-    (folder,) = (tmp_path / "multirun" / "digits_rws").iterdir()
+    (folder,) = Path("multirun/digits_rws").iterdir()
     again = f"go on with\n  python {conftest.ROOT / 'train.py'} -m "  # as this one was started
     assert f"the sweep was stopped; {again}" in stopped.out
     assert f" seed=0,1,2 {AUTO}\n" in stopped.out and "train.py resume=" not in stopped.out
@@ -62,18 +60,18 @@ def test_a_stopped_sweep_is_completed_by_the_same_command(
     before = snapshot(folder / "0")
     resumed = train("-m", "seed=0,1,2", AUTO)
     assert resumed.code == 0, resumed.err
-    assert f"going on with the sweep in {folder.relative_to(tmp_path)}\n" in resumed.out
-    assert f"finished already: step 12\n{folder / '0'}\n" in resumed.out
+    assert f"going on with the sweep in {folder}\n" in resumed.out
+    assert f"finished already: step 12\n{folder.resolve() / '0'}\n" in resumed.out
     assert "resumed    from step 8 " in resumed.out
     assert snapshot(folder / "0") == before and complete(folder / "2")
     assert_same_run(folder / "1", train("seed=1", "hydra.run.dir=whole").run)
     assert "a new sweep in " in train("-m", "seed=2", AUTO).out  # the control: another command
-    before = snapshot(tmp_path)
+    before = snapshot(Path())
     for options in (("seed=0,1,2",), ("seed=5", AUTO)):
         refused = train("-m", *options, f"hydra.sweep.dir={folder}")
         assert "holds a sweep, nothing was changed" in refused.message()
-        assert snapshot(tmp_path) == before
-    foreign = tmp_path / "sweep.yaml"  # of W&B
+        assert snapshot(Path()) == before
+    foreign = Path("sweep.yaml")  # of W&B
     foreign.write_text("method: grid\ncommand:\n- ${env}\n- ${program}\n")
     assert train("hydra.run.dir=mine", "trainer.epochs=0.1").code == 0
     assert "holds a sweep, nothing was changed" in train("-m", "hydra.sweep.dir=.").message()
@@ -133,3 +131,13 @@ def test_a_cluster(
     if tasks == 1:
         assert_same_run(run, whole)
     assert checkpoint(run)["best"] == pytest.approx(checkpoint(whole)["best"], rel=1e-5)
+
+
+def test_a_sweep_is_repeated_with_its_config_dir(command: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "my own" / "experiment"
+    folder.mkdir(parents=True)
+    (folder / "quick.yaml").write_text("# @package _global_\nseed: 3\n")
+    own = ("-m", "--config-dir", "my own", "experiment=quick", "optimizer.lr=0.01,0.02")
+    out = command("train.py", *own, *conftest.TWO_STEPS).out
+    typed = "repeat it with\n  python .*train.py --config-dir 'my own' experiment=quick "
+    assert re.search(typed, out)

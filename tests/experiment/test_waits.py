@@ -57,13 +57,9 @@ PLAIN = [
     "algorithm=bihm optimizer=sgd model.units=bipolar data.binarize=none",
     "algorithm=vimco optimizer.fused=false data.where=host",
     "algorithm=nrws metric=diagonal", "algorithm=nrws metric=mean",
-]  # fmt: skip
-PLAIN += [
-    f"algorithm=nrws metric=fisher solver={solver}"
-    for solver in (
-        "cholesky", "woodbury", "sherman_morrison solver.forgetting=0.9",
-        "minres solver.tolerance=0 solver.iterations=3",
-    )
+    "algorithm=nrws metric=fisher solver=cholesky", "algorithm=nrws metric=fisher solver=woodbury",
+    "algorithm=nrws metric=fisher solver=sherman_morrison solver.forgetting=0.9",
+    "algorithm=nrws metric=fisher solver=minres solver.tolerance=0 solver.iterations=3",
 ]  # fmt: skip
 SELDOM = [
     "algorithm=nws metric=kronecker metric.max_kl=0.1 damping=linear",

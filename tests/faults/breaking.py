@@ -1,6 +1,4 @@
-"""train.py in forks of the test's process, which break where a test says: killed, on a full disk,
-on a read-only one. No import is paid twice.
-"""
+"""train.py in forks, with no import paid twice, that a test kills or leaves without a good disk."""
 
 import contextlib
 import errno

@@ -1,7 +1,4 @@
-"""Data files that are broken: each ends in a `UserError`, or loads where it is harmless.
-
-The files are made here from good ones; with `--faults-long` thousands, from a seed that is printed.
-"""
+"""Broken data files, made from good ones: each ends in a `UserError`, or loads where harmless."""
 
 import gzip
 from pathlib import Path

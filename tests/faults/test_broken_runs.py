@@ -1,7 +1,4 @@
-"""Files of runs that are broken: each ends in one line for a person, or is harmless.
-
-The files are made here from good ones; with `--faults-long` thousands, from a seed that is printed.
-"""
+"""Broken files of runs, made from good ones: each ends in one line for a person, or is harmless."""
 
 import json
 import shutil

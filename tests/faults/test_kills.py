@@ -140,9 +140,7 @@ def stopped_for_a_while(case: Case) -> tuple[str, ...]:
 
 
 def a_sweep(case: Case) -> tuple[str, ...]:
-    """Of two processes. It is killed, and the next start comes at once, where workers may be living
-    yet; or Ctrl-C ends all processes of a terminal.
-    """
+    """Of two processes: killed and started again while workers may live, or ended by Ctrl-C."""
     assert "[1] digits_rws, job 1: " in case.whole.ending.out  # whose line it is
     process, said = begin(case.folder, *SWEEP)
     case.group = process

@@ -1,6 +1,4 @@
-"""What the tests of faults share: their seed, broken files made from good ones, and a trial that
-reads them and counts.
-"""
+"""What tests of faults share: a seed, files broken from good ones, a trial that counts."""
 
 import copy
 import os
@@ -40,18 +38,11 @@ TENSORS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
 
 @dataclass
 class Trial:
-    """Reads broken files, and counts how that ended.
+    """Reads files that `rng` breaks, and counts how that ended. NWS_FAULTS_SEED repeats a seed."""
 
-    Attributes:
-        long: Whether to read many of them, with a fresh seed.
-        seed: Of `rng`, which breaks them. NWS_FAULTS_SEED gives one again.
-        counts: How many were refused, and how many were harmless.
-        refuses: Whether some are to be refused; if not, none is.
-    """
-
-    long: bool
-    refuses: bool = True
-    counts: Counter[str] = field(default_factory=Counter)
+    long: bool  # whether to read many of them, with a fresh seed
+    refuses: bool = True  # whether some are to be refused; if not, none is
+    counts: Counter[str] = field(default_factory=Counter)  # of the refused and the harmless
 
     def __post_init__(self) -> None:
         given = os.environ.get("NWS_FAULTS_SEED")

@@ -25,10 +25,6 @@ class Average(Callback):
     Args:
         memory: Steps that an exponential average remembers; None for the plain mean.
         start: Share of the run before the first weights that count, 0 to 1.
-
-    Attributes:
-        machine: A machine with the averaged weights; None before the run starts.
-        count: Steps in the average; 0 before its start.
     """
 
     def __init__(self, memory: float | None = None, start: float = 0.0) -> None:
@@ -36,8 +32,8 @@ class Average(Callback):
             memory = number("average.memory", memory, least=1, more=" step, or null")
         self.memory = memory
         self.after = number("average.start", start, least=0, below=1, more=", a share of the run")
-        self.machine: HelmholtzMachine | None = None
-        self.count = 0
+        self.machine: HelmholtzMachine | None = None  # with the averaged weights, once a run starts
+        self.count = 0  # steps in the average
         self._saved: dict[str, Any] | None = None
 
     def start(self, trainer: Trainer) -> None:
