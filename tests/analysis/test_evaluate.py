@@ -79,6 +79,8 @@ def test_no_figure_twice(command: Command, trained: Path, monkeypatch: pytest.Mo
 
     # 12 images at 50 samples within 100 rows: 6 chunks; then 300 dreams at 10 a chunk: 30 chunks
     assert computed() == [6, 30] and computed() == [0, 0] and computed("--seed", "1") == [6, 30]
+    # every chunk has a random stream of its own
+    assert len({call[3 - n].initial_seed() for n in (0, 1) for call in seen[n]}) == 12 + 60
     assert computed(*NO_STAR, "--checkpoint", "last") == [6, 0]
     assert computed(*NO_STAR, "--split", "valid", "--data-points", "3") == [2, 0]
     loaded = load_run(run, device="cpu")

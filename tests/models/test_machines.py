@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nws.errors import UserError
 from nws.models import HelmholtzMachine, exact_log_likelihood, log_likelihood
-from nws.models.belief_network import TRUNCATED
+from nws.models.belief_network import TRUNCATED, Layer
 from nws.models.sampling import generate, reconstruct
 
 
@@ -36,6 +36,16 @@ def test_truncated_weights_have_the_variance_of_others_within_two_deviations() -
     edge = 2 * expected / TRUNCATED
     assert cut.abs().max() <= edge < plain.abs().max()
     assert abs(cut.std() / expected - 1) < STANDARD_ERRORS / (2 * cut.numel()) ** 0.5
+
+
+def test_a_mask_narrows_the_fans() -> None:
+    mask = torch.rand(300, 200, generator=seeded(1)) < 0.25
+    layer = Layer(200, 300, mask.float())
+    layer.draw_weights_(0.5, seeded(0))
+    seen = layer.weight[mask]
+    expected = 0.5 * (2 / (len(seen) / 300 + len(seen) / 200)) ** 0.5
+    assert abs(seen.std() / expected - 1) < STANDARD_ERRORS / (2 * len(seen)) ** 0.5
+    assert not layer.weight[~mask].any()
 
 
 @pytest.mark.parametrize("x", [torch.zeros(0, 3), torch.zeros(2, 4), torch.zeros(3)])
