@@ -132,8 +132,9 @@ def command(
 
     yield run
     GlobalHydra.instance().clear()
+    logs = (logging.FileHandler, MemoryHandler)
     left = [each for each in logging.getLogger().handlers if each not in before]
-    assert not [each for each in left if isinstance(each, MemoryHandler)], "a run's log"
+    assert not [each for each in left if isinstance(each, logs)], "a run's log"
 
 
 @pytest.fixture

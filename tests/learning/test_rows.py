@@ -13,10 +13,8 @@ from families import Counts, Gauss, Pair, small_machine
 
 from nws.learning.rows import layer_rows
 
-each_cap = pytest.mark.parametrize("max_rows", [None, 100, 5, 3, 1])
 
-
-@each_cap
+@pytest.mark.parametrize("max_rows", [None, 100, 5, 3, 1])
 @pytest.mark.parametrize("images", [(1, 3), (2, 2), (1, 1, 1, 1)])
 def test_rows_of_parts_are_those_of_the_whole(images: tuple[int, ...], max_rows: Any) -> None:
     machine, weights = CASE.machine(), row_weights(12)

@@ -3,7 +3,7 @@
 import pytest
 import reference
 import torch
-from cases import EACH_UNITS, STANDARD_ERRORS, random_machine, seeded
+from cases import EACH_UNITS, STANDARD_ERRORS, assert_close, random_machine, seeded
 from families import Gauss
 from torch import Tensor
 
@@ -26,7 +26,10 @@ def test_reconstructions_average_over_recognition(sizes: tuple[int, ...], units:
     pixels = 1 / (1 + torch.exp(-reference.generator(machine).logits(bits)[0]))
     # E_q(h|x)[p(x_i = 1 | h)].
     expected = reference.recognition(machine).log_prob(bits).exp() @ pixels
-    assert_mean(reconstruct(machine, x.expand(20_000, -1), seeded(1)), expected)
+    found = reconstruct(machine, x.expand(20_000, -1), seeded(1))
+    assert_mean(found, expected)
+    with pytest.raises(AssertionError):  # the control: each h alike
+        assert_mean(found, pixels.mean(0))
 
 
 CHAINS = 6_000
@@ -95,6 +98,25 @@ def test_resampling_chains_approach_p_as_samples_rise(units: str) -> None:
     assert many < few / 2 < one / 4 and one > 200
 
 
+@pytest.mark.parametrize("units", EACH_UNITS)
+def test_resampling_chains_keep_a_state_as_often_as_its_weight_says(units: str) -> None:
+    """Of 5 draws from q given the pixels of the step before, which are made here again."""
+    machine, x = far_machine(units), torch.zeros(CHAINS, 4).double()
+    chain = ResamplingChain(machine, x, seeded(1), samples=5)
+    chain.step()
+    trace, chain.rng = machine.wake(chain.x, 5, seeded(2)), seeded(2)
+    found, means = chain.step(), trace.pixel_means.view(CHAINS, 5, 4)
+    for exponent in (1, 0.5, 0):  # the others are the controls
+        weights = reference.importance_weights(machine, reference.bits_of(trace), 5, exponent)
+        gaps = found - (weights[:, :, None] * means).sum(1)
+        within = gaps.mean(0).abs() < STANDARD_ERRORS * gaps.std(0) / CHAINS**0.5
+        assert bool(within.all()) == (exponent == 1)
+        size = float((1 / weights.square().sum(1)).mean())
+        assert (chain.ess == pytest.approx(size)) == (exponent == 1)
+    assert_mean(chain.x - found, torch.zeros(4))
+    assert ((chain.x == 0) | (chain.x == 1)).all()
+
+
 @pytest.mark.parametrize("make", [GibbsChain, ResamplingChain])
 def test_a_chain_keeps_the_observed_and_says_probabilities_of_the_rest(make: type[Chain]) -> None:
     machine, observed = random_machine(SIZES), torch.tensor([True, False, False, True])
@@ -129,6 +151,13 @@ def test_a_walk_changes_one_deepest_unit_a_step(units: str) -> None:
     first = generate(machine, 20_000, seeded(1)).mean(0)
     # The walk starts from the generator's own draws.
     assert_mean(walk(machine, 20_000, 1, seeded(2))[:, 0], first)
+
+
+def test_the_layers_below_have_the_same_noise_along_a_walk_alone() -> None:
+    """The one deepest unit is on and off in turns, and so every other image is the same."""
+    images = walk(random_machine((6, 3, 1)), 40, 6, seeded(1))
+    assert_close(images[:, 2:], images[:, :-2])
+    assert len(images[:, 0].unique(dim=0)) > 2  # another noise for each walk
 
 
 def test_chains_and_walks_that_flip_units_need_two_values() -> None:

@@ -230,17 +230,6 @@ def test_iterations_follow_the_accuracy(shape: Any, alpha: float, accuracy: floa
 # --- in the space of few rows, by Woodbury's identity ---------------------------------------------
 
 
-def roots(case: SolverCase) -> Tensor:
-    """Square roots of the row weights: (m, n)."""
-    return case.fisher().curvature.T.sqrt()
-
-
-def around(case: SolverCase, gram: Tensor) -> Tensor:
-    """alpha I + R_j K R_j, dense: (m, n, n)."""
-    root, identity = roots(case), torch.eye(case.n, dtype=torch.float64)
-    return root[:, :, None] * root[:, None, :] * gram + case.alpha * identity
-
-
 @pytest.mark.parametrize("case", [FEW_ROWS, SolverCase(25, 101, 5, 0.05, "bipolar")], ids=str)
 @pytest.mark.parametrize("iterations", [1, 2, 4])
 def test_few_rows_take_twice_the_textbooks_iterations(iterations: int, case: SolverCase) -> None:
@@ -249,12 +238,16 @@ def test_few_rows_take_twice_the_textbooks_iterations(iterations: int, case: Sol
     What preconditions is H H^T ~ a 1 1^T + diag(b), a = |mean row|^2, b the diagonal's rest.
     """
     gradient, blocks, inputs = case.gradient(), damped_blocks(case), case.fisher().inputs
+    roots = case.fisher().curvature.T.sqrt()  # (m, n), of the row weights
     common = mean_row(case.fisher()).square().sum()
     own = (inputs.square().sum(1) - common).clamp_min(0)
-    inverses = torch.linalg.inv(around(case, common + own.diag()))
-    right = (gradient @ inputs.T) * roots(case)
-    textbook = Textbook(around(case, inputs @ inputs.T), inverses, right, 2 * iterations)
-    bare = (gradient - (textbook.iterates[-1] * roots(case)) @ inputs) / case.alpha
+    around = [  # alpha I + R_j K R_j of K and of what stands for it, dense: (m, n, n)
+        roots[:, :, None] * roots[:, None, :] * gram + case.alpha * torch.eye(case.n).double()
+        for gram in (inputs @ inputs.T, common + own.diag())
+    ]
+    right = (gradient @ inputs.T) * roots
+    textbook = Textbook(around[0], torch.linalg.inv(around[1]), right, 2 * iterations)
+    bare = (gradient - (textbook.iterates[-1] * roots) @ inputs) / case.alpha
     length = (bare * gradient).sum(1) / (bare * apply(blocks, bare)).sum(1)
     solver = factored(pcg(iterations), case)
     assert_close(solver.solve(gradient), length[:, None] * bare, EXACT)

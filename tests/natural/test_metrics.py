@@ -22,8 +22,7 @@ from nws.natural.metrics import Adaptive, Diagonal, Empirical, Fisher, Kronecker
 from nws.natural.shared import Basis
 from nws.natural.solvers import Cholesky
 
-# Layers of one network as a metric sees them: many rows, few rows, and one row.
-# A layer without parents has one row.
+# Layers of one network as a metric sees them. One without parents has one row.
 LAYERS = [SolverCase(60, 20, 5, 0.2), FEW_ROWS, SolverCase(1, 1, 4, 0.2), SolverCase(60, 9, 3, 0.2)]
 ALPHA = torch.tensor(0.2, dtype=torch.float64)
 
@@ -121,13 +120,12 @@ METRICS: dict[str, tuple[Callable[[], Metric], Callable[[Past], Tensor]]] = {
         for memory, every in ((1, 1), (2, 1), (2, 3), (50, 3))
     },
 }
-each_metric = pytest.mark.parametrize("name", METRICS)
 
 
 # --- the contract ---------------------------------------------------------------------------------
 
 
-@each_metric
+@pytest.mark.parametrize("name", METRICS)
 def test_the_direction_is_the_damped_solution_of_each_layers_blocks(name: str) -> None:
     """At every step; what is given stays as it is."""
     (make, blocks), past = METRICS[name], []

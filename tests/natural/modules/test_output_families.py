@@ -11,14 +11,10 @@ from nws.natural.modules import BernoulliLogits, CategoricalLogits, GaussianMean
 TIGHT = 1e-12  # float64, a handful of operations
 
 
-def outputs(name: str) -> torch.Tensor:
-    shape = (3, 2, 3) if name == "categorical" else (3, 2)
-    return 3 * torch.randn(shape, dtype=torch.float64, generator=torch.manual_seed(1))
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 def test_loss_and_errors_are_those_of_the_distribution(name: str) -> None:
-    family, z = FAMILIES[name], outputs(name)
+    family, shape = FAMILIES[name], (3, 2, 3) if name == "categorical" else (3, 2)
+    z = 3 * torch.randn(shape, dtype=torch.float64, generator=torch.manual_seed(1))
     targets = torch.stack([next(iter(every_target(name, each)))[0] for each in z])
 
     def log_probs(z: torch.Tensor) -> torch.Tensor:
