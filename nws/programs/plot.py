@@ -70,6 +70,6 @@ def run() -> None:
     files = draw(groups, column, log=given.log, ymin=given.ymin, ymax=given.ymax)
     for name, text in labels(groups).items():
         end = bands[name].iloc[-1]
-        spread = f" ± {end['deviation']:.3f}" if len(groups[name]) > 1 else ""
-        print(f"{text}: {end['mean']:.3f}{spread} after {end.name:g} epochs")
+        spread = f" ± {end['deviation']:.2g}" if len(groups[name]) > 1 else ""
+        print(f"{text}: {end['mean']:.6g}{spread} after {end.name:g} epochs")
     save(files, paths)

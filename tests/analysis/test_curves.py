@@ -111,7 +111,7 @@ def test_every_entry_of_a_long_legend_is_whole(make: Make, number: int, words: i
 
 def test_plot(make: Make, command: Command, tmp_path: Path) -> None:
     for seed in range(2):
-        make(f"one/{seed}", [(1, 1, -8 - seed), (2, 2, -7)], "rws", seed=seed)
+        make(f"one/{seed}", [(1, 1, -8 - seed), (2, 2, -7e-4)], "rws", seed=seed)
         make(f"two/{seed}", [(1, 1, -6), (2, 2, -5)][: 2 - seed], "rws", lr=0.3, seed=seed)
     given = ["--group", "argument", "--label", "low", "--label", "high"]
     outcome = command(PLOT, "one", "two", *given, "--output", "f/x.svg")
@@ -122,7 +122,7 @@ def test_plot(make: Make, command: Command, tmp_path: Path) -> None:
     assert "rws is a mean over runs that differ in optimizer.lr" in outcome.err
     outcome = command(PLOT, "one", "two")
     lines = outcome.out.splitlines()
-    assert lines[0] == "lr 0.1 (2 seeds): -7.000 ± 0.000 after 2 epochs"
+    assert lines[0] == "lr 0.1 (2 seeds): -0.0007 ± 0 after 2 epochs"
     assert lines[-2:] == ["curves_valid_log_likelihood.png", "curves_valid_log_likelihood.svg"]
     text = Path(lines[-1]).read_text()
     words = ["epochs", "training seconds", "log-likelihood (nats)", "50 importance samples"]
