@@ -55,7 +55,8 @@ def test_curves_at_published_settings() -> None:
     trials = pd.concat([trials, tests]).fillna({"refresh_every": 0})
     checked = 0
     faces, others = tables("published.md", "method")
-    assert (len(faces), len(others)) == (8, 14)
+    (table,) = tables("published.md", "")  # ends by rate
+    assert (len(faces), len(others), len(table)) == (8, 14, 6)
     for name, cells in [*faces.items(), *others.items()]:
         data = "tfd" if cells is faces.get(name) else "fashion_mnist"
         data = "binarized_mnist" if name.startswith("MNIST: ") else data
@@ -76,7 +77,6 @@ def test_curves_at_published_settings() -> None:
     assert checked == 12
     rates = [("SGD", 0.002), ("SGD", 0.005), ("NAdam", 0.0005), ("NAdam", 0.001), ("NAdam", 0.002)]
     ends = trials[trials["epoch"] == 50].groupby(["data", "method", "optimizer", "rate"])["valid"]
-    (table,) = tables("published.md", "")
     for place, (name, cells) in enumerate(table.items()):
         data = ["tfd", "fashion_mnist", "binarized_mnist"][place // 2]
         case = data, "RWS" if name.endswith(": RWS") else "NRWS, Kronecker"
