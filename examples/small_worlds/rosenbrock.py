@@ -139,7 +139,7 @@ def draw() -> Figure:
         "proximal, rate 1": (
             proximal_path(1.0, 30), drawing.THIRD | {"marker": "^", "markersize": 3},
         ),
-        "proximal in the outputs, rate 1 (below 0.25)": (
+        "proximal in the outputs, rate 1 (lower row: 0.25)": (
             proximal_path(1.0, 9, output_distance), IN_OUTPUTS,
         ),
     }  # fmt: skip
@@ -180,7 +180,7 @@ def _from_the_start(axes: Axes, function: Callable[[Tensor], Tensor], title: str
 
 def _single_steps(axes: Axes) -> None:
     rates = torch.logspace(-2, 1, 31, dtype=torch.float64)
-    styles = drawing.FOURTH, drawing.NATURAL, SECOND
+    styles = drawing.FOURTH, IN_OUTPUTS, SECOND
     for style, values in zip(styles, single_steps(rates).values(), strict=True):
         axes.plot(rates, values, **style)
     drawing.note(axes, "natural step", (0.9, 3e4), ha="right")

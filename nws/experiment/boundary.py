@@ -91,8 +91,9 @@ def explain(error: Exception) -> str:
 def in_hydras_words(text: str) -> str:
     """Return a message of Hydra; of a mistyped key or choice with what it is close to."""
     text = text.partition(" Config search path:")[0]
-    for key in re.findall("^Could not override '([^']+)'", text):
-        return f"{key} is no option; {did_you_mean(key)}"
+    for key, of in re.findall(r"^Could not override '([^']+)'(?:.* full_key: \1(\.\S+))?", text):
+        other = f"write '~{key}' '+{key}={{...}}' for a class with others"
+        return f"{key}{of} is no option; {other if of else did_you_mean(key)}"
     found = re.findall(r"Could not find '(.+)/(\S+)' Available options in '\S+': (.+)", text)
     for group, choice, there in found:
         close = difflib.get_close_matches(choice, there.split(), 1)

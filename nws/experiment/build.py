@@ -2,7 +2,6 @@
 
 import logging
 import math
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -35,7 +34,7 @@ from nws.experiment.hardware import PRECISIONS, product_type
 from nws.experiment.optimizers import Together, parameter_groups
 from nws.files import CONF
 from nws.learning import NaturalMetric, RowOptions, Rule, WakeSleep
-from nws.models import HelmholtzMachine
+from nws.models import HelmholtzMachine, Poisson
 from nws.models.likelihood import can_enumerate
 from nws.models.units import find_units
 from nws.natural import Damping
@@ -133,16 +132,23 @@ def build_parts(config: DictConfig, device: torch.device) -> Parts:
         if optimizer is not None:
             scheduler = attempt(_build, to_dict(config.scheduler), "scheduler", optimizer)
     mistakes.say()
-    if machine.units[0].support is None and (data.train.redraw or data.train.maximum == 1):
-        what = f"the images are 0 and 1, and model.visible, {machine.units[0]}, has other values"
-        log.warning(f"{what}; data.binarize=none keeps grey images grey")
     rng = torch.Generator(device).manual_seed(derive_seed(seed, 1))
     learner = WakeSleep(machine, rule, rng, metrics, product_type(settings.precision, device))
-    if data.distribution is not None and not can_enumerate(machine, len(data.distribution[0])):
-        data = replace(data, distribution=None)
-        layers = f"layers {list(machine.sizes[1:])} have too many states to sum over"
-        log.warning(f"metrics.csv will not have exact/kl: {layers}; model=toy has few enough")
-    return Parts(settings, data, learner, optimizer, scheduler, callbacks, total)
+    return Parts(settings, suited(data, machine), learner, optimizer, scheduler, callbacks, total)
+
+
+def suited(data: Dataset, machine: HelmholtzMachine) -> Dataset:
+    """Return the data, a distribution only if there is a KL; warn where units do not suit."""
+    units, maximum, exact = machine.units[0], data.train.maximum, data.distribution
+    if units.support is None and (data.train.redraw or maximum == 1):
+        log.warning(f"the images are 0 and 1, not values of {units}; try data.binarize=none")
+    elif isinstance(units, Poisson) and (1 / (maximum * units.scale) + 1e-6) % 1 > 2e-6:
+        log.warning(f"{units} makes no whole counts; take model.visible.scale={1 / maximum}")
+    if exact is None or (units.support is not None and can_enumerate(machine, len(exact[0]))):
+        return data
+    needs = "binary or bipolar visible units, and few states of hidden ones: see model=toy"
+    log.warning(f"metrics.csv will not have exact/kl, which needs {needs}")
+    return replace(data, distribution=None)
 
 
 def check_options(config: DictConfig) -> Mistakes:
@@ -195,11 +201,8 @@ def _build(section: dict[str, Any], option: str, *arguments: Any, **extra: Any) 
 
 def build_data(config: DictConfig, device: torch.device) -> Dataset:
     """Return the data set of the `data` group on the device."""
-    options, here = to_dict(config.data), os.environ.get("NWS_DATA_ROOT")
+    options = to_dict(config.data)
     check_section("data", options, SOURCE)
-    if here and (root := options.get("root")) and not os.path.isdir(root):  # of another machine
-        log.warning(f"data.root={root} is no folder, so NWS_DATA_ROOT={here} is taken")
-        options["root"] = here
     return load_dataset(locate(options.pop("_target_"), "data"), device=device, **options)
 
 
@@ -233,8 +236,8 @@ def build_metrics(config: DictConfig, steps: int, machine: HelmholtzMachine) -> 
     if options.get("_target_") is None:
         return []
     taken, _ = parameters_of(locate(options["_target_"], "metric"))
-    names = [name for name in ROWS if name in options and name not in taken]  # its own come first
-    rows = RowOptions(**{name: options.pop(name) for name in names})
+    own = {*ROWS} - {*taken}  # a metric's own come first
+    rows = RowOptions(**{name: options.pop(name) for name in own & {*options}})
     extra = {}
     if "solver" in taken:
         extra["solver"] = partial(_build, to_dict(config.solver), "solver")

@@ -20,7 +20,7 @@ from nws.experiment.build import build_data, build_machine, build_metrics
 from nws.experiment.checkpoints import State, from_checkpoint, load_checkpoint
 from nws.experiment.config import check_trust, make, to_dict
 from nws.experiment.hardware import pick_device
-from nws.experiment.run import RunDirectory, open_run, parse_yaml
+from nws.experiment.run import RunDirectory, open_run, parse_yaml, with_data_here
 from nws.files import CONF
 from nws.learning import NaturalMetric, Rule
 from nws.models import HelmholtzMachine
@@ -55,10 +55,9 @@ class LoadedRun:
     @cached_property
     def data(self) -> Dataset:
         """The data set of the run, on the machine's device; read when it is first asked for."""
-        data = build_data(self.config, self.device)
+        data = build_data(with_data_here(self.config), self.device)
         if data.shape != self.shape:
-            trained = f"those of training were {self.shape}"
-            raise UserError(f"the images of {data.name} are {data.shape}, {trained}")
+            raise UserError(f"images of {data.name} are {data.shape}, but of training {self.shape}")
         return data
 
     @property

@@ -76,8 +76,8 @@ def stacked_grid(
 
 
 def captioned(grid: Tensor, caption: str) -> Image.Image:
-    """Return a grid (3, height, width) in [0, 1] as a picture, with a caption below it."""
-    grey = grid.detach().mul(255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+    """Return a grid (3, height, width), clipped to [0, 1], as a picture with a caption below it."""
+    grey = grid.detach().clamp(0, 1).mul(255).round().to(torch.uint8).permute(1, 2, 0).numpy()
     picture = Image.fromarray(grey)
     font = ImageFont.load_default(FONT_SIZE)
     width = max(picture.width, NARROWEST)

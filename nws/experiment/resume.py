@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from nws.errors import UserError
 from nws.experiment.checkpoints import State, load_checkpoint
 from nws.experiment.config import check_trust, flatten, override_key, to_dict
-from nws.experiment.run import RunDirectory, open_run, parse_yaml, remove_empty
+from nws.experiment.run import RunDirectory, open_run, parse_yaml, remove_empty, with_data_here
 from nws.files import CONF
 
 #: What a resumed run keeps: its draws or its best value depend on it, or only a start takes it.
@@ -107,7 +107,7 @@ def _start(run: RunDirectory, config: DictConfig, overrides: Sequence[str]) -> S
     as_before = {f"{name}={choice}" for name, choice in state["choices"].items()}
     new = (text for text in overrides if text not in as_before)
     overrides = [text for text in new if override_key(text) not in ("resume", "trust")]
-    resumed = override(saved, config, overrides)
+    resumed = override(with_data_here(saved), config, overrides)
     changed = {override_key(text).split(".")[0] for text in overrides}
     return Start(run, resumed, state, changed)
 

@@ -149,6 +149,15 @@ def parse_yaml(text: str, path: Path) -> DictConfig:
         return found
 
 
+def with_data_here(config: DictConfig) -> DictConfig:
+    """Return a saved configuration; NWS_DATA_ROOT replaces a data.root that is no folder here."""
+    here, root = os.environ.get("NWS_DATA_ROOT"), config.data.get("root")
+    if here and root and not os.path.isdir(root):
+        logging.warning(f"data.root={root} is no folder, so NWS_DATA_ROOT={here} is taken")
+        config.data.root = here
+    return config
+
+
 def open_run(path: str | Path) -> tuple[RunDirectory, DictConfig]:
     """Return an existing run and its configuration; of `pretrained/NAME` a copy, made here."""
     place = Path(os.path.abspath(os.path.expanduser(path)))

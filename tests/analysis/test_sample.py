@@ -13,6 +13,7 @@ from PIL import Image
 from nws.analysis.drawing import read_image
 from nws.data import load_dataset, load_digits
 from nws.experiment.loading import load_run
+from nws.experiment.pictures import captioned
 
 SAMPLE = "scripts/sample.py"
 
@@ -54,6 +55,8 @@ def test_generated_images(command: Command, trained: Path) -> None:
     for _ in range(2):
         mine = command(SAMPLE, str(run), "--count", "2", "--output", "new/mine.png")
         assert mine.code == 0 and Path("new/mine.png").is_file()
+    beyond = captioned(torch.tensor([-0.1, 1.1]).expand(3, 1, 2), "means of Gaussian units")
+    assert [beyond.getpixel((x, 0)) for x in (0, 1)] == [(0, 0, 0), (255, 255, 255)]
 
 
 def test_reconstructions_stand_below_their_originals(command: Command, trained: Path) -> None:

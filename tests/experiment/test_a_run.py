@@ -223,8 +223,8 @@ def test_a_killed_run_reads_as_killed_on_the_host_that_had_it_last(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    ("model/visible=gaussian data.binarize=static", "the images are 0 and 1, and model.visible"),
-    ("model/visible=poisson data.binarize=resample", "the images are 0 and 1, and model.visible"),
+    ("model/visible=gaussian data.binarize=static", "the images are 0 and 1, not values of Gau"),
+    ("model/visible=poisson", "no whole counts; take model.visible.scale=0.0625"),
     ("model/visible=gaussian", ""),
     ("data.binarize=none", ""),
     ("algorithm=bihm algorithm.dreams=3", "no part of this run takes algorithm.dreams=3"),

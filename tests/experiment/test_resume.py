@@ -83,7 +83,9 @@ def test_a_run_on_faces_goes_on(
     monkeypatch.setenv("NWS_DATA_ROOT", str(data_root))
     assert train("resume=stopped").code == 0
     assert_same_run(whole, Path("stopped"))
-    other = train("hydra.run.dir=other", *options, "metric.batch=same").run  # the control
+    assert "/here/TFD/" in train("hydra.run.dir=new", *options).message()  # a new run has its own
+    options = (*options, f"data.root={data_root}", "metric.batch=same")
+    other = train("hydra.run.dir=other", *options).run  # the control
     ends = [conftest.flatten(checkpoint(run)["machine"]) for run in (other, whole)]
     assert ends[0] != ends[1]
 

@@ -157,10 +157,14 @@ def test_a_running_inverse_is_that_of_the_exponential_average(
     average, alpha = dense(case.fisher(seed=0)), 0.1
     for batch, newest in enumerate((0.1, 0.1, 0.1, 0.5, 0.02)):
         fisher, keep = case.fisher(seed=batch), forgetting if batch else 0.0
-        solver.factor(fisher, torch.tensor(newest, dtype=torch.float64))
+        resumed = ShermanMorrison(max_bytes, forgetting)
+        resumed.load_state_dict(solver.state_dict())
+        for each in (solver, resumed):
+            each.factor(fisher, torch.tensor(newest, dtype=torch.float64))
         average = keep * average + (1 - keep) * dense(fisher)
         alpha, found = keep * alpha + (1 - keep) * newest, solver.solve(case.gradient())
         assert error(found, solve_dense(average, alpha, case.gradient())) < EXACT
+        assert torch.equal(found, resumed.solve(case.gradient()))
     assert error(found, solve_dense(average, newest, case.gradient())) > 1e-2  # the control
 
 

@@ -195,11 +195,15 @@ class ShermanMorrison(DirectSolver):
 
     def state_dict(self) -> State:
         running = self.forgetting and self._held
-        return {"inverses": torch.cat(self._held)} if running else {}
+        size = torch.tensor(len(self._held[0]) if running else 0)
+        return {"inverses": torch.cat(self._held), "size": size} if running else {}
 
     def load_state_dict(self, state: State) -> None:
         if "inverses" in state:
-            self._held, self._chunks = [state["inverses"].clone()], [slice(None)]
+            inverses = state["inverses"].clone()
+            size = int(state.get("size", len(inverses)))
+            self._held = [*inverses.split(size)]
+            self._chunks = [slice(at, at + size) for at in range(0, len(inverses), size)]
 
 
 def fold(inverses: Tensor, inputs: Tensor, curvature: Tensor) -> Tensor:
