@@ -121,7 +121,8 @@ GROUPS = (
 )  # fmt: skip
 OPTIONS = (
     "metric.max_kl=0.1", "model.units=bipolar", "data.binarize=static", "trainer.epochs=0.001",
-    "debug=short", "trainer.precision=tf32", "model/visible=gaussian", "model/visible=poisson",
+    "debug=short", "trainer.precision=tf32", "model/visible=gaussian",
+    "model/visible=poisson model.visible.scale=0.0625",
 )  # fmt: skip
 LARGE = ("visible/gaussian", "visible/poisson", "published", "deep")
 TORCH = ("Adadelta", "RMSprop optimizer.lr=0.001", "Rprop", "RAdam", "Muon")

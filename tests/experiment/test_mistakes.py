@@ -35,7 +35,6 @@ WRONG = {
     "algorithm=nrsw": "algorithm=nrsw is no choice; did you mean algorithm=nrws?",
     "-m metric=fisher,foo": "metric=foo is no choice; the choices are adaptive diagonal",
     "~optimizer._target_": "optimizer._target_ has no value; choose optimizer=NAME",
-    "seed=0,1": "seed",
     # values, at least one of each group
     "seed=-1": "seed must be a whole number of at least 0 and",
     "device=tpu": "device must be one of auto, cpu, cuda, got 'tpu'",
