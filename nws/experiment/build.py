@@ -138,7 +138,7 @@ def build_parts(config: DictConfig, device: torch.device) -> Parts:
 
 
 def suited(data: Dataset, machine: HelmholtzMachine) -> Dataset:
-    """Return the data, a distribution only if there is a KL; warn where units do not suit."""
+    """Return the data, its distribution only for an exact/kl; warn where units do not suit."""
     units, maximum, exact = machine.units[0], data.train.maximum, data.distribution
     if units.support is None and (data.train.redraw or maximum == 1):
         log.warning(f"the images are 0 and 1, not values of {units}; try data.binarize=none")
@@ -235,9 +235,8 @@ def build_metrics(config: DictConfig, steps: int, machine: HelmholtzMachine) -> 
     options = to_dict(config.metric)
     if options.get("_target_") is None:
         return []
-    taken, _ = parameters_of(locate(options["_target_"], "metric"))
-    own = {*ROWS} - {*taken}  # a metric's own come first
-    rows = RowOptions(**{name: options.pop(name) for name in own & {*options}})
+    taken, _ = parameters_of(locate(options["_target_"], "metric"))  # its own options come first
+    rows = RowOptions(**{n: options.pop(n) for n in ROWS if n in options and n not in taken})
     extra = {}
     if "solver" in taken:
         extra["solver"] = partial(_build, to_dict(config.solver), "solver")

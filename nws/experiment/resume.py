@@ -107,9 +107,9 @@ def _start(run: RunDirectory, config: DictConfig, overrides: Sequence[str]) -> S
     as_before = {f"{name}={choice}" for name, choice in state["choices"].items()}
     new = (text for text in overrides if text not in as_before)
     overrides = [text for text in new if override_key(text) not in ("resume", "trust")]
-    resumed = override(with_data_here(saved), config, overrides)
-    changed = {override_key(text).split(".")[0] for text in overrides}
-    return Start(run, resumed, state, changed)
+    keys = {override_key(text) for text in overrides}
+    saved = saved if "data.root" in keys else with_data_here(saved)
+    return Start(run, override(saved, config, overrides), state, {k.split(".")[0] for k in keys})
 
 
 def left_run(output: Path, config: DictConfig) -> Path:

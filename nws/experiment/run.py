@@ -153,7 +153,8 @@ def with_data_here(config: DictConfig) -> DictConfig:
     """Return a saved configuration; NWS_DATA_ROOT replaces a data.root that is no folder here."""
     here, root = os.environ.get("NWS_DATA_ROOT"), config.data.get("root")
     if here and root and not os.path.isdir(root):
-        logging.warning(f"data.root={root} is no folder, so NWS_DATA_ROOT={here} is taken")
+        what = f"data.root={root} is no folder, so NWS_DATA_ROOT={here} is taken"
+        logging.getLogger(__name__).warning(what)
         config.data.root = here
     return config
 

@@ -143,11 +143,11 @@ def test_the_table_of_runs(command: Command, folder: Path) -> None:
 
 def test_runs_are_sorted_and_chosen(command: Command, folder: Path) -> None:
     for option, value, expected in (
-        ("--sort", "best", "2 1 0 10"),
+        ("--sort", "best", "2 1 0 10"), ("--sort", "run", "0 1 2 10"),
         ("--sort", "algorithm", "2 10 0 1"),
         ("--where", "lr <= 0.1 and algorithm != 'rws'", "all/10"),
         ("--where", "best >= -7 or state == 'running'", "1 2"),
-    ):
+    ):  # fmt: skip
         lines = command(RUNS, str(folder), option, value).out.splitlines()
         assert " ".join(line.split()[0] for line in lines[1:] if "run" not in line) == expected
 
@@ -157,10 +157,10 @@ def test_what_cannot_be_listed(command: Command, folder: Path) -> None:
     assert "there is no folder outputs or multirun here with" in command(RUNS).message()
     for option, value, expected in (
         ("--where", "lr > 3", "none of 4 runs has lr > 3"),
-        ("--where", "lr", "it is neither true nor false"),
+        ("--where", "lr", "it is neither true nor false"), ("--where", "lr = ", "query of pandas"),
         ("--where", "__import__('os').mkdir('x')", "--where takes a query of pandas"),
         ("--sort", "nothing", "configuration key 'nothing'"),
-    ):
+    ):  # fmt: skip
         assert expected in command(RUNS, str(folder), option, value).message()
     (folder / "0" / "metrics.csv").write_text("a,b\n1,2\n")
     for program in ("runs", "plot_curves", "report"):

@@ -52,6 +52,7 @@ def test_rows_of_a_small_machine_have_its_exact_divergence(train: Command) -> No
     first, last = (float(row["exact/kl"]) for row in metrics(path))
     assert last == pytest.approx(expected, rel=1e-6)
     assert first != pytest.approx(expected, rel=1e-5)  # the control: an epoch before
+    assert "exact/kl" not in metrics(train("data=three_by_three", "model/visible=gaussian").run)[0]
 
 
 MISTAKES = {
