@@ -159,7 +159,7 @@ def root_error(machine: HelmholtzMachine, x: Tensor, samples: int) -> float:
     return (4 * (ratio - 1) / samples).sum().sqrt().item() / len(x)
 
 
-# --- the Fisher matrix ----------------------------------------------------------------------------
+# --- the Fisher matrix, and learning rules --------------------------------------------------------
 
 
 def fisher_matrix(network: Network, bits: Bits, weights: Tensor, form: Form = "outer") -> Tensor:
@@ -177,9 +177,6 @@ def fisher_matrix(network: Network, bits: Bits, weights: Tensor, form: Form = "o
     rows = torch.func.vmap(torch.func.grad(log_prob_of_row), in_dims=(None, *(0 for _ in bits)))
     gradients = rows(network.theta, *bits)  # (n, P)
     return torch.einsum("n,np,nr->pr", weights, gradients, gradients)
-
-
-# --- learning rules -------------------------------------------------------------------------------
 
 
 def importance_weights(

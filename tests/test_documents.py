@@ -157,7 +157,7 @@ def test_the_idea_in_readme_is_that_of_extending() -> None:
     assert idea in PAGES["docs/extending.md"]
 
 
-# --- names ----------------------------------------------------------------------------------------
+# --- names and form -------------------------------------------------------------------------------
 
 
 def test_every_option_named_exists() -> None:
@@ -202,9 +202,6 @@ def test_links_lead_somewhere() -> None:
             assert anchor in anchors(DOCUMENTS[page]), (link, anchor)
     control = broken("docs/index.md", "[a](nowhere.md) `nws/nope.py`")
     assert control == ["nowhere.md", "nws/nope.py"]
-
-
-# --- form -----------------------------------------------------------------------------------------
 
 
 def test_the_documents_are_short() -> None:

@@ -38,8 +38,7 @@ BAD: list[tuple[Callable[..., Any], str, tuple[Any, ...], str]] = [
     (ConjugateGradient, "accuracy", NO_FRACTION, SOLVER),
     (ConjugateGradient, "rank", (-1, "full"), SOLVER),
     (ConjugateGradient, "preconditioner_every", (0,), SOLVER),
-    (MinRes, "iterations", (0, None), SOLVER),
-    (MinRes, "tolerance", NO_FRACTION, SOLVER),
+    (MinRes, "iterations", (0, None), SOLVER), (MinRes, "tolerance", NO_FRACTION, SOLVER),
     *((kind, "memory", (0, -1, 1.5, None), rf"metric\.memory {WHOLE} of at")
       for kind in (Adaptive, Diagonal, Fisher, Kronecker)),
     (Kronecker, "rank", (-1, "all", True), r"metric\.rank \(or full\) must be .*, got"),

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from conftest import ROOT
@@ -13,8 +14,10 @@ RESULTS = ROOT / "docs" / "results"
 ROUNDING = 0.055  # of one decimal place in tables, and of two in files
 SETTINGS = ["digits", *(f"fashion_mnist_{batch}" for batch in (32, 128, 512)), "sbn", "bihm"]
 #: Methods of published.md, and their refresh_every.
-METHODS = {"WS, K = 10": 0, "WS": 0, "RWS": 0}
-METHODS |= {"NRWS, exact": 1000, "NRWS, diagonal": 1, "NRWS, Kronecker": 20}
+METHODS = {"WS, K = 10": 0, "WS": 0, "RWS": 0, "NRWS, diagonal": 1, "NRWS, Kronecker": 20}
+METHODS |= {"NRWS, exact, fresh": 1, "NRWS, exact": 1000}
+DATA = {"Faces": "tfd", "Fashion-MNIST": "fashion_mnist", "MNIST": "binarized_mnist"}
+SGD, NADAM = ("SGD", 0.005), ("NAdam", 0.001)
 
 
 def tables(
@@ -48,41 +51,69 @@ def test_where_the_rivals_end() -> None:
     assert checked == 8 * len(SETTINGS)
 
 
-def test_curves_at_published_settings() -> None:
-    trials = pd.read_csv(RESULTS / "trials" / "published.csv")
-    tests = pd.read_csv(RESULTS / "trials" / "published_test.csv")  # not of every run
+def published_runs() -> pd.DataFrame:
+    """Rows by data, method, refresh_every, optimizer, rate and epoch, of which -1 is the test."""
+    files = (RESULTS / "trials" / f"{name}.csv" for name in ("published", "published_test"))
+    runs, tests = map(pd.read_csv, files)
     tests = tests.rename(columns={"test": "valid"}).assign(epoch=-1)
-    trials = pd.concat([trials, tests]).fillna({"refresh_every": 0})
-    checked = 0
+    runs = pd.concat([runs, tests]).fillna({"refresh_every": 0}).round({"epoch": 0})
+    keys = ["data", "method", "refresh_every", "optimizer", "rate", "epoch"]
+    return runs.set_index(keys).sort_index()
+
+
+def test_curves_at_published_settings() -> None:
+    runs, checked = published_runs(), 0
     faces, others = tables("published.md", "method")
-    (table,) = tables("published.md", "")  # ends by rate
-    assert (len(faces), len(others), len(table)) == (9, 15, 6)
-    for name, cells in [*faces.items(), *others.items()]:
-        data = "tfd" if cells is faces.get(name) else "fashion_mnist"
-        data = "binarized_mnist" if name.startswith("MNIST: ") else data
-        method = next(m for m in METHODS if name.removeprefix("MNIST: ").startswith(m))
-        optimizer, rate = ("NAdam", 0.001) if name.endswith("Nadam") else ("SGD", 0.005)
-        keys = ["data", "method", "refresh_every", "optimizer", "rate"]
-        case = trials[keys] == [data, method, METHODS[method], optimizer, rate]
-        runs, seeds = trials[case.all(axis=1)], 3 if name.endswith("three seeds") else 1
-        assert runs["seed"].nunique() == seeds, name
+    assert (len(faces), len(others)) == (9, 16)
+    rows = [*((f"Faces: {name}", cells) for name, cells in faces.items()), *others.items()]
+    for name, cells in rows:
+        data, _, rest = name.rpartition(": ")
+        method = next(each for each in METHODS if rest.startswith(each))
+        case = (method.removesuffix(", fresh"), METHODS[method])
+        step = NADAM if name.endswith("Nadam") else SGD
+        mine = runs.loc[(DATA[data or "Fashion-MNIST"], *case, *step), "valid"]
+        seeds = 3 if name.endswith("three seeds") else 1
         for epoch, cell in zip((2, 10, 20, 50, -1), cells, strict=True):
-            values = runs[(runs["epoch"] - epoch).abs() < 0.01]["valid"]
-            if len(values) < seeds:
-                assert epoch == -1, (name, epoch)
-                continue
-            checked += epoch == -1
-            assert len(cell) == 0 or abs(cell[0] - values.mean()) < ROUNDING, (name, epoch)
-            assert len(cell) < 2 or abs(cell[1] - values.std()) < ROUNDING, (name, epoch)
-    assert checked == 14
-    rates = [("SGD", 0.002), ("SGD", 0.005), ("NAdam", 0.0005), ("NAdam", 0.001), ("NAdam", 0.002)]
-    ends = trials[trials["epoch"] == 50].groupby(["data", "method", "optimizer", "rate"])["valid"]
-    for place, (name, cells) in enumerate(table.items()):
-        data = ["tfd", "fashion_mnist", "binarized_mnist"][place // 2]
-        case = data, "RWS" if name.endswith(": RWS") else "NRWS, Kronecker"
+            values = mine[mine.index == epoch]
+            assert len(values) == seeds or (len(values) < seeds and epoch == -1), (name, epoch)
+            if len(values) == seeds:
+                checked += epoch == -1
+                pairs = zip(cell, (values.mean(), values.std()), strict=False)
+                assert all(abs(a - b) < ROUNDING for a, b in pairs), (name, epoch)
+    assert checked == 15
+
+
+def test_ends_by_rate() -> None:
+    runs, (table,) = published_runs().xs(50, level="epoch"), tables("published.md", "")
+    ends = runs.groupby(level=runs.index.names)["valid"].mean()
+    rates = [("SGD", 0.002), SGD, ("NAdam", 0.0005), NADAM, ("NAdam", 0.002)]
+    assert len(table) == 6
+    for name, cells in table.items():
+        data, method = name.split(": ")
         for rate, cell in zip(rates, cells, strict=True):  # empty where it was not run
-            end = ends.mean().get((*case, *rate))
+            end = ends.get((DATA[data], method, METHODS[method], *rate))
             assert cell == ([] if end is None else [pytest.approx(end, abs=ROUNDING)]), name
+
+
+def test_sentences_at_published_settings() -> None:
+    """When methods come to the end of RWS, and what the age of the inverses costs on the faces."""
+    runs, page = published_runs(), (RESULTS / "published.md").read_text()
+    curves = runs.groupby(level=runs.index.names)[["valid", "seconds"]].mean()
+    cases = ("NRWS, Kronecker", 20, *SGD), ("RWS", 0, *NADAM), ("NRWS, exact", 1000, *SGD)
+    times = []
+    for data in DATA.values():
+        rws, *mine = (curves.loc[(data, *case)].loc[1:] for case in (("RWS", 0, *SGD), *cases))
+        end, total = rws.iloc[-1]
+        times.append([np.interp(end, each.valid.cummax(), each.seconds) for each in mine] + [total])
+    words = "end in {:.0f} s. RWS with Nadam needs {:.0f} s, exact {:.0f} s, RWS itself {:.0f} s"
+    assert words.format(*times[0]) in page
+    shares = (100 * np.array(times[1:]) / [each[-1:] for each in times[1:]]).T
+    assert "is at its end in {:.0f} and {:.0f} % of its time".format(*shares[0]) in page
+    assert "is there in {:.0f} and {:.0f} %".format(*shares[1]) in page
+    ages = [curves.loc[("tfd", "NRWS, exact", age, *SGD), "valid"] for age in (1, 10, 100, 1000)]
+    for epoch, words in (2, "NRWS is at"), (20, "after 20 epochs at"):
+        found = "{:.1f}, {:.1f}, {:.1f} and {:.1f}".format(*(each[epoch] for each in ages))
+        assert f"{words} {found}" in page
 
 
 def test_supervised_tasks() -> None:

@@ -23,6 +23,7 @@ from nws.style import COLOURS, STYLE
 
 TRIALS = Path(__file__).parent / "trials"
 IMAGES = Path(__file__).parents[1] / "images"
+DATA = {"tfd": "faces", "fashion_mnist": "Fashion-MNIST", "binarized_mnist": "binarised MNIST"}
 LEFT_OUT = ("RWS, SGD", "NRWS, exact", "NRWS, halfway")  # of the rivals' figure
 METHODS = {"RWS, SGD": "#999999", "RWS, Adam": COLOURS[0]} | {
     "NRWS, exact": COLOURS[2],
@@ -158,48 +159,55 @@ def save_figure(figure: Figure, name: str) -> None:
     save_small(drawn.getvalue(), name)
 
 
-def draw_published() -> None:
-    """The authors' settings: methods by epochs and by seconds; SGD at 0.005, Nadam at 0.001."""
-    runs = pd.read_csv(TRIALS / "published.csv").fillna({"refresh_every": 0})
-    main = runs[runs.refresh_every.isin([0, 1000, 20]) | (runs.method == "NRWS, diagonal")]
-    main = main[main.rate == main.optimizer.map({"SGD": 0.005, "NAdam": 0.001})]
-    colours = dict(zip(main.method.unique(), COLOURS, strict=False))
+def by_epochs_and_seconds(
+    runs: pd.DataFrame,
+    styles: dict[str, dict[str, str]],
+    limits: list[tuple[float, float]],
+    name: str,
+) -> None:
+    """A column for each data set: the mean of each `label` by epochs above, by seconds below."""
     figure, columns = plt.subplots(2, 3, figsize=(9, 5.4), layout="constrained")
-    limits = {"tfd": ("faces", (-356, -342.5)), "fashion_mnist": ("Fashion-MNIST", (-268, -233))}
-    limits["binarized_mnist"] = "binarised MNIST", (-125, -93)
-    parts = zip(columns.T, limits.items(), strict=True)
-    for (above, below), (data, (title, limit)) in parts:
-        groups = main[main.data == data].groupby(["method", "optimizer"], sort=False)
-        for (method, optimizer), mine in groups:
-            curve = mine.groupby("epoch")[["valid", "seconds"]].mean()
-            name = f"{method}, Nadam" if optimizer == "NAdam" else method
-            style = "--" if optimizer == "NAdam" else "-"
+    for (above, below), (data, title), limit in zip(columns.T, DATA.items(), limits, strict=True):
+        mine = runs[runs.data == data].groupby(["label", "epoch"])[["valid", "seconds"]].mean()
+        for label in (each for each in styles if each in mine.index.unique("label")):
+            curve = mine.loc[label]
             for axes, x in ((above, curve.index), (below, curve.seconds)):
-                axes.plot(x, curve.valid, style, color=colours[method], label=name)
+                axes.plot(x, curve.valid, label=label, **styles[label])
         above.set(xlabel="epochs", ylim=limit, title=title)
+        above.locator_params(axis="x", integer=True)
         below.set(xlabel="seconds", ylim=limit)
     for axes in columns[:, 0]:
         axes.set_ylabel("validation nats")
-    handles, names = columns[0, 0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=4)
-    save_figure(figure, "published.png")
+    figure.legend(*columns[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    save_figure(figure, name)
+
+
+def draw_published() -> None:
+    """The authors' settings: methods; SGD at 0.005, Nadam at 0.001."""
+    runs = pd.read_csv(TRIALS / "published.csv").fillna({"refresh_every": 0})
+    runs = runs[runs.refresh_every.isin([0, 1000, 20]) | (runs.method == "NRWS, diagonal")]
+    runs = runs[runs.rate == runs.optimizer.map({"SGD": 0.005, "NAdam": 0.001})]
+    runs["label"] = runs.method + runs.optimizer.map({"SGD": "", "NAdam": ", Nadam"})
+    colours = dict(zip(runs.method.unique(), COLOURS, strict=False))
+    styles = {
+        label: {"color": colours[method], "linestyle": "--" if label != method else "-"}
+        for method, label in dict.fromkeys(zip(runs.method, runs.label, strict=True))
+    }
+    limits = [(-356, -342.5), (-268, -233), (-125, -92)]
+    by_epochs_and_seconds(runs, styles, limits, "published.png")
 
 
 def draw_age_of_inverses() -> None:
-    """What old inverses cost and save on faces, by epochs and by seconds."""
+    """What old inverses cost and save: of the faces 20 epochs, for there were no more of most."""
     runs = pd.read_csv(TRIALS / "published.csv")
-    exact = runs[(runs.data == "tfd") & (runs.method == "NRWS, exact") & (runs.seed == 0)]
-    exact = exact[(exact.epoch <= 20) & (exact.rate == 0.005)]
-    figure, panels = plt.subplots(1, 2, figsize=(7, 2.6), sharey=True, layout="constrained")
-    for colour, (every, mine) in zip(COLOURS, exact.groupby("refresh_every"), strict=False):
-        name = "every step" if every == 1 else f"every {every:,.0f} steps"
-        for axes, x in zip(panels, (mine.epoch, mine.seconds), strict=True):
-            axes.plot(x, mine.valid, color=colour, label=name)
-    panels[0].set(xlabel="epochs", xticks=range(0, 21, 5), ylim=(-351, -344.5))
-    panels[0].set_ylabel("validation nats")
-    panels[1].set(xlabel="seconds")
-    panels[0].legend(title="new inverses")
-    save_figure(figure, "published_age.png")
+    runs = runs[(runs.method == "NRWS, exact") & (runs.seed == 0) & (runs.rate == 0.005)]
+    runs = runs[(runs.data != "tfd") | (runs.epoch <= 20)]
+    ages = {1: "every step"} | {age: f"every {age:,} steps" for age in (10, 100, 1000)}
+    runs["label"] = runs.refresh_every.map(ages)
+    pairs = zip(ages.values(), COLOURS, strict=False)
+    styles = {label: {"color": colour} for label, colour in pairs}
+    limits = [(-351, -344.5), (-262, -233), (-118, -93)]
+    by_epochs_and_seconds(runs, styles, limits, "published_age.png")
 
 
 def draw_binarized() -> None:

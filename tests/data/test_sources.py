@@ -211,8 +211,7 @@ def test_any_data_set_of_torchvision(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("options", "expected"), [
-    ({}, [[0, 5], [2], [3, 4]]),
-    ({"split": "train"}, [[1, 6], [2], [3, 4]]),
+    ({}, [[0, 5], [2], [3, 4]]), ({"split": "train"}, [[1, 6], [2], [3, 4]]),
     ({"split": "train", "fold": 1}, [[3, 4], [1, 6], [2]]),
     ({"split": "both", "fold": 2}, [[0, 5, 2], [3, 4], [1, 6]]),
 ])  # fmt: skip

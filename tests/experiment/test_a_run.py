@@ -226,11 +226,9 @@ def test_a_killed_run_reads_as_killed_on_the_host_that_had_it_last(tmp_path: Pat
 @pytest.mark.parametrize(("words", "said"), [
     ("model/visible=gaussian data.binarize=static", "the images are 0 and 1, not values of Gau"),
     ("model/visible=poisson", "no whole counts; take model.visible.scale=0.0625"),
-    ("model/visible=gaussian", ""),
-    ("data.binarize=none", ""),
     ("algorithm=bihm algorithm.dreams=3", "no part of this run takes algorithm.dreams=3"),
-    ("algorithm=bihm algorithm.dreams=null", ""),
-    ("algorithm=rws algorithm.dreams=3", ""),
+    ("model/visible=gaussian", ""), ("data.binarize=none", ""),
+    ("algorithm=bihm algorithm.dreams=null", ""), ("algorithm=rws algorithm.dreams=3", ""),
     ("algorithm=nbihm algorithm.dreams=3", ""),
 ])  # fmt: skip
 def test_what_fits_badly_is_said_once(command: Command, words: str, said: str) -> None:

@@ -33,15 +33,13 @@ REFUSED = {
     "model.visible": "evil.call nws.experiment.run.shutil.rmtree nws.files.write_atomically",
     "algorithm.weighting": "evil.call functools.partial",
     "metric": "evil.call nws.experiment.provenance.subprocess.run",
-    "solver": "evil.call torch.load",
+    "solver": "evil.call torch.load", "logger": "evil.call os.remove",
     "damping.schedule": "evil.call nws.experiment.boundary.importlib.import_module",
     "optimizer": "evil.call torch.optim.Adam.__init__ torch.optim.optimizer.os.system torch.optim"
     " torch.hub.load torch.optim.swa_utils.AveragedModel pytorch_optimizer.Lion",
     "scheduler": "evil.call torch.optim.lr_scheduler.warnings.warn torch.save",
-    "callbacks.mine": "evil.call pathlib.Path.touch",
-    "logger": "evil.call os.remove",
-    "average": "evil.call hydra.utils.call",
-}
+    "callbacks.mine": "evil.call pathlib.Path.touch", "average": "evil.call hydra.utils.call",
+}  # fmt: skip
 PROGRAMS = (
     ("train.py", "resume=run", "trainer.epochs=3"), ("scripts/sample.py", "run"),
     ("scripts/evaluate.py", "run", "--samples", "2"), ("scripts/export.py", "run", "small"),

@@ -28,8 +28,8 @@ SETTINGS: dict[tuple[str, ...], tuple[float, float, float | None, int | None]] =
     ("fashion_mnist", EXACT, "trainer.batch_size=512"): (1.4, 0.2, 10, None),
     ("fashion_mnist_exact", "trainer.batch_size=512"): (1.4, 0.2, 10, None),
     ("fashion_mnist", "optimizer.lr=2", "damping.value=4", "metric.max_kl=7"): (2, 4, 7, 3),
-    ("benchmark/sbn",): (0.07, 0.1, None, 3),
-    ("published/mnist",): (0.002, 0.2, None, None), ("published/tfd",): (0.002, 0.2, None, None),
+    ("benchmark/sbn",): (0.07, 0.1, None, 3), ("published/mnist",): (0.002, 0.2, None, None),
+    ("published/tfd",): (0.002, 0.2, None, None),
     ("published/fashion_mnist",): (0.002, 0.2, None, None),
     ("published/three_by_three",): (0.01, 0.1, None, None),
 }  # fmt: skip

@@ -149,8 +149,7 @@ def test_the_exponential_map_follows_the_geodesic() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "mistake"),
-    {
+    ("message", "mistake"), {
         "symmetric and positive definite": lambda: mahalanobis(-A),
         "rate must be a number above 0": lambda: descend(quadratic, euclidean, X, 0.0, 1),
         "damping must be a number of at least 0, got nan":

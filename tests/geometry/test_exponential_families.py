@@ -77,21 +77,17 @@ CASES = {
     "three bits": units(IndependentUnits("bipolar", 3), every(BITS, 3)),
     "Gaussian means": units(IndependentUnits(Gaussian(), 2), interval(12, 161, 2)),
     "Gaussian mean, another scale": Case(
-        IndependentUnits(Gaussian(0.5)), *points(2, 1), interval(9, 801, 1), lambda x: 2 * x
-    ),
+        IndependentUnits(Gaussian(0.5)), *points(2, 1), interval(9, 801, 1), lambda x: 2 * x),
     "Poisson": units(IndependentUnits(Poisson(), 2), every(COUNTS, 2)),
     "categorical": Case(
         Categorical(4), *points(2, 3), STATES,
-        lambda x: torch.nn.functional.one_hot(x[..., 0].long(), 4)[..., 1:].double(),
-    ),
+        lambda x: torch.nn.functional.one_hot(x[..., 0].long(), 4)[..., 1:].double()),
     "Gaussian": gaussian(1), "Gaussian in two dimensions": gaussian(2),
-    "Gaussian in three dimensions": gaussian(3),
+    "Gaussian in three dimensions": gaussian(3), "Gaussian chain": gaussian(3, [(0, 1), (1, 2)]),
     "Gaussian without the pair (0, 1)": gaussian(2, []),
-    "Gaussian chain": gaussian(3, [(0, 1), (1, 2)]),
     "interactions": Case(
         Interactions(3, [(0,), (2,), (0, 1), (2, 1, 0)]), *points(2, 4), every(SPINS, 3),
-        lambda x: torch.stack([x[..., 0], x[..., 2], x[..., 0] * x[..., 1], x.prod(-1)], dim=-1),
-    ),
+        lambda x: torch.stack([x[..., 0], x[..., 2], x[..., 0] * x[..., 1], x.prod(-1)], dim=-1)),
 }  # fmt: skip
 families = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 

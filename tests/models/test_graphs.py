@@ -25,8 +25,7 @@ SIZES = [4, 3, 2]
 GRAPHS: dict[str, dict[str, Any]] = {
     "visible": {"generator": {"lateral": "visible"}},
     "hidden": {"generator": {"lateral": "hidden"}, "recognition": {"lateral": "hidden"}},
-    "list": {"generator": {"lateral": [True, False, True]}, "skip": True},
-    "skip": {"skip": True},
+    "list": {"generator": {"lateral": [True, False, True]}, "skip": True}, "skip": {"skip": True},
     "own": {"generator": {"skip": True}, "recognition": {"mask": local}, "shape": (2, 2)},
     "all": {"generator": {"lateral": "all"}, "recognition": {"lateral": "all"}, "skip": True},
     "fields": {"generator": {"lateral": "visible"}, "mask": local, "shape": (2, 2)},

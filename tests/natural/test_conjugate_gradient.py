@@ -129,7 +129,7 @@ def test_products_after_the_first_may_be_rounded() -> None:
     assert full < EXACT < mixed < low / 4 < ACCURATE
 
 
-# --- when to stop ---------------------------------------------------------------------------------
+# --- pcg: when to stop ----------------------------------------------------------------------------
 
 
 def test_until_accurate_sums_what_is_left_and_not_the_gains() -> None:
@@ -145,9 +145,6 @@ def test_until_accurate_sums_what_is_left_and_not_the_gains() -> None:
     merged = gains.sum(1)
     assert float(merged[1] ** 2 / merged[0]) < 0.1**2 * 400, "the sums would have stopped here"
     assert rule(second._replace(step=second.step * math.nan)), "nan is not iterated on"
-
-
-# --- pcg: a fixed number, and a tolerance ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("rank", [0, 8, 101])

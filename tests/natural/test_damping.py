@@ -55,7 +55,7 @@ def test_alpha_must_stay_above_zero_and_has_the_dtype_of_the_network() -> None:
     assert Damping(0.5).to(torch.zeros(1)).alpha.dtype == torch.float32
 
 
-# --- Levenberg-Marquardt: the rule ----------------------------------------------------------------
+# --- Levenberg-Marquardt --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("ratio", "expected"), [
@@ -82,9 +82,6 @@ def test_gains_make_a_ratio_where_they_say_something_and_alpha_stays_within_its_
         for value in values:
             damping.adapt(ratio)
             assert damping.report()["damping"] == pytest.approx(value, rel=2 * ROUNDED)
-
-
-# --- Levenberg-Marquardt: the ratio ---------------------------------------------------------------
 
 
 class Recorded(LevenbergMarquardt):

@@ -112,14 +112,11 @@ METRICS: dict[str, tuple[Callable[[], Metric], Callable[[Past], Tensor]]] = {
     "diagonal": (partial(Diagonal, 1), diagonal_blocks),
     "diagonal of 3": (partial(Diagonal, 3), partial(diagonal_blocks, memory=3)),
     "mean": (Mean, mean_blocks),
-    **{
-        f"kronecker of {memory}, every {every}": (
-            partial(Kronecker, memory, "full", every),
-            partial(kronecker_blocks, memory=memory, every=every),
-        )
-        for memory, every in ((1, 1), (2, 1), (2, 3), (50, 3))
-    },
-}
+    **{f"kronecker of {memory}, every {every}": (
+           partial(Kronecker, memory, "full", every),
+           partial(kronecker_blocks, memory=memory, every=every))
+       for memory, every in ((1, 1), (2, 1), (2, 3), (50, 3))},
+}  # fmt: skip
 
 
 # --- the contract ---------------------------------------------------------------------------------
