@@ -78,7 +78,7 @@ def test_curves_at_published_settings() -> None:
                 checked += epoch == -1
                 pairs = zip(cell, (values.mean(), values.std()), strict=False)
                 assert all(abs(a - b) < ROUNDING for a, b in pairs), (name, epoch)
-    assert checked == 16
+    assert checked == 17
 
 
 def test_ends_by_rate() -> None:
